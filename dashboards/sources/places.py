@@ -6,8 +6,8 @@ import pandas as pd
 
 from dashboards.sources.conditions import conditions
 from dashboards.sources.content import is_database
-from dashboards.sources.files import NOTES, read_files
 from dashboards.sources.names import find_column, split_names
+from dashboards.sources.run_tables import NOTES, read_files
 from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError
 

@@ -11,10 +11,10 @@ import pandas as pd
 from dashboards.results import Results
 from dashboards.sources.conditions import equal
 from dashboards.sources.endings import check_endings, ended_without_score
-from dashboards.sources.files import NOTES
 from dashboards.sources.names import RUN_NAMES, STEPS, with_columns, with_step
 from dashboards.sources.repeated_seeds import with_seeds_apart
 from dashboards.sources.run_columns import RunColumns
+from dashboards.sources.run_tables import NOTES
 from dashboards.sources.settings import FILES
 from dashboards.sources.shapes import one_row_per_run, without_lists
 from dashboards.sources.states import row_states, run_state, state_column

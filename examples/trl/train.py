@@ -14,7 +14,8 @@ from rewards.knights_knaves import score
 from trainer.integrations.trl import LoptiGRPOTrainer, RunRecorder
 from trainer.policy.architectures import TINY_FOLDER
 from trainer.problems.tasks.knights_knaves import PREFILL, compact_prompt
-from trainer.problems.tasks.puzzle_generator import Split, generate
+from trainer.problems.tasks.puzzle_generator import generate
+from trainer.problems.tasks.splits import Split
 
 
 @dataclass

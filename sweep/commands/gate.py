@@ -14,8 +14,8 @@ from trainer.shell.logs import add_verbosity
 from trainer.shell.table import counted, print_json, print_table
 
 if TYPE_CHECKING:
-    from sweep.gate.campaign import Campaign, Verdict
-    from sweep.gate.noise import NoiseReport
+    from sweep.gate.aa_test import NoiseReport
+    from sweep.gate.campaign import Campaign, GateVerdict
 
 
 def add_commands(commands: Commands) -> None:
@@ -288,7 +288,7 @@ def _settings(overrides: list[str]) -> list[tuple[str, Any]]:
     return [parse_override(text) for text in overrides]
 
 
-def _show(campaign: "Campaign", verdict: "Verdict", *, as_json: bool) -> int:
+def _show(campaign: "Campaign", verdict: "GateVerdict", *, as_json: bool) -> int:
     """Print a verdict and return its exit status."""
     if as_json:
         print_json(_as_json(campaign, verdict))
@@ -298,7 +298,7 @@ def _show(campaign: "Campaign", verdict: "Verdict", *, as_json: bool) -> int:
     return EXIT_CODES[verdict.outcome]
 
 
-def _as_json(campaign: "Campaign", verdict: "Verdict") -> dict[str, Any]:
+def _as_json(campaign: "Campaign", verdict: "GateVerdict") -> dict[str, Any]:
     model = campaign.model()
     answer = verdict.answer
     numbers: dict[str, Any] = {}
@@ -340,7 +340,7 @@ def _mean(scores: dict[int, float]) -> float | None:
     return math.fsum(scores.values()) / len(scores) if scores else None
 
 
-def _sentences(campaign: "Campaign", verdict: "Verdict") -> list[str]:
+def _sentences(campaign: "Campaign", verdict: "GateVerdict") -> list[str]:
     """Return a verdict in words."""
     folder = campaign.folder
     lines = []
@@ -426,8 +426,8 @@ def _print_proposals(campaign: "Campaign") -> None:
 
 
 def _noise(arguments: argparse.Namespace) -> int:
+    from sweep.gate.aa_test import measure
     from sweep.gate.batch import store_program
-    from sweep.gate.noise import measure
     from sweep.space.file import find_space, load_space
 
     if arguments.seeds < 2:

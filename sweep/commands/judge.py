@@ -169,7 +169,7 @@ def _add_comparison(judge: argparse.ArgumentParser) -> None:
 def _judge(arguments: argparse.Namespace) -> int:
     from dashboards.judging import judge  # pandas and SciPy take a second to import
     from dashboards.sources.conditions import conditions, equalities, split_list
-    from dashboards.sources.files import read_files
+    from dashboards.sources.run_tables import read_files
 
     fresh = arguments.fresh
     if arguments.fresh_table:

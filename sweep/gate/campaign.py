@@ -76,7 +76,7 @@ class Need:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class GateVerdict:
     """The campaign's status for its latest proposal, or for its baseline if none is open."""
 
     outcome: Literal["keep", "discard", "more", "ready", "confirmed", "unconfirmed"]
@@ -321,24 +321,24 @@ class Campaign:
         self._decide("discard", "withdrawn", None)
         return proposal
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> GateVerdict:
         """Return the answer of the runs so far; decides nothing."""
         if self.open_recheck is not None:
             return self._recheck_verdict(self.open_recheck)
         missing = self._missing_baseline()
         if self.open is None:
             if missing:
-                return Verdict(
+                return GateVerdict(
                     outcome="more",
                     reason="the baseline's noise comes first",
                     needs=(Need(arm=BASELINE, seeds=missing),),
                 )
             self._check_noise()
-            return Verdict(outcome="ready", reason="propose a change")
+            return GateVerdict(outcome="ready", reason="propose a change")
         number = self.open.number
         if self.open.failed:
             seed, reason = next(iter(self.open.failed.items()))
-            return Verdict(
+            return GateVerdict(
                 outcome="discard",
                 proposal=number,
                 reason=f"seed {seed} failed: {reason or 'no reason given'}",
@@ -354,14 +354,14 @@ class Campaign:
         answer = self._answer()
         if answer.outcome == "more":
             return self._more(number, [], self._fresh_seeds(answer.next_seeds), answer)
-        return Verdict(
+        return GateVerdict(
             outcome=answer.outcome,
             proposal=number,
             reason=_reason(answer, self.spec),
             answer=answer,
         )
 
-    def decide(self) -> Verdict:
+    def decide(self) -> GateVerdict:
         """Return `verdict` and record it: a decision, or how many seeds come before the next."""
         verdict = self.verdict()
         if verdict.outcome in ("keep", "discard"):
@@ -393,11 +393,11 @@ class Campaign:
             [(self._gains(one), self._gains(other)) for one, other in pairs],
         )
 
-    def _recheck_verdict(self, recheck: Recheck) -> Verdict:
+    def _recheck_verdict(self, recheck: Recheck) -> GateVerdict:
         """Return the answer of the runs so far on the chain of kept changes."""
         if recheck.latest.failed:
             seed, reason = next(iter(recheck.latest.failed.items()))
-            return Verdict(
+            return GateVerdict(
                 outcome="unconfirmed",
                 reason=f"its seed {seed} failed: {reason or 'no reason given'}",
             )
@@ -410,7 +410,7 @@ class Campaign:
         )
         needs = self._recheck_needs(recheck, asked)
         if needs:
-            return Verdict(outcome="more", reason="the chain is checked", needs=needs)
+            return GateVerdict(outcome="more", reason="the chain is checked", needs=needs)
         model = self.model()
         assert model is not None  # both have runs
         runs = {seed: score for seed, score in self._gains(recheck.latest).items() if seed in asked}
@@ -426,14 +426,14 @@ class Campaign:
             more = recheck.seeds(answer.next_seeds + len(recheck.first.failed))
             more = tuple(seed for seed in more if seed not in recheck.first.failed)
             needs = self._recheck_needs(recheck, more)
-            return Verdict(
+            return GateVerdict(
                 outcome="more", reason="the runs so far do not decide", answer=answer, needs=needs
             )
         if answer.outcome == "keep":
             reason = "the baseline is better than the first one"
-            return Verdict(outcome="confirmed", reason=reason, answer=answer)
+            return GateVerdict(outcome="confirmed", reason=reason, answer=answer)
         reason = f"{answer.seeds} seeds do not show that the baseline is better than the first one"
-        return Verdict(outcome="unconfirmed", reason=reason, answer=answer)
+        return GateVerdict(outcome="unconfirmed", reason=reason, answer=answer)
 
     def _recheck_needs(self, recheck: Recheck, asked: tuple[int, ...]) -> tuple[Need, ...]:
         arms: tuple[tuple[Literal["first", "baseline"], Arm], ...] = (
@@ -465,7 +465,7 @@ class Campaign:
 
     def _more(
         self, number: int, needs: list[Need], asked: tuple[int, ...], answer: gate.Answer | None
-    ) -> Verdict:
+    ) -> GateVerdict:
         """Return the requested runs that both arms still lack."""
         assert self.open is not None
         baseline = tuple(seed for seed in asked if seed not in self.baseline.scores)
@@ -476,7 +476,7 @@ class Campaign:
         proposal = tuple(seed for seed in asked if seed not in self.open.scores)
         if proposal:
             needs = [*needs, Need(arm=PROPOSAL, seeds=proposal)]
-        return Verdict(
+        return GateVerdict(
             outcome="more",
             proposal=number,
             reason="the runs so far do not decide",

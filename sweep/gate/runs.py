@@ -6,13 +6,13 @@ from pathlib import Path
 
 from sweep.gate.arm import BASELINE, FIRST, Arm
 from sweep.gate.batch import PROGRAM, Batch, run_batch
-from sweep.gate.campaign import Campaign, Need, Verdict
+from sweep.gate.campaign import Campaign, GateVerdict, Need
 from trainer.errors import ConfigError, MissingError
 
 _logger = logging.getLogger(__name__)
 
 
-def run_until_decided(campaign: Campaign) -> Verdict:
+def run_until_decided(campaign: Campaign) -> GateVerdict:
     """Run the required trainings until the open proposal is kept or discarded, or the open re-check
     is decided; without one, until the baseline's noise is known.
 

@@ -70,7 +70,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PartResult:
     """How a part ended: state is passed, failed, timed out or not run; ``detail`` its last line or
     the reason.
     """
@@ -324,12 +324,12 @@ def _phases(machine: Machine) -> Part:
     return Part("phases", question, limit_s=LIMIT_S, command=command)
 
 
-def run(part: Part, folder: Path) -> Outcome:
+def run(part: Part, folder: Path) -> PartResult:
     """Run a part in a process group of its own, which is ended at its limit. The folder must exist;
     the part's log is written there.
     """
     if part.command is None:
-        return Outcome(part.name, "not run", 0.0, part.missing)
+        return PartResult(part.name, "not run", 0.0, part.missing)
     log = folder / f"{part.name.replace(' ', '-').replace(':', '-')}.log"
     # FlashInfer calls ninja, which pip puts next to Python.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -362,7 +362,7 @@ def run(part: Part, folder: Path) -> Outcome:
     state = "timed out"
     if in_time:
         state = "failed" if process.returncode else "passed"
-    return Outcome(part.name, state, seconds, detail, lines[-LAST_LINES:])
+    return PartResult(part.name, state, seconds, detail, lines[-LAST_LINES:])
 
 
 def _wait(process: "subprocess.Popen[bytes]", part: Part, started: float) -> bool:
@@ -415,7 +415,7 @@ def run_parts(
     findings: Sequence[Finding],
     folder: Path,
     cannot_tell: Sequence[str] = (),
-) -> list[Outcome]:
+) -> list[PartResult]:
     """Run the parts one after the other, print a table, and rewrite ``report.json`` after each.
     ``cannot_tell`` are the questions that they leave open.
     """

@@ -30,6 +30,7 @@ from trainer.problems.rows import (
 )
 from trainer.problems.tasks import TASKS, Task, addition, puzzle_generator
 from trainer.problems.tasks.knights_knaves import compact_prompt
+from trainer.problems.tasks.splits import SPLITS
 from trainer.types import Problem
 
 _QUANTITIES = ("accuracy", "reward", "completion_length", "truncated", "pass_at_k")
@@ -155,11 +156,11 @@ def _generated(
             key="data.task",
             code="no-generator",
         )
-    if dataset.split not in ("train", "dev", "test"):
+    if dataset.split not in SPLITS:
         raise ConfigError(
             f"no generated split named {dataset.split}",
             "split",
-            "use train, dev or test",
+            f"use one of {', '.join(SPLITS)}",
             key="data.train.split",
             code="unknown-split",
         )

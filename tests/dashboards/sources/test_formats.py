@@ -6,7 +6,7 @@ import json
 import pandas as pd
 import pytest
 
-from dashboards.sources.files import NOTES, read_files
+from dashboards.sources.run_tables import NOTES, read_files
 from tests.refusals import refused
 from trainer.errors import UserError
 

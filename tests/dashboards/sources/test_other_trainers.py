@@ -8,7 +8,7 @@ import pytest
 from torch.utils.tensorboard import SummaryWriter
 
 from dashboards.judging import judge
-from dashboards.sources.files import read_files
+from dashboards.sources.run_tables import read_files
 from tests.paths import ROOT
 from tests.refusals import refused
 from trainer.errors import ConfigError

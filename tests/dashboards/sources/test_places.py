@@ -4,9 +4,9 @@ import mlflow
 import pandas as pd
 import pytest
 
-from dashboards.sources.files import NOTES
 from dashboards.sources.mlflow import read_experiment
 from dashboards.sources.places import read_place, select
+from dashboards.sources.run_tables import NOTES
 from tests.refusals import refused
 from trainer.errors import ConfigError
 

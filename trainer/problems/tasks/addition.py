@@ -5,11 +5,9 @@ import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from trainer.errors import ConfigError
-
-Split = Literal["train", "dev", "test"]
+from trainer.problems.tasks.splits import Split
 
 _SPLIT_BY_HASH: tuple[Split, ...] = ("train",) * 6 + ("dev",) * 2 + ("test",) * 2
 

@@ -15,7 +15,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 from trainer.errors import ConfigError
 from trainer.problems.tasks.knights_knaves import (
@@ -29,8 +29,7 @@ from trainer.problems.tasks.knights_knaves import (
     solve,
     truth_table,
 )
-
-Split = Literal["train", "dev", "test"]
+from trainer.problems.tasks.splits import Split
 
 # tenths of the hash space
 _SPLIT_BUCKETS: dict[Split, range] = {

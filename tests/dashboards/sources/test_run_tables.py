@@ -3,7 +3,7 @@ import json
 import pandas as pd
 import pytest
 
-from dashboards.sources.files import read_files
+from dashboards.sources.run_tables import read_files
 from trainer.errors import ConfigError, MissingError, StorageError
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sweep.gate.noise import NoiseReport
+from sweep.gate.aa_test import NoiseReport
 
 
 def report(scores, repeated=None):
