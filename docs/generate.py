@@ -43,13 +43,16 @@ def command_line() -> str:
         "level DEBUG on); [output](../troubleshooting.md#output) says what goes to stdout and "
         "stderr.\n",
     ]
-    for program, parser in (("trainer", trainer.cli._parser()), ("sweep", sweep.cli._parser())):
+    for program, parser in (
+        ("trainer", trainer.cli.build_parser()),
+        ("sweep", sweep.cli.build_parser()),
+    ):
         lines += [f"## {program}\n", f"{parser.description}\n"]
         (commands,) = _subcommands(parser)
         for choice in commands._choices_actions:
             command = commands.choices[choice.dest]
             if program == "trainer":
-                command = _trainer_command(choice.dest)
+                command = trainer_command(choice.dest)
             lines += _command(f"{program} {choice.dest}", command, choice.help or "")
     return _joined(lines)
 
@@ -72,11 +75,11 @@ def _subcommands(
     return [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
 
 
-def _trainer_command(name: str) -> argparse.ArgumentParser:
+def trainer_command(name: str) -> argparse.ArgumentParser:
     """Return the parser of a trainer command, which has its arguments only when the command is
     named.
     """
-    (commands,) = _subcommands(trainer.cli._parser([name]))
+    (commands,) = _subcommands(trainer.cli.build_parser([name]))
     return commands.choices[name]
 
 

@@ -83,7 +83,7 @@ def _score_or_failure(score: Score | Exception, memory_mb: int) -> dict[str, Any
     if isinstance(score, Exception):
         return _failure(score, memory_mb)
     try:
-        return _as_json(score)
+        return as_json(score)
     except Exception as error:
         return _failure(error, memory_mb)
 
@@ -97,7 +97,12 @@ def _failure(error: Exception, memory_mb: int) -> dict[str, Any]:
     }
 
 
-def _as_json(score: Score) -> dict[str, Any]:
+def as_json(score: Score) -> dict[str, Any]:
+    """Return a score as the worker sends it.
+
+    Raises:
+        CodedValueError: the reward is not a finite number of a usable size, or a flag is no bool.
+    """
     if not math.isfinite(score.reward):
         raise CodedValueError(
             f"the reward must be finite, got {score.reward}", code="reward-not-finite"

@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def call(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; raise its UserError."""
-    parser = _parser()
+    parser = build_parser()
     complete(parser, _COMPLETIONS, _values)
     arguments = parse_arguments(parser, argv, override_prefix="trainer.")
     set_up_logging(getattr(arguments, "verbosity", "normal"))
@@ -52,7 +52,8 @@ def call(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="sweep",
         description="Compare update rules on a task by sweeps of training runs.",

@@ -26,7 +26,7 @@ from trainer.shell.arguments import parse_arguments
 
 PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\((?!http)([^)#]*)#?([^)]*)\)")
-PARSERS = {"trainer": trainer.cli._parser, "sweep": lambda words: sweep.cli._parser()}
+PARSERS = {"trainer": trainer.cli.build_parser, "sweep": lambda words: sweep.cli.build_parser()}
 
 
 def text_of(name):

@@ -7,7 +7,7 @@ from functools import cache
 
 import sweep.cli
 import trainer.cli
-from docs.generate import _trainer_command
+from docs.generate import trainer_command
 from tests.paths import ROOT
 from tests.wording import SNAPSHOT, snapshot
 
@@ -51,10 +51,10 @@ def options_of(parser):
 def commands(program):
     """Command -> its options."""
     if program == "trainer":
-        return {name: options_of(_trainer_command(name)) for name in trainer.cli._COMMANDS}
+        return {name: options_of(trainer_command(name)) for name in trainer.cli.COMMANDS}
     (choices,) = [
         action
-        for action in sweep.cli._parser()._actions
+        for action in sweep.cli.build_parser()._actions
         if isinstance(action, argparse._SubParsersAction)
     ]
     return {name: options_of(parser) for name, parser in choices.choices.items()}

@@ -27,7 +27,7 @@ examples, in the order of work:
 """
 # Command -> (module in trainer.commands, imported on demand; help line). The module defines
 # `add_NAME`, which declares the arguments, and `carry_out_NAME`, which runs the command.
-_COMMANDS = {
+COMMANDS = {
     "run": ("start", "train a policy; record it in runs/NAME and MLflow"),
     "resume": ("start", "resume a stopped or killed run"),
     "stop": ("stop", "stop a run after its current step; it can be resumed"),
@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _call(words: Sequence[str]) -> int:
-    parser = _parser(words_to_complete() or words)
+    parser = build_parser(words_to_complete() or words)
     complete(parser, _COMPLETIONS, _values)
     arguments = parse_arguments(parser, words)
     set_up_logging(getattr(arguments, "verbosity", "normal"))
@@ -106,7 +106,7 @@ def _call(words: Sequence[str]) -> int:
     return code
 
 
-def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
+def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     """Build the parser; only the given command's arguments are added."""
     parser = argparse.ArgumentParser(
         prog="trainer",
@@ -118,7 +118,7 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     add_verbosity(parser, shown=True)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     given = next((word for word in words if not word.startswith("-")), None)
-    for name, (module, help_text) in _COMMANDS.items():
+    for name, (module, help_text) in COMMANDS.items():
         command = commands.add_parser(name, help=help_text)
         add_verbosity(command)
         if name == given:

@@ -104,7 +104,7 @@ def _confirm(arguments: argparse.Namespace) -> int:
         folder = sweep.folder.numbered_confirmation(len(sweep.folder.confirmations) + 1)
     else:
         _refuse_second(sweep)
-        chosen = finalists_of(sweep, _finalists(sweep, arguments.finalists))
+        chosen = finalists_of(sweep, finalist_count(sweep, arguments.finalists))
     missing = sweep.planned - sum(trial.ended for trial in sweep.trials())
     if missing:
         print(
@@ -167,7 +167,7 @@ def _refuse_second(sweep: SweepRecord) -> None:
     )
 
 
-def _finalists(sweep: SweepRecord, asked: int | None) -> int:
+def finalist_count(sweep: SweepRecord, asked: int | None) -> int:
     """Return the number of finalists besides the baseline; refuse more than there are complete
     configurations.
     """
@@ -196,7 +196,7 @@ def _run_rounds(sweep: SweepRecord, arguments: argparse.Namespace) -> int:
     run = replace(run_options(arguments), report=False)
     inherit_inputs(sweep.folder.confirmation.root, sweep.folder.root)
     options = RoundsOptions(
-        finalists=_finalists(sweep, arguments.finalists),
+        finalists=finalist_count(sweep, arguments.finalists),
         max_seeds=arguments.seeds or MAX_SEEDS,
         hours=arguments.hours,
         test=arguments.test,
@@ -280,7 +280,7 @@ def _choices(sweep: SweepRecord) -> str:
         confirms = read_spec(folder).confirms
         numbers = [] if confirms is None else confirms.configurations
     else:
-        chosen = choose(sweep.spec, sweep.configurations, _finalists(sweep, None))
+        chosen = choose(sweep.spec, sweep.configurations, finalist_count(sweep, None))
         numbers = [finalist.number for finalist in chosen]
     lines = []
     for number in numbers:

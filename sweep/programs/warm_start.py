@@ -91,6 +91,11 @@ class WarmInterpreter:
                 start_new_session=True,
             )
 
+    @property
+    def pid(self) -> int:
+        """Process id of the interpreter, which is the parent of its trials' supervisors."""
+        return self._process.pid
+
     def start(
         self, words: Sequence[str], environment: Mapping[str, str], output: BinaryIO, lifeline: int
     ) -> WarmProcess | str:
@@ -139,6 +144,19 @@ class WarmInterpreter:
 _current: WarmInterpreter | None = None
 
 
+def current_interpreter() -> WarmInterpreter | None:
+    """Return this process's interpreter; None before the first trial and after it is closed."""
+    return _current
+
+
+def close_interpreter() -> None:
+    """End this process's interpreter, if there is one; the next trial starts another."""
+    global _current
+    if _current is not None:
+        _current.close()
+        _current = None
+
+
 def start_warm(
     modules: Sequence[str],
     words: Sequence[str],
@@ -153,8 +171,7 @@ def start_warm(
     global _current
     shared = {name: value for name, value in environment.items() if name not in _PER_TRIAL}
     if _current is not None and _current.made_for != (tuple(modules), shared, os.getcwd()):
-        _current.close()
-        _current = None
+        close_interpreter()
     if _current is None:
         _current = WarmInterpreter(modules, shared)
     started = _current.start(words[1:], environment, output, lifeline)
@@ -162,6 +179,5 @@ def start_warm(
         return started
     _logger.warning("preload is not used: %s", started)
     if started.startswith("its interpreter is gone"):
-        _current.close()
-        _current = None
+        close_interpreter()
     return None

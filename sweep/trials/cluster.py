@@ -175,7 +175,7 @@ def _connect(address: str, log: Path) -> None:
             check_cluster(host, int(port))  # the cluster found by `auto` may be gone
             warn_if_unauthenticated(host, int(port))
         packages = [str(Path(__file__).resolve().parents[2] / name) for name in LOPTUNE_PACKAGES]
-        with _stderr_to(log):
+        with stderr_to(log):
             ray.init(
                 address=address,
                 log_to_driver=False,
@@ -347,7 +347,7 @@ def cluster_nodes(address: str) -> list[Node]:
 
 
 @contextmanager
-def _stderr_to(log: Path) -> Iterator[None]:
+def stderr_to(log: Path) -> Iterator[None]:
     """Redirect standard error to a file: Ray's C++ core writes to it, and no setting turns that
     off.
     """

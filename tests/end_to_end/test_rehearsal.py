@@ -12,8 +12,8 @@ from trainer.cli import main
 from trainer.config.extends import preset_specs
 from trainer.config.schema import apply_overrides, load_config
 from trainer.errors import EngineError
-from trainer.rehearsal.rank import _compared_step
-from trainer.rehearsal.rehearse import Rehearsal, _run_ranks, rehearse
+from trainer.rehearsal.rank import compared_step
+from trainer.rehearsal.rehearse import Rehearsal, rehearse, run_ranks
 
 
 def brings(config):
@@ -99,7 +99,7 @@ def test_a_compared_step_finds_no_prefix_in_the_engines_cache():
             "rollout/reward": 0,
         },
     )
-    assert _compared_step(trainer) == {"policy/loss": 1, "optim/grad_norm": 0}
+    assert compared_step(trainer) == {"policy/loss": 1, "optim/grad_norm": 0}
     assert calls == ["weights"]
 
 
@@ -111,7 +111,7 @@ def test_what_ends_a_rank_of_a_rehearsal_is_shown(tmp_path, monkeypatch, capsys)
     monkeypatch.setattr("trainer.rehearsal.rehearse.RANK_MODULE", "a_bad_rank")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with refused("rank-failed", EngineError):
-        _run_ranks(tmp_path, 2, "kk_3b", on_gpus=False)
+        run_ranks(tmp_path, 2, "kk_3b", on_gpus=False)
     assert "AssertionError: no such layer" in capsys.readouterr().err
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from rewards.score import Score
-from rewards.worker import _as_json
+from rewards.worker import as_json
 from tests.refusals import refused
 
 
@@ -17,4 +17,4 @@ from tests.refusals import refused
 )
 def test_what_is_no_score_is_refused(changes, code, names):
     with refused(code, ValueError, names=names):
-        _as_json(Score(**{"reward": 1.0, "correct": True, "parsed": True, **changes}))
+        as_json(Score(**{"reward": 1.0, "correct": True, "parsed": True, **changes}))

@@ -40,7 +40,7 @@ def test_of_two_attempts_that_write_in_turns_only_the_newer_one_counts(tmp_path)
     for step in (1, 2, 3):
         old.log({"policy/loss": step / 10}, step)
     checkpoint(1, 2)
-    old._shipper.send_all()
+    old.uploader.send_all()
     # a process that stands still between asking and writing
     frozen = os.open(metrics, os.O_WRONLY | os.O_APPEND)
 
@@ -56,7 +56,7 @@ def test_of_two_attempts_that_write_in_turns_only_the_newer_one_counts(tmp_path)
         for late in (
             lambda step=step: old.log({"policy/loss": 9.0}, step),
             lambda step=step: old.log_completions([{"prompt": "late"}], step),
-            lambda: old._shipper.finish("KILLED"),
+            lambda: old.uploader.finish("KILLED"),
             lambda step=step: checkpoint(1, step),
             lambda: Tracker(config_for(uri), replace(context, attempt=1)),
         ):

@@ -92,7 +92,7 @@ def test_a_reader_that_has_gone_ends_the_output_without_a_trace():
 
 @pytest.mark.parametrize(
     ("program", "words", "light"),
-    [("trainer", "['']", ""), ("sweep", "['']", ""), ("trainer", "cli._COMMANDS", "n")],
+    [("trainer", "['']", ""), ("sweep", "['']", ""), ("trainer", "cli.COMMANDS", "n")],
 )
 def test_help_waits_for_no_heavy_import(program, words, light):
     heavy = {
@@ -105,7 +105,7 @@ def test_help_waits_for_no_heavy_import(program, words, light):
     }
     code = (
         f"import sys; from {program} import cli\n"
-        f"for word in {words}: cli._parser(*[[word]] if word else ()).format_help()\n"
+        f"for word in {words}: cli.build_parser(*[[word]] if word else ()).format_help()\n"
         f"print({heavy} & sys.modules.keys())"
     )
     done = subprocess.run(

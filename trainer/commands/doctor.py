@@ -50,12 +50,12 @@ def carry_out_doctor(arguments: argparse.Namespace) -> int:
     if arguments.run is None:
         _print_findings(findings, offered, as_json=arguments.json)
         return int(broken)
-    chosen = _chosen(arguments.run, offered)
+    chosen = chosen_parts(arguments.run, offered)
     outcomes = run_parts(chosen, findings, folder, untold(machine))
     return int(any(outcome.state in ("failed", "timed out") for outcome in outcomes))
 
 
-def _chosen(names: Sequence[str], offered: Sequence[Part]) -> list[Part]:
+def chosen_parts(names: Sequence[str], offered: Sequence[Part]) -> list[Part]:
     """Return the parts of these names in their own order; all parts without a name.
 
     Raises:

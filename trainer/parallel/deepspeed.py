@@ -61,7 +61,7 @@ class DeepSpeedParallel(DistributedParallel):
 
     @override
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
-        self._accelerator.deepspeed_plugin.deepspeed_config["zero_optimization"] |= _bucket_sizes(
+        self._accelerator.deepspeed_plugin.deepspeed_config["zero_optimization"] |= bucket_sizes(
             model
         )
         with redirect_stdout(sys.stderr):  # DeepSpeed prints memory statistics
@@ -75,7 +75,7 @@ class DeepSpeedParallel(DistributedParallel):
         if not self.shards_parameters:
             return model
         settings = dict(self._accelerator.deepspeed_plugin.deepspeed_config)
-        settings["zero_optimization"] = settings["zero_optimization"] | _bucket_sizes(model)
+        settings["zero_optimization"] = settings["zero_optimization"] | bucket_sizes(model)
         with redirect_stdout(sys.stderr):
             engine, *_ = deepspeed.initialize(model=model, config=settings)
         self._keep(engine)
@@ -341,7 +341,7 @@ def _accelerator(settings: dict[str, Any], device: torch.device) -> Any:
     )
 
 
-def _bucket_sizes(model: Any) -> dict[str, int]:
+def bucket_sizes(model: Any) -> dict[str, int]:
     """Return ZeRO's bucket sizes and stage 3's parameter persistence threshold, in elements.
 
     With small buckets every backward pass would make hundreds of reductions, each too small to

@@ -58,22 +58,23 @@ def measure(config: TrainConfig, folder: Path) -> dict[str, float]:
     trainer = _trainer(config, folder / "run")
     trainer.train_until_evaluation()  # the evaluation before the first step
     for _ in range(STEPS):
-        _compared_step(trainer)
+        compared_step(trainer)
         trainer.train_until_evaluation()  # its evaluation and its checkpoint
         trainer.save_checkpoint()  # waits until it is written
-    first = _compared_step(trainer)
+    first = compared_step(trainer)
     trainer.close()
 
     resumed = _trainer(config, folder / "run")
     right = resumed.resume() == STEPS
-    again = _compared_step(resumed)
+    again = compared_step(resumed)
     resumed.close()
     apart = max(abs(again[name] - first[name]) / max(1.0, abs(first[name])) for name in first)
     learned = right and again["optim/grad_norm"] > 0
     return measured | {"resumed": apart if learned else math.inf}
 
 
-def _compared_step(trainer: Trainer) -> dict[str, float]:
+def compared_step(trainer: Trainer) -> dict[str, float]:
+    """Train a step that another run can repeat, and return the metrics that are compared."""
     # A prefix that an evaluation has left in vLLM's cache rounds otherwise than one that is
     # computed.
     trainer.engine.sync_weights(trainer.models.causal_lm)

@@ -110,7 +110,7 @@ def rehearse(
             small = shrunken(config, make_model(config, place / "model"), engine, device)
         size = 1 if small.parallel.strategy == "none" else ranks
         save_config(small, RunFolder(place).config)
-        _run_ranks(place, size, name, device == "cuda")
+        run_ranks(place, size, name, device == "cuda")
         measured = [json.loads((place / f"rank-{rank}.json").read_text()) for rank in range(size)]
         yield Rehearsal(name, small, measured)
 
@@ -159,7 +159,8 @@ def make_model(config: TrainConfig, folder: Path) -> Path:
     return folder
 
 
-def _run_ranks(folder: Path, size: int, name: str, on_gpus: bool) -> None:
+def run_ranks(folder: Path, size: int, name: str, on_gpus: bool) -> None:
+    """Rehearse a preset on ``size`` ranks in ``folder``; raise if a rank fails."""
     launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
     # `-m` puts the current folder first on sys.path. The ranks start in the rehearsal's own folder,
     # so that a user's file such as trainer.py does not shadow our package.

@@ -68,7 +68,7 @@ class TransformersEngine:
         samples: dict[tuple[int, int], Completion] = {}
         longest = max(map(len, prompts), default=0)
         with self.full_weights(), _evaluating(self.model), torch.no_grad(), self._autocast():
-            budget = self._token_budget(longest + params.max_new_tokens)
+            budget = self.token_budget(longest + params.max_new_tokens)
             for rows in _split(prompts, seeds, params.max_new_tokens, budget):
                 samples.update(zip(rows, self._decode(rows, prompts, seeds, params), strict=True))
         return [[samples[p, g] for g in range(len(row_seeds))] for p, row_seeds in enumerate(seeds)]
@@ -93,7 +93,7 @@ class TransformersEngine:
         is_lower = self.model.dtype == torch.float32 != self.compute_dtype
         return torch.autocast(self.model.device.type, self.compute_dtype, enabled=is_lower)
 
-    def _token_budget(self, row_length: int) -> int:
+    def token_budget(self, row_length: int) -> int:
         """Return the number of KV cache positions that fit in free memory, for rows of
         ``row_length``.
         """

@@ -80,9 +80,9 @@ class Tracker:
         self._close_limit_s = close_limit_s
         self._attempt.check()
         self._state = _begin_record(config, context)
-        self._shipper = self._make_shipper(config, context)
-        if self._shipper is not None and must_connect:
-            self._shipper.connect()
+        self.uploader = self._make_uploader(config, context)
+        if self.uploader is not None and must_connect:
+            self.uploader.connect()
         self._metrics = JsonLines(folder.metrics)
         self._completions = JsonLines(folder.completions)
         self._correctness = JsonLines(folder.correctness)
@@ -96,7 +96,12 @@ class Tracker:
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
 
-    def _make_shipper(self, config: HasTracking, context: RunContext) -> Uploader | None:
+    @property
+    def mlflow_run_id(self) -> str | None:
+        """The run's id in MLflow; None before MLflow has it."""
+        return self._state.run_id
+
+    def _make_uploader(self, config: HasTracking, context: RunContext) -> Uploader | None:
         """Return the uploader to MLflow, or None if the run is offline."""
         if config.tracking.offline:
             return None
@@ -180,8 +185,8 @@ class Tracker:
                 earlier_end = len(kept)
         JsonLines(RunFolder(self.run_dir).abandoned).append(*moved)
         with contextlib.ExitStack() as stack:
-            if self._shipper is not None:
-                stack.enter_context(self._shipper.rewriting())
+            if self.uploader is not None:
+                stack.enter_context(self.uploader.rewriting())
             self._earlier_end = self._metrics.rewrite(kept, earlier_end)
         self.history = values_of(kept, self._metric)
         return moved
@@ -202,7 +207,7 @@ class Tracker:
             return False
         finally:
             self._closing.set()
-        if self._shipper is None:
+        if self.uploader is None:
             return True
         self._start_shipping()
         assert self._thread is not None, "the upload thread has started"
@@ -212,7 +217,7 @@ class Tracker:
             _logger.warning(
                 "MLflow at %s is missing part of the run; no data is lost, upload it with: "
                 "trainer upload %s",
-                self._shipper.uri,
+                self.uploader.uri,
                 shlex.quote(str(self.run_dir)),
             )
         return self._state.status_sent
@@ -230,9 +235,9 @@ class Tracker:
             ) from error
 
     def _start_shipping(self) -> None:
-        if self._shipper is not None and self._thread is None:
+        if self.uploader is not None and self._thread is None:
             self._thread = threading.Thread(
-                target=self._upload_loop, args=(self._shipper,), name="mlflow-shipper", daemon=True
+                target=self._upload_loop, args=(self.uploader,), name="mlflow-shipper", daemon=True
             )
             self._thread.start()
 

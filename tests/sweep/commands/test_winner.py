@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from sweep.commands.winner import _finalists
+from sweep.commands.winner import finalist_count
 from tests.ports import quiet_port
 from tests.run_cli import run_cli
 from tests.sweep.ended_sweeps import write_sweep
@@ -77,7 +77,7 @@ def test_more_finalists_than_there_are(tmp_path, typed):
 def test_one_of_several_plain_configurations_is_the_baseline(tmp_path, monkeypatch):
     sweep = write_sweep(tmp_path)
     monkeypatch.setattr("sweep.commands.winner.is_baseline", lambda spec, configuration: True)
-    assert _finalists(sweep, 1) == 1
+    assert finalist_count(sweep, 1) == 1
 
 
 def test_export_without_a_winner_is_refused(tmp_path, typed):

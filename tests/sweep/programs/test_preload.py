@@ -25,9 +25,7 @@ def report(step, **values):
 def closed():
     """End the interpreter that a test started in this process."""
     yield
-    if warm_start._current is not None:
-        warm_start._current.close()
-        warm_start._current = None
+    warm_start.close_interpreter()
 
 
 def preloaded_line(tmp_path, script, name="c000-s0", preload=("decimal",)):
@@ -60,9 +58,9 @@ import numpy
 report(1, numpy=numpy.random.rand(), python=random.random())
 """
     first = preloaded_line(tmp_path, script, preload=["numpy"])
-    interpreter = warm_start._current
+    interpreter = warm_start.current_interpreter()
     second = preloaded_line(tmp_path, script, name="c000-s1", preload=["numpy"])
-    assert warm_start._current is interpreter
+    assert warm_start.current_interpreter() is interpreter is not None
     assert first["numpy"] != second["numpy"] and first["python"] != second["python"]
 
 
@@ -158,7 +156,7 @@ theirs, lifeline = os.pipe()
 words = [sys.executable, "script.py"]
 started = start_warm(["decimal"], words, dict(os.environ), open("out", "wb"), theirs)
 from sweep.programs import warm_start
-print(warm_start._current._process.pid, started.pid, flush=True)
+print(warm_start.current_interpreter().pid, started.pid, flush=True)
 time.sleep(600)
 """
     rank = subprocess.Popen(
@@ -178,7 +176,7 @@ def test_a_killed_interpreter_ends_its_trial_and_the_next_one_runs(tmp_path):
     script = "report(1)\nimport time; time.sleep(600)"
     with trial(tmp_path, f"import json{REPORT}{script}", preload=["decimal"]) as run:
         run.train_until_evaluation()
-        warm_start._current._process.kill()
+        os.kill(warm_start.current_interpreter().pid, signal.SIGKILL)
         with pytest.raises(RuntimeError, match="SIGKILL"):
             run.train_until_evaluation()
     line = preloaded_line(tmp_path, "report(2)")

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from sweep.programs.base import ResourcesSpec
-from sweep.trials.cluster import Node, _stderr_to, slots
+from sweep.trials.cluster import Node, slots, stderr_to
 from tests.paths import ROOT
 from tests.sweep.harness import FOUR_GPUS
 
@@ -43,7 +43,7 @@ def test_trials_at_one_time(changes, nodes, expected):
 
 def test_what_rays_core_writes_to_standard_error_goes_into_the_log(tmp_path, capfd):
     log = tmp_path / "driver.log"
-    with pytest.raises(ConnectionError), _stderr_to(log):
+    with pytest.raises(ConnectionError), stderr_to(log):
         os.write(2, b"gcs_client.cc: Failed to get cluster ID\n")
         raise ConnectionError
     os.write(2, b"error\n")

@@ -10,7 +10,7 @@ import pytest
 from tests.paths import ROOT
 from tests.refusals import refused
 from trainer.cli import main
-from trainer.commands.doctor import _chosen
+from trainer.commands.doctor import chosen_parts
 from trainer.doctor import machine
 from trainer.doctor.parts import Machine, parts
 
@@ -95,9 +95,9 @@ def test_the_memory_limit_of_a_container_is_read(tmp_path, file, text, limit):
 def test_an_unknown_part_is_refused_with_the_nearest(tmp_path):
     offered = parts(Machine(gpus=0, vllm=False, ray=True), tmp_path)
     with refused("unknown-part") as caught:
-        _chosen(["drivr"], offered)
+        chosen_parts(["drivr"], offered)
     assert "'driver'" in caught.value.hint
-    assert [part.name for part in _chosen(["compiler", "driver"], offered)] == [
+    assert [part.name for part in chosen_parts(["compiler", "driver"], offered)] == [
         "driver",
         "compiler",
     ]

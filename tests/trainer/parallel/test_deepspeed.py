@@ -8,7 +8,7 @@ from deepspeed.utils.config import get_timers_config
 
 from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.parallel import deepspeed
-from trainer.parallel.deepspeed import _bucket_sizes, optimizer_threads, zero_config
+from trainer.parallel.deepspeed import bucket_sizes, optimizer_threads, zero_config
 
 CPU = torch.device("cpu")
 
@@ -61,7 +61,7 @@ def test_many_gradients_are_reduced_together():
         config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(hidden_size=width))
         parameters = [torch.empty(size, device="meta", requires_grad=True) for size in sizes]
         parameters.append(torch.empty(10**9, device="meta"))  # frozen: has no gradient to reduce
-        return _bucket_sizes(
+        return bucket_sizes(
             SimpleNamespace(causal_lm=SimpleNamespace(config=config), parameters=lambda: parameters)
         )
 

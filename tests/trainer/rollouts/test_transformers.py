@@ -68,7 +68,7 @@ def make_model(family="qwen2"):
 
 def sample(model, params=PARAMS, budget=10_000):
     engine = TransformersEngine(model, pad_token_id=0)
-    engine._token_budget = lambda row_length: budget
+    engine.token_budget = lambda row_length: budget
     return engine.generate(PROMPTS, SEEDS, params)
 
 
@@ -251,8 +251,8 @@ def test_the_batch_takes_the_free_memory_of_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (40 * 10**9, 80 * 10**9))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     engine = TransformersEngine(model, pad_token_id=0)
-    assert engine._token_budget(4496) == int(0.8 * 40e9 / each)
-    assert TransformersEngine(make_model(), pad_token_id=0)._token_budget(4496) == 131072
+    assert engine.token_budget(4496) == int(0.8 * 40e9 / each)
+    assert TransformersEngine(make_model(), pad_token_id=0).token_budget(4496) == 131072
 
 
 PROBABILITIES = [0.4, 0.1, 0.3, 0.2]

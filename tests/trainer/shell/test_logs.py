@@ -78,14 +78,14 @@ def test_the_options_stand_before_or_behind_a_command_and_keep_its_status(option
 
 
 def test_every_command_of_both_programs_takes_the_options():
-    for name in trainer.cli._COMMANDS:
+    for name in trainer.cli.COMMANDS:
         options = {
             word
-            for action in _choices(trainer.cli._parser([name]))[name]._actions
+            for action in _choices(trainer.cli.build_parser([name]))[name]._actions
             for word in action.option_strings
         }
         assert {"--quiet", "--verbose"} <= options, name
-    for name, parser in _choices(sweep.cli._parser()).items():
+    for name, parser in _choices(sweep.cli.build_parser()).items():
         options = {word for action in parser._actions for word in action.option_strings}
         assert {"--quiet", "--verbose"} <= options, name
 

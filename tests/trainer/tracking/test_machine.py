@@ -19,16 +19,16 @@ def test_a_resumed_run_continues_machine_metrics_if_configured(tmp_path, uri, mo
     for _ in range(2):
         tracker = Tracker(config_for(uri, system_metrics=wanted), context_for(tmp_path))
         deadline = time.monotonic() + (30 if wanted else 0.5)
-        assert tracker._state.run_id
+        assert tracker.mlflow_run_id
         while (
-            len(history(uri, tracker._state.run_id, CPU)) <= counts[-1]
+            len(history(uri, tracker.mlflow_run_id, CPU)) <= counts[-1]
             and time.monotonic() < deadline
         ):
             time.sleep(0.1)
         assert tracker.close()
-        counts.append(len(history(uri, tracker._state.run_id, CPU)))
+        counts.append(len(history(uri, tracker.mlflow_run_id, CPU)))
     assert (0 < counts[1] < counts[2]) if wanted else counts == [0, 0, 0]
-    assert [step for step, _ in history(uri, tracker._state.run_id, CPU)] == list(range(counts[-1]))
+    assert [step for step, _ in history(uri, tracker.mlflow_run_id, CPU)] == list(range(counts[-1]))
     assert {thread.name for thread in set(threading.enumerate()) - before} == set()
 
 

@@ -37,7 +37,7 @@ def test_a_run_holds_metrics_params_config_completions_and_status(tmp_path, uri)
     assert not has_unsent(tracker.run_dir)
 
     client = MlflowClient(uri)
-    run = client.get_run(tracker._state.run_id)
+    run = client.get_run(tracker.mlflow_run_id)
     assert history(uri, run.info.run_id, "policy/loss") == [(1, 0.25), (2, 0.5)]
     assert history(uri, run.info.run_id, "final/best_accuracy") == [(2, 0.75)]
     assert history(uri, run.info.run_id, "eval/accuracy/SET_1_.2") == [(1, 0.5), (2, 0.5)]
@@ -84,7 +84,7 @@ def test_the_tag_decides_which_run_it_is(tmp_path, uri):
     first = Tracker(config_for(uri), context_for(tmp_path, "a", **{"loptune.run": "sweep/1"}))
     again = Tracker(config_for(uri), context_for(tmp_path, "b", **{"loptune.run": "sweep/1"}))
     other = Tracker(config_for(uri), context_for(tmp_path, "c"))
-    assert first._state.run_id == again._state.run_id != other._state.run_id
+    assert first.mlflow_run_id == again.mlflow_run_id != other.mlflow_run_id
     for tracker in (first, again, other):
         tracker.close()
     assert len(runs_of(uri)) == 2
@@ -94,7 +94,7 @@ def test_offline_then_upload(tmp_path, uri):
     tracker = Tracker(config_for(uri, offline=True), context_for(tmp_path))
     tracker.log({"policy/loss": 0.5}, 1)
     tracker.log_completions([{"text": "a"}], 1)
-    assert tracker._state.run_id is None
+    assert tracker.mlflow_run_id is None
     assert tracker.close("FINISHED") is True
     assert has_unsent(tracker.run_dir)
 
@@ -135,13 +135,13 @@ def test_a_run_begins_without_mlflow_and_is_sent_once_it_answers(tmp_path, monke
     tracker = Tracker(
         config_for(f"sqlite:///{tmp_path}/mlflow.db"), context_for(tmp_path), must_connect=False
     )
-    assert tracker._state.run_id is None
+    assert tracker.mlflow_run_id is None
     for step in (1, 2, 3):
         tracker.log({"policy/loss": step}, step)
     uri = sqlite_store(tmp_path)
     tracker.log({"policy/loss": 4}, 4)
-    assert tracker.close() and tracker._state.run_id
-    assert history(uri, tracker._state.run_id, "policy/loss") == [
+    assert tracker.close() and tracker.mlflow_run_id
+    assert history(uri, tracker.mlflow_run_id, "policy/loss") == [
         (step, float(step)) for step in (1, 2, 3, 4)
     ]
     (run,) = runs_of(uri)

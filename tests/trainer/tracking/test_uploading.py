@@ -17,9 +17,9 @@ def test_nonfinite_values_are_named_and_stay_out_of_mlflow(tmp_path, uri):
     nonfinite = {"policy/loss": math.nan, "optim/grad_norm": math.inf, "policy/kl": -math.inf}
     tracker.log({**nonfinite, "optim/lr": 0.1}, 1)
     assert tracker.close("FAILED")
-    assert tracker._state.run_id
-    assert [history(uri, tracker._state.run_id, name) for name in nonfinite] == [[]] * 3
-    assert history(uri, tracker._state.run_id, "optim/lr") == [(1, 0.1)]
+    assert tracker.mlflow_run_id
+    assert [history(uri, tracker.mlflow_run_id, name) for name in nonfinite] == [[]] * 3
+    assert history(uri, tracker.mlflow_run_id, "optim/lr") == [(1, 0.1)]
     (line,) = lines_of(tracker.run_dir)
     assert [line[name] for name in nonfinite] == [None] * 3
     assert line["nonfinite"] == {
@@ -33,8 +33,8 @@ def test_more_metrics_than_one_request_takes_all_arrive(tmp_path, uri):
     tracker = Tracker(config_for(uri), context_for(tmp_path))
     for step in range(700):
         tracker.log({"policy/loss": step, "policy/kl": step}, step)
-    assert tracker.close() and tracker._state.run_id
-    assert history(uri, tracker._state.run_id, "policy/kl") == [
+    assert tracker.close() and tracker.mlflow_run_id
+    assert history(uri, tracker.mlflow_run_id, "policy/kl") == [
         (step, float(step)) for step in range(700)
     ]
 
@@ -51,8 +51,8 @@ def test_mlflow_has_the_record_whatever_the_last_request_did(tmp_path, uri, arri
         tracker = Tracker(config_for({uri!r}), context_for(pathlib.Path({str(tmp_path)!r})))
         for step in (1, 2):
             tracker.log({{"policy/loss": step}}, step)
-        tracker._shipper.send_all()
-        client = tracker._shipper._client
+        tracker.uploader.send_all()
+        client = tracker.uploader._client
         send = client.log_batch
         def die(*args, **kwargs):
             if {arrived}:
@@ -61,7 +61,7 @@ def test_mlflow_has_the_record_whatever_the_last_request_did(tmp_path, uri, arri
         client.log_batch = die
         for step in (3, 4):
             tracker.log({{"policy/loss": step}}, step)
-        tracker._shipper.send_all()
+        tracker.uploader.send_all()
     """
     killed = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT)
     assert killed.returncode == -9
@@ -70,9 +70,9 @@ def test_mlflow_has_the_record_whatever_the_last_request_did(tmp_path, uri, arri
     tracker.rewind(checkpoint)
     for step in range(checkpoint + 1, 7):
         tracker.log({"policy/loss": step + 0.5}, step)
-    assert tracker.close() and tracker._state.run_id
+    assert tracker.close() and tracker.mlflow_run_id
     expected = [(step, step + 0.5 * (step > checkpoint)) for step in range(1, 7)]
-    assert history(uri, tracker._state.run_id, "policy/loss") == expected
+    assert history(uri, tracker.mlflow_run_id, "policy/loss") == expected
     assert [(line["step"], line["policy/loss"]) for line in lines_of(tracker.run_dir)] == expected
     assert [run.info.status for run in runs_of(uri)] == ["FINISHED"]
 
@@ -86,7 +86,7 @@ def test_abandoned_steps_leave_the_record_while_it_logs(tmp_path, uri):
     second = Tracker(config_for(uri), replace(context_for(tmp_path), attempt=2))
     second.begin_process()
     second.log({"policy/loss": 0.9}, 4)
-    second._shipper.send_all()
+    second.uploader.send_all()
     abandoned = second.abandon(1)
     assert [(line["step"], line["attempt"]) for line in abandoned] == [(2, 1), (3, 1)]
     second.log({"policy/loss": 0.8}, 2)
@@ -94,7 +94,7 @@ def test_abandoned_steps_leave_the_record_while_it_logs(tmp_path, uri):
     assert second.close()
     record = [(line["step"], line["attempt"]) for line in lines_of(second.run_dir)]
     assert record == [(1, 1), (4, 2), (2, 2)]
-    sent = history(uri, second._state.run_id, "policy/loss")
+    sent = history(uri, second.mlflow_run_id, "policy/loss")
     assert {(4, 0.9), (2, 0.8)} <= set(sent)
 
 

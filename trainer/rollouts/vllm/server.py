@@ -50,7 +50,7 @@ class VllmServerEngine(RequestEngine):
         rank = dist.get_rank() if dist.is_initialized() else 0
         self._servers = [VllmClient(url) for url in settings.server_base_urls]
         self._sync_targets = self._servers if rank == 0 else []
-        self._own = self._servers[rank % len(self._servers)]
+        self.client = self._servers[rank % len(self._servers)]
         self.dtype = dtype
         name = [uuid.uuid4().hex]
         if dist.is_initialized():
@@ -60,7 +60,7 @@ class VllmServerEngine(RequestEngine):
         self._checked = False
         self._check_ids = probe_ids
         transfer = settings.server_weight_transfer
-        for server in self._sync_targets or [self._own]:
+        for server in self._sync_targets or [self.client]:
             server.wait(settings.server_timeout_s)
             server.check(max_model_len, dtype, transfer)
         self._transfer = _transfer(transfer, self._servers, rank, getattr(torch, dtype))
@@ -88,7 +88,7 @@ class VllmServerEngine(RequestEngine):
             dist.barrier()  # no rank samples before the servers have the weights
         if not self._checked:
             difference = check_synced_weights(
-                self._own.prompt_logprobs, policy_model, self.dtype, self._check_ids
+                self.client.prompt_logprobs, policy_model, self.dtype, self._check_ids
             )
             self.news = {"rollout/sync_difference": difference}
             self._checked = True
@@ -110,7 +110,7 @@ class VllmServerEngine(RequestEngine):
             return asyncio.run(self._complete(requests, request_ids, params))
         except BaseException:
             # including requests that the server has queued but not started
-            self._own.abort(request_ids)
+            self.client.abort(request_ids)
             raise
 
     async def _complete(
@@ -123,7 +123,7 @@ class VllmServerEngine(RequestEngine):
         async with sampling_session() as session:
             answers = [
                 asyncio.ensure_future(
-                    self._own.complete(session, prompt, seed, params, name, request_id)
+                    self.client.complete(session, prompt, seed, params, name, request_id)
                 )
                 for (prompt, seed), request_id in zip(requests, request_ids, strict=True)
             ]

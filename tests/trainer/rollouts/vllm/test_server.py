@@ -212,9 +212,9 @@ def test_another_run_on_the_same_server_is_noticed(served):
 def test_a_trainer_that_died_amid_an_update_leaves_a_server_for_the_next(served):
     model, server = served
     dying = connect(server)
-    dying._own.pause_for_update()
-    dying._own.start_update()
-    dying._own.update(as_safetensors(dict(list(model.state_dict().items())[:2])))
+    dying.client.pause_for_update()
+    dying.client.start_update()
+    dying.client.update(as_safetensors(dict(list(model.state_dict().items())[:2])))
     engine = connect(server)
     assert_takes_over(engine, model)
 
@@ -227,11 +227,11 @@ def test_a_refused_weight_does_not_spoil_the_next_update(served):
         f"{layer}.k_proj.weight": torch.ones(7, 7),
     }
     engine = connect(server)
-    engine._own.pause_for_update()
-    engine._own.start_update()
+    engine.client.pause_for_update()
+    engine.client.start_update()
     with refused("server-refused", EngineError, names=("/update_weights",)):
-        engine._own.update(as_safetensors(wrong))
-    engine._own.abort_update()
+        engine.client.update(as_safetensors(wrong))
+    engine.client.abort_update()
     assert_takes_over(engine, model)
 
 
@@ -249,7 +249,7 @@ def test_interrupted_sampling_ends_its_requests_on_the_server(served, monkeypatc
     model, server = served
     engine = connect(server)
     engine.sync_weights(model)
-    complete = engine._own.complete
+    complete = engine.client.complete
     before = sampled_tokens(server)
 
     async def interrupt_the_first(session, prompt, seed, *rest):
@@ -261,7 +261,7 @@ def test_interrupted_sampling_ends_its_requests_on_the_server(served, monkeypatc
         signal.raise_signal(signal.SIGINT)
         return await asyncio.sleep(600)
 
-    monkeypatch.setattr(engine._own, "complete", interrupt_the_first)
+    monkeypatch.setattr(engine.client, "complete", interrupt_the_first)
     endless = SamplingParams(temperature=1.0, max_new_tokens=200)
     # Forty seconds of sampling: a busy server may answer only after ten.
     seeds = list(range(1, 1025))
