@@ -280,10 +280,10 @@ class Results:
     @cached_property
     def answers(self) -> Answers:
         """Label -> seed -> accuracy per problem, for comparable trials that recorded it."""
-        whole = set(self.comparable.trial)
+        comparable = set(self.comparable.trial)
         answers: dict[str, dict[Hashable, Any]] = {}
         for trial in self.trials:
-            if trial.solved is not None and trial.name in whole:
+            if trial.solved is not None and trial.name in comparable:
                 accuracy = np.asarray(trial.solved)
                 answers.setdefault(self.labels[trial.configuration], {})[trial.seed] = accuracy
         return answers

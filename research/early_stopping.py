@@ -38,7 +38,7 @@ EVALUATIONS = 10
 WINDOW = 3
 TRIALS = 24
 AT_A_TIME = 4
-WHOLE = 12
+FULL_TRIALS = 12
 START = 3.0  # standard deviations between configurations from the start of a curve to its mean end
 NOISE = 0.5  # of an evaluation
 # spread, correlation
@@ -99,12 +99,12 @@ def measured(sweep: Path) -> Curves:
         values = [score({s: v for s, v in history.items() if s <= last}, WINDOW) for last in steps]
         rows.setdefault(trial.name.split("-")[0], []).append(values)
     longest = max(len(row) for several in rows.values() for row in several)
-    whole = {
+    complete = {
         name: [row for row in several if len(row) == longest] for name, several in rows.items()
     }
-    curves = np.array([row for several in whole.values() for row in several])
+    curves = np.array([row for several in complete.values() for row in several])
     ends = np.array(
-        [np.mean([row[-1] for row in several]) for several in whole.values() for _ in several]
+        [np.mean([row[-1] for row in several]) for several in complete.values() for _ in several]
     )
     places = np.linspace(0, longest - 1, EVALUATIONS).round().astype(int)
     return Curves(curves[:, places], (ends - ends.mean()) / max(ends.std(), 1e-9))
@@ -159,7 +159,10 @@ def rows_of(
             stopped[name].append(int(few.seen[:, -1].argmax()) not in ended)
             works[name].append(used / few.seen.size)
             ended, _ = run(
-                scheduler(name, spec), many, np.random.default_rng(repeat), WHOLE * EVALUATIONS
+                scheduler(name, spec),
+                many,
+                np.random.default_rng(repeat),
+                FULL_TRIALS * EVALUATIONS,
             )
             ends[name].append(
                 float(many.ends[max(ended, key=lambda number: many.seen[number, -1])])
@@ -195,7 +198,7 @@ def main() -> None:
     )
     random = np.random.default_rng(0)
     rows = []
-    many = WHOLE * EVALUATIONS
+    many = FULL_TRIALS * EVALUATIONS
     kinds: dict[str, Any] = {
         kind: lambda count, pace=pace: simulated(random, count, *pace)
         for kind, pace in PACES.items()

@@ -138,9 +138,9 @@ def decision(low: float, high: float) -> str:
 
 def report(scores: Scores, seeds: list[int], *, planned: bool = True) -> None:
     """Print peaks, differences and, of the planned seeds, the decision."""
-    whole = peaks_of(scores, seeds)
+    full = peaks_of(scores, seeds)
     parts = [peaks_of(scores, [other for other in seeds if other != seed]) for seed in seeds]
-    for rule, peak in whole.items():
+    for rule, peak in full.items():
         low, high = jackknife(peak.score, [part[rule].score for part in parts])
         edge = "" if peak.inside else ", at the edge"
         place = f"at {2**peak.octave:.3g}{edge}, max_residual {peak.max_residual:.4f}"
@@ -148,21 +148,21 @@ def report(scores: Scores, seeds: list[int], *, planned: bool = True) -> None:
     pairs = [
         PRIMARY,
         ("Lopti", "random split"),
-        *((rule, BASELINE) for rule in whole if rule != BASELINE),
+        *((rule, BASELINE) for rule in full if rule != BASELINE),
     ]
     for ours, theirs in pairs:
-        if ours not in whole or theirs not in whole:
+        if ours not in full or theirs not in full:
             continue
         differences = [part[ours].score - part[theirs].score for part in parts]
-        difference = whole[ours].score - whole[theirs].score
+        difference = full[ours].score - full[theirs].score
         low, high = jackknife(difference, differences)
         octaves = [part[ours].octave - part[theirs].octave for part in parts]
-        shift = whole[ours].octave - whole[theirs].octave
+        shift = full[ours].octave - full[theirs].octave
         left, right = jackknife(shift, octaves)
         print(f"{ours} - {theirs}: {difference:+.4f} [{low:+.4f}, {high:+.4f}], ", end="")
         print(f"learning rate {shift:+.2f} octaves [{left:+.2f}, {right:+.2f}]")
         if planned and (ours, theirs) == PRIMARY:
-            both_inside = whole[ours].inside and whole[theirs].inside
+            both_inside = full[ours].inside and full[theirs].inside
             at_edge = "a peak is at the edge: nothing is decided"
             print(f"  primary: {decision(low, high) if both_inside else at_edge}")
             near = peaks_of(scores, seeds, near=5)
@@ -231,13 +231,13 @@ def simulate(
                 for octave, row in zip(octaves, drawn, strict=True)
             }
         everyone = list(range(seeds))
-        whole = peaks_of(scores, everyone)
+        full = peaks_of(scores, everyone)
         parts = [
             peaks_of(scores, [other for other in everyone if other != seed]) for seed in everyone
         ]
         ours, theirs = PRIMARY
         interval = jackknife(
-            whole[ours].score - whole[theirs].score,
+            full[ours].score - full[theirs].score,
             [part[ours].score - part[theirs].score for part in parts],
         )
         counts[decision(*interval)] += 1
@@ -266,12 +266,12 @@ def main() -> None:
         row = " ".join(f"{value:.3f}" for value in means) if complete[rule] else "none"
         print(f"{rule}: means of seeds {complete[rule]} at each learning rate {row}")
     seeds = sorted({seed for rates in scores.values() for row in rates.values() for seed in row})
-    whole = having(scores, seeds)
-    print("not complete:", ", ".join(rule for rule in scores if rule not in whole) or "none")
+    full = having(scores, seeds)
+    print("not complete:", ", ".join(rule for rule in scores if rule not in full) or "none")
     if len(seeds) >= PLANNED_SEEDS:
-        report(whole, seeds)
+        report(full, seeds)
         if arguments.picture:
-            write_png(draw(whole, seeds), arguments.picture)
+            write_png(draw(full, seeds), arguments.picture)
     else:
         print(f"{len(seeds)} of {PLANNED_SEEDS} planned seeds: nothing is analyzed yet")
     common = sorted(set.intersection(*(set(complete.get(rule, ())) for rule in PRIMARY)))

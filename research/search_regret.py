@@ -302,8 +302,8 @@ def compare_failures(repeats: int, samplers: list[str], lessons: list[FailedAs])
             ended = search(spec, surface, FAILURE_SIZES[-1], lesson)
             top, middle = extents[name]
             for size in FAILURE_SIZES:
-                whole = [each for each in ended[:size] if each.results[0].state == "COMPLETE"]
-                score = surface.truth(best_mean(whole).parameters) if whole else 0.0
+                complete = [each for each in ended[:size] if each.results[0].state == "COMPLETE"]
+                score = surface.truth(best_mean(complete).parameters) if complete else 0.0
                 regret = 100 * (top - score) / (top - middle)
                 regrets[name, sampler, lesson, size].append(regret)
             failed[name, sampler, lesson].append(

@@ -223,10 +223,10 @@ def _interval_of(inequality: str) -> str:
 
 def _as_fraction(match: re.Match[str]) -> str:
     r"""Return ``0.1\overline{6}`` as a fraction."""
-    whole, fixed, repeated = match.groups()
+    integer, fixed, repeated = match.groups()
     digits = Fraction(int(fixed or 0)) + Fraction(int(repeated), 10 ** len(repeated) - 1)
-    value = int(whole.lstrip("-") or 0) + digits / 10 ** len(fixed)
-    sign = "-" if whole.startswith("-") else ""
+    value = int(integer.lstrip("-") or 0) + digits / 10 ** len(fixed)
+    sign = "-" if integer.startswith("-") else ""
     return rf"{sign}\frac{{{value.numerator}}}{{{value.denominator}}}"
 
 

@@ -47,7 +47,7 @@ COMMANDS = {
         "measure a model's accuracy and pass@k, by difficulty, with intervals",
     ),
     "rehearse": ("rehearse", "run a GPU preset at reduced size, for example on two CPU ranks"),
-    "doctor": ("doctor", "report what this machine can run; with --run, test it in parts"),
+    "doctor": ("doctor", "report what this machine can run; with --run, test it part by part"),
     "serve": ("serve", "start a vLLM server for runs with rollout.vllm.mode=server"),
     "export": ("export", "write a run's model for transformers, vLLM or the hub"),
     "upload": ("runs", "send an offline run to MLflow"),

@@ -51,9 +51,9 @@ def check_available(model: str) -> None:
 
 def unreachable(what: str, model: str) -> MissingError:
     """Return the error for a file of a model (``what``) that neither Hub nor cache has."""
-    whole = f"the {what} of {model}" if what != "model" else f"the model {model}"
+    missing = f"the {what} of {model}" if what != "model" else f"the model {model}"
     return MissingError(
-        f"cannot load {whole}: the Hub is not reachable and the model is not in the cache",
+        f"cannot load {missing}: the Hub is not reachable and the model is not in the cache",
         "model.name_or_path",
         "check the network, or download it elsewhere (`hf download NAME --local-dir FOLDER`) and "
         "give the folder",

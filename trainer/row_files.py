@@ -77,8 +77,8 @@ def read_json(path: Path) -> Iterator[Values]:
         ConfigError: invalid JSON or a row that is not an object; names the line or row.
     """
     content = path.read_text("utf-8") if path.suffix == ".json" else ""
-    whole = content.lstrip().startswith("[")
-    lines = [content] if whole else _lines(path, encoding="utf-8")
+    is_array = content.lstrip().startswith("[")
+    lines = [content] if is_array else _lines(path, encoding="utf-8")
     for number, text in enumerate(lines, start=1):
         if not text.strip():
             continue
@@ -87,7 +87,7 @@ def read_json(path: Path) -> Iterator[Values]:
                 text.rstrip("\n"), object_pairs_hook=partial(_as_object, f"{path}, line {number}")
             )
         except json.JSONDecodeError as error:
-            hint = "correct the line" if whole else "write one JSON object per line"
+            hint = "correct the line" if is_array else "write one JSON object per line"
             raise ConfigError(
                 f"invalid JSON: {error.msg}",
                 f"{path}, line {number + error.lineno - 1}",
@@ -101,8 +101,8 @@ def read_json(path: Path) -> Iterator[Values]:
                 "shorten the number, or nest the values less deeply",
                 code="json-unreadable",
             ) from error
-        for index, item in enumerate(parsed if whole else [parsed], start=1):
-            where = f"{path}, row {index}" if whole else f"{path}, line {number}"
+        for index, item in enumerate(parsed if is_array else [parsed], start=1):
+            where = f"{path}, row {index}" if is_array else f"{path}, line {number}"
             _check_characters(item, where)
             yield _as_row(item, where)
 

@@ -106,7 +106,7 @@ def trial_lines(drawing: Any, results: Results, values: pd.DataFrame, width: flo
         curve = by_trial.get(row.trial)
         if curve is None:
             continue
-        whole = row.state in ("COMPLETE", "RUNNING")
+        unstopped = row.state in ("COMPLETE", "RUNNING")
         add_points(
             drawing,
             curve.step,
@@ -115,7 +115,11 @@ def trial_lines(drawing: Any, results: Results, values: pd.DataFrame, width: flo
             hovertemplate="%{hovertext}<br>step %{x}: %{y:.3~g}<extra></extra>",
             mode="lines" if len(curve) > 1 else "markers",
             name=row.rule,
-            line={"color": shades[row.rule], "width": width, "dash": "solid" if whole else "dot"},
+            line={
+                "color": shades[row.rule],
+                "width": width,
+                "dash": "solid" if unstopped else "dot",
+            },
             opacity=0.8 if len(results.table) <= _MANY_TRIALS else 0.25,
         )
 

@@ -326,11 +326,11 @@ def _decided(results: Results, fresh: Results, decision: Rounds) -> str:
         f"{(len(labels) + 1) * decision.planned[-1]} trials, "
         f"{device_time(sum(fresh.cost), fresh.device)}."
     )
-    whole = results.fresh_verdict
-    judged = results.verdict_on_fresh(labels[winner.finalist]) if winner else whole
-    if judged is None or whole is None:
+    overall = results.fresh_verdict
+    judged = results.verdict_on_fresh(labels[winner.finalist]) if winner else overall
+    if judged is None or overall is None:
         return text
-    return f"{text} {words.caveats(judged, whole.failed, winner.seeds if winner else 0)}".rstrip()
+    return f"{text} {words.caveats(judged, overall.failed, winner.seeds if winner else 0)}".rstrip()
 
 
 def _no_baseline(results: Results) -> str:
@@ -415,8 +415,8 @@ def _trial_counts(results: Results) -> str:
     counts = ", ".join(
         f"{count} {_STATE_TEXT.get(str(state), str(state))}" for state, count in states.items()
     )
-    whole = {trial.configuration for trial in results.trials if trial.state == "COMPLETE"}
-    left_out = len(whole - set(results.comparable.configuration))
+    complete = {trial.configuration for trial in results.trials if trial.state == "COMPLETE"}
+    left_out = len(complete - set(results.comparable.configuration))
     text = f"{len(results.table)} trials: {counts}; only complete trials are compared."
     if left_out:
         text += (

@@ -154,8 +154,8 @@ def _step_column(table: pd.DataFrame, columns: RunColumns) -> str | None:
         if column not in table or column in columns.every:
             continue
         steps = pd.to_numeric(scored[column], errors="coerce")
-        whole = (steps % 1 == 0).all()  # False for a blank
-        if whole and not scored.duplicated([*of_run, column]).any():
+        are_integers = (steps % 1 == 0).all()  # False for a blank
+        if are_integers and not scored.duplicated([*of_run, column]).any():
             return column
     return None
 

@@ -276,7 +276,7 @@ def _integer_steps(column: "pd.Series[Any]", scored: "pd.Series[bool]") -> "pd.S
             "a row with a score has a step that is not an integer",
             str(column.name),
             "name the column with --step",
-            code="no-whole-step",
+            code="step-not-integer",
         )
     return steps
 

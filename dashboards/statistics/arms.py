@@ -111,8 +111,8 @@ def compare_arms(
     if len(complete) == len(names):
         return compare(scores, baseline, answers=answers), layouts
     # An arm that lacks some seeds must not change the others' results through the noise estimate.
-    whole = {name: counted[name] for name in [baseline, *complete]}
-    others = compare(whole, baseline, answers=answers, comparisons=len(names))
+    complete_scores = {name: counted[name] for name in [baseline, *complete]}
+    others = compare(complete_scores, baseline, answers=answers, comparisons=len(names))
     estimates = {estimate.name: estimate for estimate in others.estimates}
     variances = _variances(counted)
     within = _within(counted)
@@ -135,7 +135,7 @@ def compare_arms(
             continue
         # Arms on the same seeds share an estimate of the noise: with their own estimates, the best
         # of many would be one that looks quiet by chance.
-        rows = {**whole, **{name: counted[name] for name in alike}}
+        rows = {**complete_scores, **{name: counted[name] for name in alike}}
         among = compare(rows, baseline, answers=answers, comparisons=len(names))
         estimates |= {each.name: each for each in among.estimates if each.name in alike}
         noises |= dict.fromkeys(alike, among.noise)

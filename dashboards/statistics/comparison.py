@@ -148,11 +148,11 @@ def compare(
     candidates = {name: pair for name, pair in paired.items() if len(pair.by_seed) > 1} or paired
     stages = [_Stage(_matched(counted, baseline, candidates), baseline)]
     if earlier is not None:
-        whole = {
+        finite = {
             name: row for name, row in earlier.items() if all(map(math.isfinite, row.values()))
         }
-        if baseline in whole:
-            stages.append(_Stage(_matched(whole, baseline, candidates), baseline))
+        if baseline in finite:
+            stages.append(_Stage(_matched(finite, baseline, candidates), baseline))
     noise = functools.reduce(Noise.pooled, [seed_noise(stage.scores) for stage in stages])
     blocks = seeds_are_blocks([stage.scores for stage in stages])
     values = np.array([score for row in stages[0].scores.values() for score in row.values()])

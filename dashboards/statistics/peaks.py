@@ -97,7 +97,7 @@ def _peak_around_best(octaves: Floats, means: Floats, sign: int) -> Peak:
 
 
 def jackknife(
-    whole: float, parts: Sequence[float], outside: float = SIGNIFICANCE_LEVEL
+    estimate: float, parts: Sequence[float], outside: float = SIGNIFICANCE_LEVEL
 ) -> tuple[float, float]:
     """Return the jackknife interval of an estimate from its leave-one-seed-out values; each bound
     misses with probability ``outside``.
@@ -105,7 +105,7 @@ def jackknife(
     count = len(parts)
     error = math.sqrt((count - 1) * np.var(parts))
     half = float(special.stdtrit(count - 1, 1 - outside)) * error
-    return whole - half, whole + half
+    return estimate - half, estimate + half
 
 
 def nearest(grid: Grid, peak: Peak) -> int:

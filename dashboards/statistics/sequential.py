@@ -168,8 +168,8 @@ def spend(statistics: Vector, spent: ArrayLike) -> Vector:
     bounds = []
     for place, count in enumerate(crossing):
         ordered = np.sort(statistics[alive, place])[::-1]
-        whole = int(count)  # interpolate between two order statistics
-        bound = ordered[whole] + (count - whole) * (ordered[whole + 1] - ordered[whole])
+        lower = int(count)  # interpolate between two order statistics
+        bound = ordered[lower] + (count - lower) * (ordered[lower + 1] - ordered[lower])
         bounds.append(bound)
         alive &= statistics[:, place] <= bound
     return np.array(bounds)

@@ -95,8 +95,8 @@ def count_phrases(text: str, phrases: Sequence[str]) -> int:
 def _patterns(phrases: tuple[str, ...]) -> list[re.Pattern[str]]:
     # Phrases with a gap are counted on their own: what stands in the gap may hold others.
     gapped = [phrase for phrase in phrases if "..." in phrase]
-    whole = sorted(set(phrases) - set(gapped), key=len, reverse=True)
-    groups = ([whole] if whole else []) + [[phrase] for phrase in gapped]
+    single = sorted(set(phrases) - set(gapped), key=len, reverse=True)
+    groups = ([single] if single else []) + [[phrase] for phrase in gapped]
     return [re.compile("|".join(map(_pattern, group)), re.IGNORECASE) for group in groups]
 
 

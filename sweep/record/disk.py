@@ -74,8 +74,8 @@ class CheckpointSpace:
         """
         held = {name: checkpoint_sizes(self._folder.trial(name)) for name in (trial, *running)}
         self._largest = max([self._largest, *(size for sizes in held.values() for size in sizes)])
-        whole = self._largest * self._at_a_time
-        needed = sum(max(0, whole - sum(sizes)) for sizes in held.values())
+        per_trial = self._largest * self._at_a_time
+        needed = sum(max(0, per_trial - sum(sizes)) for sizes in held.values())
         free = free_bytes(self._folder.root)
         if needed <= free:
             return None

@@ -160,16 +160,16 @@ def _parameter_path(rest: str, data: dict[str, Any]) -> list[str]:
     """
     written = data.get("parameters")
     program = data.get("program")
-    whole: list[str] = []
+    keys: list[str] = []
     if isinstance(written, dict):
-        whole += written
+        keys += written
     if isinstance(program, dict):
-        whole += program.get("defaults") or ()
-    if rest in whole:
+        keys += program.get("defaults") or ()
+    if rest in keys:
         return [rest]
     words = rest.split(".")
     for index in range(len(words) - 1, 0, -1):
-        if ".".join(words[:index]) in whole and words[index] not in ("when", "by"):
+        if ".".join(words[:index]) in keys and words[index] not in ("when", "by"):
             return [".".join(words[:index]), *words[index:]]
         if words[index] in ("when", "by"):
             below = ".".join(words[index + 1 :])

@@ -179,7 +179,7 @@ def _of_mapping(written: Mapping[Any, Any]) -> str:
         return _hint_for(named, None)
     low, high, step = (_first(written, names) for names in (_LOW, _HIGH, _STEP))
     is_log = bool(written.get("log")) or "log" in named
-    is_whole = "int" in named or (
+    is_integer = "int" in named or (
         not named and isinstance(low, int) and isinstance(high, int) and not isinstance(step, float)
     )
     kind = {
@@ -187,7 +187,7 @@ def _of_mapping(written: Mapping[Any, Any]) -> str:
         (False, True): "int",
         (True, False): "loguniform",
         (True, True): "logint",
-    }[is_log, is_whole]
+    }[is_log, is_integer]
     if not isinstance(low, int | float) or not isinstance(high, int | float):
         return f"write {kind}: [LOW, HIGH]"
     if named in _OF_EXPONENTS:

@@ -69,10 +69,10 @@ class ParameterSpec(Section):
         low, high = numbers[0], numbers[1]
         if len(numbers) == 3:
             return low, high, numbers[2]
-        return low, high, 1 if self.is_whole else None
+        return low, high, 1 if self.is_integer else None
 
     @property
-    def is_whole(self) -> bool:
+    def is_integer(self) -> bool:
         """Whether a numeric range contains only integers."""
         return self.kind in ("int", "logint")
 
@@ -88,7 +88,7 @@ class ParameterSpec(Section):
         low, high, step = self.bounds
         if step is None:
             return None
-        if self.is_whole:
+        if self.is_integer:
             values = range(int(low), int(high) + 1, int(step))
             return list(values) if len(values) <= _MAX_VALUES + 1 else None
         return _stepped(low, high, step)
@@ -102,7 +102,7 @@ class ParameterSpec(Section):
         options = self.options
         if options is not None:
             return [options[0], options[-1]]
-        return [int(low), int(high)] if self.is_whole else [low, high]
+        return [int(low), int(high)] if self.is_integer else [low, high]
 
     def contains(self, value: Any) -> bool:
         """Return whether a value lies in the range."""
@@ -111,7 +111,7 @@ class ParameterSpec(Section):
             return any(same_value(value, option) for option in options)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
-        if self.is_whole and value != int(value):
+        if self.is_integer and value != int(value):
             return False
         low, high, _ = self.bounds
         return low <= value <= high

@@ -271,9 +271,9 @@ def _lines(plan: Plan, spec: SweepSpec, confirm: str) -> Iterator[tuple[str, str
         of_all = (
             f"at most {format_bytes(plan.disk.at_most)} of {format_bytes(plan.free_bytes)} free"
         )
-        whole = format_bytes(plan.disk.one_checkpoint)
+        checkpoint = format_bytes(plan.disk.one_checkpoint)
         ended = format_bytes(plan.disk.ended_trial)
-        yield "disk", f"{of_all}; {whole} per checkpoint, {ended} per ended trial"
+        yield "disk", f"{of_all}; {checkpoint} per checkpoint, {ended} per ended trial"
     if plan.memory is not None:
         for index, line in enumerate(plan.memory.lines()):
             yield "" if index else "memory", line

@@ -19,7 +19,7 @@ def seconds_left(
     extrapolated from the running trials' fraction of steps. Early stopping may shorten both.
     """
     started: dict[TrialKey, float] = {}
-    whole: list[float] = []
+    durations: list[float] = []
     for record in sweep.events:
         if record["event"] not in (STARTED, ENDED):
             continue
@@ -27,23 +27,23 @@ def seconds_left(
         if record["event"] == STARTED:
             started[key] = record["time"]
         elif record["state"] == "COMPLETE" and key in started:
-            whole.append(record["time"] - started[key])
+            durations.append(record["time"] - started[key])
     running = [trial for trial in trials if trial.state == "RUNNING"]
     fractions = {
         trial.name: recorded_steps(trial) / trial.total_steps
         for trial in running
         if trial.total_steps
     }
-    if not whole:
+    if not durations:
         begun = {key.name: moment for key, moment in started.items()}
-        whole = [
+        durations = [
             (time.time() - begun[trial]) / fraction
             for trial, fraction in fractions.items()
             if fraction
         ]
-    if not whole or not running:
+    if not durations or not running:
         return {}, None
-    trial_seconds = statistics.median(whole)
+    trial_seconds = statistics.median(durations)
     left = {trial: trial_seconds * (1 - fraction) for trial, fraction in fractions.items()}
     waiting = sweep.planned - sum(trial.ended for trial in trials) - len(running)
     total = sum(left.get(trial.name, trial_seconds) for trial in running) + waiting * trial_seconds

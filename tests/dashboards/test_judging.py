@@ -202,10 +202,10 @@ TWICE = pd.concat([runs(), runs().iloc[:1].assign(acc=0.7)])
             "no-number",
             ["--problems", "correct"],
         ),
-        (runs().assign(step="last"), {}, "no-whole-step", ["step"]),
+        (runs().assign(step="last"), {}, "step-not-integer", ["step"]),
         (runs()[:0], {}, "no-rows", []),
-        (runs().assign(step=np.inf), {}, "no-whole-step", ["step"]),
-        (runs().assign(step=1.5), {}, "no-whole-step", ["step"]),
+        (runs().assign(step=np.inf), {}, "step-not-integer", ["step"]),
+        (runs().assign(step=1.5), {}, "step-not-integer", ["step"]),
     ],
 )
 def test_what_cannot_be_judged_is_refused(table, asked, code, names):

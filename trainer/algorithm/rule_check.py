@@ -100,18 +100,18 @@ def _loss_problems(config: AlgorithmConfig) -> Iterator[_Fault]:
             "rule-without-gradient",
             "has no gradient: compute the loss from tokens.logprobs or tokens.log_ratio",
         )
-    whole = _gradient(rule, batch, mask, reads_entropies)
-    if not whole.isfinite().all():
+    full = _gradient(rule, batch, mask, reads_entropies)
+    if not full.isfinite().all():
         yield _Fault("rule-gradient-not-finite", "has NaN or infinite gradients")
-    if not whole.any():
+    if not full.any():
         yield _Fault("rule-zero-gradient", "has a gradient of 0 at every token")
-    if (whole[0] * batch.advantages).sum() > 0:
+    if (full[0] * batch.advantages).sum() > 0:
         yield _Fault(
             "rule-sign",
             "lowers the probability of tokens with a positive advantage: return a loss (it "
             "is minimized), not a reward",
         )
-    if (whole * (1 - mask)).any():
+    if (full * (1 - mask)).any():
         yield _Fault(
             "rule-outside-mask",
             "has a gradient outside the completions: multiply by tokens.completion_mask",
@@ -126,7 +126,7 @@ def _loss_problems(config: AlgorithmConfig) -> Iterator[_Fault]:
     low = mask * (batch.old_logprobs < -1)
     halves = _gradient(rule, batch, low, reads_entropies)
     halves = halves + _gradient(rule, batch, mask - low, reads_entropies)
-    if config.isolates and not torch.allclose(halves, whole, rtol=1e-4, atol=1e-6):
+    if config.isolates and not torch.allclose(halves, full, rtol=1e-4, atol=1e-6):
         yield _Fault(
             "rule-not-summable",
             "cannot be combined with Lopti: the gradients of the two passes do not sum to "

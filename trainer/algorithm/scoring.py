@@ -114,7 +114,7 @@ def score_batch(
     With ``with_entropy`` also entropies and gradient norms. ``cached_forward`` caches the first
     microbatch.
     """
-    whole: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for update_batch in plan:
         for rows in update_batch.microbatches:
             part = select_rows(batch, rows if len(rows) else update_batch.dummy_row)
@@ -130,7 +130,7 @@ def score_batch(
             width = part.completion_mask.shape[1]
             for name, values in scores._asdict().items():
                 if isinstance(values, Tensor):
-                    whole.setdefault(name, torch.zeros_like(batch.completion_mask))[
+                    fields.setdefault(name, torch.zeros_like(batch.completion_mask))[
                         rows, :width
                     ] = values
-    return TokenScores(**whole)
+    return TokenScores(**fields)

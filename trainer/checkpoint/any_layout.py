@@ -22,7 +22,7 @@ from trainer.errors import StorageError
 from trainer.parallel.fragments import Fragment
 from trainer.policy.weights import saved_names, weight_files
 
-WHOLE = "training_state.safetensors"
+FULL_STATE = "training_state.safetensors"
 OPTIMIZER = "optimizer/"  # prefix of the optimizer's tensors in the state files
 _LAYOUT = "layout"  # metadata key of a state file
 _OF_RANK = re.compile(r"training_state-(\d+)-of-(\d+)\.safetensors")
@@ -60,14 +60,14 @@ def recorded_layout(path: Path) -> list[Fragment]:
 
 def open_any_layout(
     folder: Path, model: PreTrainedModel, parameters: Collection[str]
-) -> "WholeState | ShardedState":
+) -> "FullState | ShardedState":
     """Open the training state in a checkpoint, which must be of these ``parameters``.
 
     Raises:
         StorageError: a rank's file is missing, or does not name its layout; or other parameters.
     """
-    is_whole = (folder / WHOLE).is_file()
-    saved = WholeState(folder, model) if is_whole else ShardedState(folder)
+    is_full = (folder / FULL_STATE).is_file()
+    saved = FullState(folder, model) if is_full else ShardedState(folder)
     different = sorted(saved.parameters ^ set(parameters))
     if different:
         raise StorageError(
@@ -83,19 +83,19 @@ def random_states(folder: Path, rank: int) -> dict[str, Tensor]:
     """Return the random states for a rank: of that rank, or where fewer ranks wrote the checkpoint,
     of one of them. Sampling does not depend on them.
     """
-    paths = [folder / WHOLE] if (folder / WHOLE).is_file() else _all_ranks(folder)
+    paths = [folder / FULL_STATE] if (folder / FULL_STATE).is_file() else _all_ranks(folder)
     file = _Tensors(paths[rank % len(paths)])
-    return {name: file.whole(name) for name in file.names if name.startswith("random/")}
+    return {name: file.full(name) for name in file.names if name.startswith("random/")}
 
 
-class WholeState:
+class FullState:
     """The training state of replicated ranks: weights in the model's files, the rest in one file.
 
     ``model`` is the policy, whose parameters have several names in the files if they are tied.
     """
 
     def __init__(self, folder: Path, model: PreTrainedModel) -> None:
-        self._state = _Tensors(folder / WHOLE)
+        self._state = _Tensors(folder / FULL_STATE)
         self._weights: dict[str, _Tensors] = {}
         for path in weight_files(folder, model):
             file = _Tensors(path)
@@ -121,15 +121,15 @@ class WholeState:
 
     def scalar(self, parameter: str, key: str) -> Tensor:
         """Return a number of the optimizer's state."""
-        return self._state.whole(f"{OPTIMIZER}{parameter}/{key}")
+        return self._state.full(f"{OPTIMIZER}{parameter}/{key}")
 
     def elements(self, parameter: str, key: str, start: int, count: int) -> Tensor:
         """Return elements of a flattened tensor, [count]."""
         if key == _WEIGHTS:
             name = self._saved_as[parameter]
-            tensor = self._weights[name].whole(name)
+            tensor = self._weights[name].full(name)
         else:
-            tensor = self._state.whole(f"{OPTIMIZER}{parameter}/{key}")
+            tensor = self._state.full(f"{OPTIMIZER}{parameter}/{key}")
         elements: Tensor = tensor.flatten()[start : start + count]
         return elements
 
@@ -173,7 +173,7 @@ class ShardedState:
         equally often.
         """
         first = self._pieces[parameter][0]
-        return first.file.whole(f"{OPTIMIZER}{first.fragment.flat}/{key}")
+        return first.file.full(f"{OPTIMIZER}{first.fragment.flat}/{key}")
 
     def elements(self, parameter: str, key: str, start: int, count: int) -> Tensor:
         """Return elements of a flattened tensor, [count], from all files that have some of them."""
@@ -199,7 +199,7 @@ class _Tensors:
         self._file: Any = safe_open(path, framework="pt")
         self.names: set[str] = set(self._file.keys())  # type: ignore[no-untyped-call]
 
-    def whole(self, name: str) -> Tensor:
+    def full(self, name: str) -> Tensor:
         """Return a tensor."""
         tensor: Tensor = self._file.get_tensor(name)
         return tensor
@@ -222,7 +222,7 @@ def _all_ranks(folder: Path) -> list[Path]:
     missing = [name for name in wanted if not (folder / name).is_file()]
     if len(world_sizes) != 1 or missing:
         raise StorageError(
-            f"the checkpoint lacks {', '.join(missing) or WHOLE}",
+            f"the checkpoint lacks {', '.join(missing) or FULL_STATE}",
             str(folder),
             "restore the file; or remove this checkpoint, to resume from the one before",
             code="state-missing",

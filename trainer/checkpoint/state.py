@@ -9,8 +9,8 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from trainer.checkpoint.any_layout import (
+    FULL_STATE,
     OPTIMIZER,
-    WHOLE,
     layout_metadata,
     open_any_layout,
     random_states,
@@ -69,7 +69,7 @@ def load_training_state(
     raise_if_weights_only(folder)
     own = folder / _state_file(parallel)
     fragments = parallel.fragments(model, optimizer)
-    if own.is_file() and (own.name == WHOLE or recorded_layout(own) == fragments):
+    if own.is_file() and (own.name == FULL_STATE or recorded_layout(own) == fragments):
         tensors = load_file(own)
         of_optimizer = {
             name.removeprefix(OPTIMIZER): tensor
@@ -90,5 +90,5 @@ def load_training_state(
 
 def _state_file(parallel: Parallel) -> str:
     if not parallel.shards_optimizer:
-        return WHOLE
+        return FULL_STATE
     return rank_file(parallel.rank, parallel.world_size)

@@ -1,4 +1,4 @@
-"""``trainer doctor``: report what this machine has, and on demand test it in parts."""
+"""``trainer doctor``: report what this machine has, and on demand test it part by part."""
 
 import argparse
 import difflib

@@ -289,11 +289,11 @@ def _set_dotted(data: dict[str, Any], key: str, value: Any, source: str) -> None
         if is_only_source and key.split(".")[depth] in DatasetConfig.model_fields:
             place = place[0]
         if not isinstance(place, dict):
-            whole = ".".join(parents[:depth])
+            parent = ".".join(parents[:depth])
             raise ConfigError(
-                f"{key}: {whole} has no sub-keys",
+                f"{key}: {parent} has no sub-keys",
                 f"{source}, key {key}",
-                f"set {whole} as a whole",
+                f"set {parent} as a whole",
                 key,
                 code="no-sub-keys",
             )

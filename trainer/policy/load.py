@@ -107,13 +107,13 @@ def load_policy(
     repository = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
     options = {"attn_implementation": config.attn_implementation, "dtype": dtype}
     try:
-        whole = {
+        loading = {
             "use_safetensors": True,
             "ignore_mismatched_sizes": True,
             "output_loading_info": True,
         }
         model, report = AutoModelForCausalLM.from_pretrained(
-            source, **repository, **options, **whole
+            source, **repository, **options, **loading
         )
         _check_loaded(model, report, config)
     except LOAD_ERRORS as error:

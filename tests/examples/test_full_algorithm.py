@@ -2,7 +2,7 @@
 
 import torch
 
-from examples import whole_algorithm
+from examples import full_algorithm
 from tests.conftest import random_model
 from tests.trainer.algorithm.batches import make_batch
 from trainer.algorithm.advantages import estimate_advantages
@@ -31,27 +31,27 @@ def as_page(batch):
         place = slice(longest - int(prompt), longest + int(completion))
         tokens[row, place] = batch.input_ids[row, : prompt + completion]
         attended[row, place] = 1
-    return whole_algorithm.Batch(tokens, attended, batch.completion_mask, batch.rewards)
+    return full_algorithm.Batch(tokens, attended, batch.completion_mask, batch.rewards)
 
 
 def test_one_update_is_the_trainers(monkeypatch):
-    monkeypatch.setattr(whole_algorithm, "ETA", ETA)
-    monkeypatch.setattr(whole_algorithm, "GROUP_SIZE", GROUP_SIZE)
+    monkeypatch.setattr(full_algorithm, "ETA", ETA)
+    monkeypatch.setattr(full_algorithm, "GROUP_SIZE", GROUP_SIZE)
     moved = []
     batch = make_batch()
     for is_page in (True, False):
-        model = LogprobModel(random_model(), whole_algorithm.TEMPERATURE, chunk_tokens=16)
+        model = LogprobModel(random_model(), full_algorithm.TEMPERATURE, chunk_tokens=16)
         before = [parameter.detach().clone() for parameter in model.parameters()]
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         if is_page:
-            whole_algorithm.update(model.causal_lm, optimizer, as_page(batch))
+            full_algorithm.update(model.causal_lm, optimizer, as_page(batch))
         else:
-            algorithm = AlgorithmConfig(ar_alpha=whole_algorithm.ALPHA, lopti_eta=ETA, kl_coef=0.0)
+            algorithm = AlgorithmConfig(ar_alpha=full_algorithm.ALPHA, lopti_eta=ETA, kl_coef=0.0)
             plan = plan_update_batches(batch, len(batch.rewards), 10_000)
             scored = attach_logprobs(batch, model, None, plan)
             scored = reweight_advantages(estimate_advantages(scored, algorithm), algorithm)
             updater = Updater(
-                model, optimizer, algorithm, whole_algorithm.MAX_GRAD_NORM, Parallel(), 12
+                model, optimizer, algorithm, full_algorithm.MAX_GRAD_NORM, Parallel(), 12
             )
             statistics = UpdateStatistics.of(scored)
             for token_mask in isolation_passes(scored, algorithm):
@@ -68,8 +68,8 @@ def test_one_update_is_the_trainers(monkeypatch):
 
 
 def test_it_trains_on_puzzles(tiny_policy, monkeypatch, capsys):
-    monkeypatch.setattr(whole_algorithm, "PROMPTS", 2)
-    monkeypatch.setattr(whole_algorithm, "MAX_NEW_TOKENS", 20)
-    rewards = whole_algorithm.train(2, str(tiny_policy))
+    monkeypatch.setattr(full_algorithm, "PROMPTS", 2)
+    monkeypatch.setattr(full_algorithm, "MAX_NEW_TOKENS", 20)
+    rewards = full_algorithm.train(2, str(tiny_policy))
     assert len(rewards) == 2 and all(-3 <= reward <= 3 for reward in rewards)
     assert f"step 2: reward {rewards[1]:.3f}" in capsys.readouterr().out

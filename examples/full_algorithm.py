@@ -1,7 +1,7 @@
 """GRPO with Advantage Reweighting and Lopti on one page, in PyTorch alone: Algorithm 1 of
 arXiv:2505.12929.
 
-    python -m examples.whole_algorithm        # minutes on one CPU core
+    python -m examples.full_algorithm        # minutes on one CPU core
 
 trains the tiny model on generated Knights-and-Knaves puzzles. Only the puzzles, their reward
 and the tiny model are this project's; sampling, advantages, AR, Lopti and the loss are written
