@@ -60,31 +60,31 @@ def rule_comparisons(results: Results) -> list[RuleComparison]:
     fresh = results.fresh
     # a trial that never started recorded no rule
     started = results.table[results.table.state != "FAIL"]
-    of = dict(zip(started.configuration, started.rule, strict=True))
+    rule_of = dict(zip(started.configuration, started.rule, strict=True))
     metric = "/".join(results.objective.metric.split("/")[:2])
-    nothing = RuleComparison(results.name, results.model, results.task, metric, "", "")
+    blank = RuleComparison(results.name, results.model, results.task, metric, "", "")
     if fresh is None:
-        return [replace(nothing, left_out="not confirmed on fresh seeds")]
+        return [replace(blank, left_out="not confirmed on fresh seeds")]
     base = fresh.baseline_label
     numbers = fresh.numbers
-    if base is None or numbers[base] not in of:
-        return [replace(nothing, left_out="the baseline has no score on fresh seeds")]
-    nothing = replace(nothing, baseline=str(of[numbers[base]]))
+    if base is None or numbers[base] not in rule_of:
+        return [replace(blank, left_out="the baseline has no score on fresh seeds")]
+    blank = replace(blank, baseline=str(rule_of[numbers[base]]))
     means = results.complete_means * results.objective.sign
     ranked = sorted(
         set(fresh.comparable.label), key=lambda label: -means.get(numbers[label], -math.inf)
     )
-    chosen = {str(of[numbers[label]]): label for label in reversed(ranked)}
-    rules = [rule for rule in dict.fromkeys(map(str, of.values())) if rule != nothing.baseline]
+    chosen = {str(rule_of[numbers[label]]): label for label in reversed(ranked)}
+    rules = [rule for rule in dict.fromkeys(map(str, rule_of.values())) if rule != blank.baseline]
     if not rules:
-        return [replace(nothing, left_out="it tried only the baseline's rule")]
+        return [replace(blank, left_out="it tried only the baseline's rule")]
     # If the search dropped a rule, the remaining rules may have been selected by chance.
     behind = not results.arms and any(rule not in chosen for rule in rules)
-    nothing = replace(nothing, chosen="chosen for its score" if behind else "")
+    blank = replace(blank, chosen="chosen for its score" if behind else "")
     return [
-        _judged(results, fresh, chosen[rule], replace(nothing, rule=rule))
+        _judged(results, fresh, chosen[rule], replace(blank, rule=rule))
         if rule in chosen
-        else replace(nothing, rule=rule, left_out="tried, but not a finalist")
+        else replace(blank, rule=rule, left_out="tried, but not a finalist")
         for rule in rules
     ]
 
@@ -123,16 +123,16 @@ def collect_comparisons(
     Each pair of model and task counts once per rule: the sweep with the most fresh seeds is used.
     """
     settings: dict[tuple[str, ...], RuleComparison] = {}
-    left = []
+    excluded = []
     for row in sorted(
         (row for results in sweeps for row in rule_comparisons(results)), key=lambda row: -row.seeds
     ):
         if row.left_out:
-            left.append(row)
+            excluded.append(row)
             continue
         first = settings.setdefault((row.rule, row.baseline, row.metric, row.model, row.task), row)
         if first is not row:
-            left.append(
+            excluded.append(
                 replace(
                     row, left_out=f"{first.sweep} is used instead: it has at least as many seeds"
                 )
@@ -140,4 +140,4 @@ def collect_comparisons(
     ordered = sorted(
         settings.values(), key=lambda row: (row.metric, row.rule, row.baseline, -row.gain)
     )
-    return ordered, left
+    return ordered, excluded

@@ -54,7 +54,7 @@ def combine_batch(functions: Weights) -> BatchRewardFunction:
     names = [_short(name) for name in functions]
     weights = list(functions.values())
     batch_functions = [_resolve_batch(name) for name in functions]
-    judge = list(functions).index(correctness_reward(functions))
+    main = list(functions).index(correctness_reward(functions))
 
     def weighted_sum(scores: Sequence[Score]) -> Score:
         if len(scores) == 1:
@@ -65,7 +65,7 @@ def combine_batch(functions: Weights) -> BatchRewardFunction:
                 for name, weight, score in zip(names, weights, scores, strict=True)
             }
         reward = sum(weight * score.reward for weight, score in zip(weights, scores, strict=True))
-        return Score(reward, scores[judge].correct, breakdown, scores[judge].parsed)
+        return Score(reward, scores[main].correct, breakdown, scores[main].parsed)
 
     def combined(
         texts: Sequence[str], answers: Sequence[Any], rows: Rows = ()

@@ -64,10 +64,10 @@ def fraction_correct(text: str, answer: Any) -> Score:
     """
     roles = _roles_of(answer)
     stated = {name: _statement_pattern(name).findall(text) for name in roles}
-    right = sum(
+    correct = sum(
         bool(answers) and answers[-1].lower() == roles[name] for name, answers in stated.items()
     )
-    fraction = right / len(roles)
+    fraction = correct / len(roles)
     return Score(
         fraction, fraction == 1, {"fraction_correct": fraction}, parsed=all(stated.values())
     )

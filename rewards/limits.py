@@ -45,7 +45,7 @@ def cpu_time_limit(limit_s: float) -> Iterator[None]:
 
     collects_garbage = gc.isenabled()
     gc.disable()
-    before = signal.signal(signal.SIGPROF, stop)
+    previous = signal.signal(signal.SIGPROF, stop)
     try:
         signal.setitimer(signal.ITIMER_PROF, limit_s)
         yield
@@ -53,7 +53,7 @@ def cpu_time_limit(limit_s: float) -> Iterator[None]:
         raise TimeoutError(f"took more than {limit_s:.2g} s") from None
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
+        signal.signal(signal.SIGPROF, previous)
         if collects_garbage:
             gc.enable()
 
@@ -63,20 +63,20 @@ def memory(mebibytes: int) -> Iterator[None]:
     """Limit how much address space a block may add to the process; allocations beyond that raise
     MemoryError.
     """
-    before = limit_memory(mebibytes)
+    previous = limit_memory(mebibytes)
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
+        resource.setrlimit(resource.RLIMIT_AS, previous)
 
 
 def limit_memory(mebibytes: int) -> tuple[int, int]:
     """Limit the address space that the process may add to its current size, which can be gigabytes
     with torch. Return the previous limits.
     """
-    before = resource.getrlimit(resource.RLIMIT_AS)
+    previous = resource.getrlimit(resource.RLIMIT_AS)
     with open("/proc/self/statm") as sizes:
         taken = int(sizes.read().split()[0]) * resource.getpagesize()
-    limits = [limit for limit in before if limit != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_AS, (min([taken + mebibytes * 2**20, *limits]), before[1]))
-    return before
+    limits = [limit for limit in previous if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_AS, (min([taken + mebibytes * 2**20, *limits]), previous[1]))
+    return previous

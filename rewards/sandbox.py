@@ -133,9 +133,9 @@ class RewardPool:
         size = 1
         if self._batches:
             size = max(1, -(-len(texts) // len(self._workers)))
-        sent = [{name: row[name] for name in self._columns if name in row} for row in rows]
+        sent_rows = [{name: row[name] for name in self._columns if name in row} for row in rows]
         waiting = deque(
-            _job(range(start, min(start + size, len(texts))), texts, answers, sent)
+            _job(range(start, min(start + size, len(texts))), texts, answers, sent_rows)
             for start in range(0, len(texts), size)
         )
         self._failures.clear()
@@ -186,7 +186,7 @@ class RewardPool:
         await asyncio.gather(*map(self._start, places))
 
     async def _score_all(self, waiting: "deque[_Job]", results: _Results) -> None:
-        await asyncio.gather(*(self._serve(place, waiting, results) for place in self._workers))
+        await asyncio.gather(*(self._serve(slot, waiting, results) for slot in self._workers))
 
     async def _serve(self, place: int, waiting: "deque[_Job]", results: _Results) -> None:
         """Feed jobs to one worker and read its replies until none are left; replace the worker when
@@ -235,8 +235,8 @@ class RewardPool:
         if 2 * len(worker.in_flight) > _MAX_IN_FLIGHT:
             return
         fair = -(-len(waiting) // (2 * len(self._workers)))
-        room = min(_MAX_IN_FLIGHT, fair) - len(worker.in_flight)
-        jobs = [waiting.popleft() for _ in range(min(room, len(waiting)))]
+        capacity = min(_MAX_IN_FLIGHT, fair) - len(worker.in_flight)
+        jobs = [waiting.popleft() for _ in range(min(capacity, len(waiting)))]
         if jobs:
             worker.in_flight.extend(jobs)
             assert worker.process.stdin is not None
@@ -263,9 +263,9 @@ class RewardPool:
         """
         await _cancel_others()
         busy = [
-            place for place, worker in self._workers.items() if worker.in_flight or not worker.ready
+            slot for slot, worker in self._workers.items() if worker.in_flight or not worker.ready
         ]
-        await _end_all([self._workers[place] for place in busy])
+        await _end_all([self._workers[slot] for slot in busy])
         await self._start_all(busy)
 
     async def _replace(self, place: int, waiting: "deque[_Job]") -> None:

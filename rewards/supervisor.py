@@ -28,21 +28,21 @@ def supervise(lifeline: int, allow_linger: Callable[[], bool] = lambda: False) -
     owner = os.getppid()
     system = ctypes.CDLL(None)
     system.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    deaths, noticed = os.pipe()
-    os.set_blocking(noticed, False)
-    signal.set_wakeup_fd(noticed)
+    deaths, signal_read = os.pipe()
+    os.set_blocking(signal_read, False)
+    signal.set_wakeup_fd(signal_read)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     child = os.fork()
     if child == 0:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         system.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-        for descriptor in (deaths, noticed, lifeline):
+        for descriptor in (deaths, signal_read, lifeline):
             os.close(descriptor)
         return
     status = 1 << 8
     try:
-        _close_all_but(deaths, noticed, lifeline)
+        _close_all_but(deaths, signal_read, lifeline)
         _wait(child, deaths, lifeline, owner)
         while allow_linger() and _others_run(child) and os.getppid() == owner:
             if select.select([lifeline], [], [], _LINGER_CHECK_S)[0]:

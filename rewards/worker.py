@@ -38,9 +38,9 @@ def main() -> None:
     try:
         function = combine_batch(settings["functions"])
         batches = any_batch_function(settings["functions"])
-        wanted = columns(settings["functions"])
+        used_columns = columns(settings["functions"])
         prepare(settings["functions"])
-        lowest = minimum(settings["functions"])
+        minimum_score = minimum(settings["functions"])
     except Exception as error:
         _reply(
             replies, "", {"status": "refused", "message": _describe(error, settings["memory_mb"])}
@@ -48,7 +48,9 @@ def main() -> None:
         return
     limit_memory(settings["memory_mb"])
     _reply(
-        replies, "", {"status": "ready", "minimum": lowest, "batches": batches, "columns": wanted}
+        replies,
+        "",
+        {"status": "ready", "minimum": minimum_score, "batches": batches, "columns": used_columns},
     )
     for line in os.fdopen(requests, "rb"):
         if not line.endswith(b"\n"):  # the parent has died
@@ -62,10 +64,10 @@ def _private_descriptors() -> tuple[int, int]:
     # not inheritable by child processes
     requests = os.dup(0)
     replies = os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 0)
-    os.dup2(nothing, 1)
-    os.close(nothing)
+    devnull = os.open(os.devnull, os.O_RDWR)
+    os.dup2(devnull, 0)
+    os.dup2(devnull, 1)
+    os.close(devnull)
     return requests, replies
 
 

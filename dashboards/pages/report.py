@@ -92,15 +92,15 @@ def report_html(results: Results, chapters: Mapping[str, Sequence[Picture]]) -> 
         meta += f" The sweep is {results.progress}."
     for part in filter(None, (results, results.fresh)):
         meta = " ".join([meta, *part.warnings])
-    gain = headline(results).confirmed
-    front = verdict(results)
+    confirmed = headline(results).confirmed
+    sentences = verdict(results)
     return render_page(
         results.name or "judged runs",
         meta,
-        front,
+        sentences,
         chapters,
         trials_table(results),
-        confirmed=gain,
+        confirmed=confirmed,
         questions=questions(results),
     )
 

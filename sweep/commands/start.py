@@ -147,7 +147,7 @@ def _warn_of_edits(sweep: SweepRecord, spec: SweepSpec) -> None:
         lines = "\n".join(f"  {line}" for line in edits)
         file = edited_file(root)
         warm = f"search.warm_start=[{sweep.folder.name}]"
-        again = command_line(
+        command = command_line(
             "sweep", "run", file, "--name", "NAME", warm, runs_dir=sweep.folder.runs_dir
         )
         logger.warning(
@@ -156,7 +156,7 @@ def _warn_of_edits(sweep: SweepRecord, spec: SweepSpec) -> None:
             file,
             sweep.folder.space.name,
             lines,
-            again,
+            command,
         )
 
 
@@ -166,8 +166,8 @@ def _resume(arguments: argparse.Namespace) -> int:
     prepare(sweep.spec, arguments)
     from sweep.driver.run import resume_sweep
 
-    again = {"retry_failed": arguments.retry_failed, "start_over": arguments.start_over}
-    options = replace(run_options(arguments), **again)
+    retries = {"retry_failed": arguments.retry_failed, "start_over": arguments.start_over}
+    options = replace(run_options(arguments), **retries)
     confirmed = confirmed_sweep(sweep)
     if confirmed is None:
         return resume_sweep(sweep, options)
@@ -212,10 +212,10 @@ def load(arguments: argparse.Namespace) -> SweepRecord:
     spec = load_space(find_space(arguments.space), overrides)
     if arguments.offline:
         spec = spec.with_program(spec.program.with_tracking(offline=True))
-    spec, taken = warm_started(
+    spec, messages = warm_started(
         spec, arguments.runs_dir, f"{arguments.space}, key search.warm_start"
     )
-    for line in taken:
+    for line in messages:
         logger.info("%s", line)
     return SweepRecord(spec, sweep_folder(arguments.runs_dir, spec.name))
 

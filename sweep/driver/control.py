@@ -187,11 +187,11 @@ def _watch(control: StopControl, ended: threading.Event) -> None:
         if ended.wait(_WATCH_S):
             return
         last_answer |= {address: time.monotonic() for address in last_answer if listens(address)}
-    lost = f"control server at {server}"
+    daemon = f"control server at {server}"
     if last_answer[raylet] <= last_answer[server]:
-        lost = f"raylet at {raylet}"
+        daemon = f"raylet at {raylet}"
     error = StorageError(
-        f"Ray's {lost} has died", str(control.folder.log), control.resume, code="ray-died"
+        f"Ray's {daemon} has died", str(control.folder.log), control.resume, code="ray-died"
     )
     control.ray_error = error
     if not ended.wait(_GRACE_S):

@@ -182,9 +182,9 @@ def resume_sweep(sweep: SweepRecord, options: Options) -> int:
         folder.stop.unlink(missing_ok=True)  # left by an earlier driver
         _check_program(sweep.spec)
         _check_and_record_inputs(sweep, options)
-        ended = end_leftovers(folder.root)
-        if ended:
-            print(f"ended {ended} processes that an earlier driver left behind", flush=True)
+        killed = end_leftovers(folder.root)
+        if killed:
+            print(f"ended {killed} processes that an earlier driver left behind", flush=True)
         if options.retry_failed:
             print(
                 f"retrying: {', '.join(retry_failed(sweep)) or 'no trial has failed'}", flush=True

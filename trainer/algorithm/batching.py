@@ -54,8 +54,8 @@ def lengths_to_mask(lengths: Tensor) -> Tensor:
     """Return the token mask of completions with these lengths [B]: [B, max length] float32, on the
     same device.
     """
-    places = torch.arange(int(lengths.max()), device=lengths.device)
-    return (places[None] < lengths[:, None]).float()
+    positions = torch.arange(int(lengths.max()), device=lengths.device)
+    return (positions[None] < lengths[:, None]).float()
 
 
 def with_rewards(

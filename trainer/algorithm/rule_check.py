@@ -116,8 +116,8 @@ def _loss_problems(config: AlgorithmConfig) -> Iterator[_Fault]:
             "rule-outside-mask",
             "has a gradient outside the completions: multiply by tokens.completion_mask",
         )
-    without = select_loss_tokens(replace(batch, advantages=torch.zeros_like(mask)), config)
-    if not rule.has_regularizer and _gradient(rule, without, mask, reads_entropies).any():
+    zero_advantage = select_loss_tokens(replace(batch, advantages=torch.zeros_like(mask)), config)
+    if not rule.has_regularizer and _gradient(rule, zero_advantage, mask, reads_entropies).any():
         yield _Fault(
             "rule-zero-advantage",
             "has a gradient where the advantage is 0: if that is intended, set `has_regularizer: "

@@ -119,11 +119,11 @@ def score_batch(
         for rows in update_batch.microbatches:
             part = select_rows(batch, rows if len(rows) else update_batch.dummy_row)
             mask = lengths_to_mask(part.completion_lengths)
-            keeper = cached_forward if rows is plan[0].microbatches[0] else None
-            with torch.set_grad_enabled(keeper is not None):
+            cache = cached_forward if rows is plan[0].microbatches[0] else None
+            with torch.set_grad_enabled(cache is not None):
                 scores: TokenScores = model(part.input_ids, part.prompt_lengths, mask, with_entropy)
-            if keeper is not None:
-                keeper.keep(rows, scores)
+            if cache is not None:
+                cache.keep(rows, scores)
             if len(rows) == 0:
                 continue
             rows = rows.to(batch.input_ids.device, non_blocking=True)

@@ -111,9 +111,9 @@ class Updater:
         counts = [
             [tokens[part.rows].sum(), len(part.rows), in_pass[part.rows].sum()] for part in plan
         ]
-        everywhere = self.parallel.sum(torch.tensor(counts, dtype=torch.float64)).tolist()
+        global_counts = self.parallel.sum(torch.tensor(counts, dtype=torch.float64)).tolist()
         for update_batch, (total_tokens, total_sequences, pass_tokens) in zip(
-            plan, everywhere, strict=True
+            plan, global_counts, strict=True
         ):
             grad_norm = 0.0
             if pass_tokens > 0:
@@ -148,13 +148,15 @@ class Updater:
         """
         device = batch.input_ids.device
         loss_sum = torch.zeros_like(statistics.loss)
-        asked = in_pass
+        needed_tokens = in_pass
         # a token's loss depends on the completion's other tokens
         if self.algorithm.needs_sequence_level:
-            asked = lengths_to_mask(batch.completion_lengths) * in_pass.any(dim=1, keepdim=True)
+            needed_tokens = lengths_to_mask(batch.completion_lengths) * in_pass.any(
+                dim=1, keepdim=True
+            )
         for index, rows in enumerate(update_batch.microbatches):
-            rows = rows[asked[rows].any(dim=1)]
-            kept = self.cached_forward.take(rows) if self.cached_forward else None
+            rows = rows[needed_tokens[rows].any(dim=1)]
+            cached = self.cached_forward.take(rows) if self.cached_forward else None
             is_dummy = len(rows) == 0
             # a rank without tokens runs a dummy row, so that the collectives of the others do not
             # hang
@@ -162,13 +164,13 @@ class Updater:
                 rows = update_batch.dummy_row
             part = select_rows(batch, rows)
             width = part.completion_mask.shape[1]
-            needed = asked[rows, :width]
+            needed = needed_tokens[rows, :width]
             token_mask = in_pass[rows, :width]
             if is_dummy:
                 needed = torch.eye(1, width)
                 token_mask = token_mask * 0
             with self.parallel.microbatch(self.policy, index == len(update_batch.microbatches) - 1):
-                scores: TokenScores = kept or self.policy(
+                scores: TokenScores = cached or self.policy(
                     part.input_ids, part.prompt_lengths, needed, self.algorithm.needs_entropies
                 )
                 statistics.tokens_computed += scores.computed

@@ -122,12 +122,12 @@ def start_run(start: Start) -> int:
     config = load_config(start.spec, start.overrides)
     name = run_name(start)
     run_dir = start.runs_dir / name
-    again = start.resume and not start.start_over
-    is_done = again and _is_done(config, run_dir)
+    resumes = start.resume and not start.start_over
+    is_done = resumes and _is_done(config, run_dir)
     if rank() > 0:  # rank 0 checks, locks and writes the run folder
         return 0 if is_done else _train(config, name, start)
     _check_folder(config, run_dir, start)
-    changes = check_inputs(run_dir, "run", start.accept_changes) if again else []
+    changes = check_inputs(run_dir, "run", start.accept_changes) if resumes else []
     if is_done:
         more = f"{resume_command(name, start.runs_dir, world_size())} max_steps=N"
         print(
@@ -138,14 +138,14 @@ def start_run(start: Start) -> int:
         return 0
     folder = RunFolder(run_dir)
     trained = max(steps_on_disk(folder.checkpoints), default=0)
-    if again and (config.max_steps or trained) < trained:
+    if resumes and (config.max_steps or trained) < trained:
         raise ConfigError(
             f"{name} has already trained {trained} steps",
             "command line, key max_steps",
             f"raise max_steps, or use an earlier checkpoint: {run_dir}/checkpoints/step-N",
             code="already-trained",
         )
-    if again:
+    if resumes:
         _check_time_left(
             config, folder, trained, resume_command(name, start.runs_dir, world_size())
         )
@@ -318,11 +318,11 @@ def _check_folder(config: TrainConfig, run_dir: Path, start: Start) -> None:
             f"{run_dir.name} is a sweep", str(run_dir), "choose another --name", code="is-a-sweep"
         )
     elif _has_history(run_dir):
-        again = resume_command(run_dir.name, start.runs_dir)
+        command = resume_command(run_dir.name, start.runs_dir)
         raise ConfigError(
             f"run {run_dir.name} exists",
             str(run_dir),
-            f"{again}, or give another --name",
+            f"{command}, or give another --name",
             code="run-exists",
         )
 

@@ -138,17 +138,19 @@ def _with_variant(document: YamlDocument, file: RunFile, is_section: _IsSection)
             else f"{file.path.stem} has no variants"
         )
         raise document.error(f"no variant {file.variant}", ("variants",), hint, code="no-variant")
-    at = ("variants", file.variant)
+    variant_path = ("variants", file.variant)
     changes = variants[file.variant] or {}
     if not isinstance(changes, Mapping):
         raise document.error(
             "a variant must be a mapping of sections",
-            at,
+            variant_path,
             "write section: {key: value}",
             code="invalid-variant",
         )
     lines = {
-        path[2:]: line for path, line in document.lines.items() if path[:2] == at and len(path) > 2
+        path[2:]: line
+        for path, line in document.lines.items()
+        if path[:2] == variant_path and len(path) > 2
     }
     merged = _merge(document.data, changes, is_section)
     return YamlDocument(merged, {**document.lines, **lines}, document.source)
@@ -160,11 +162,11 @@ def _merge(
     merged = dict(below)
     for key, value in above.items():
         old = merged.get(key)
-        place = (*path, key)
-        if dotted(place) in KINDS and isinstance(value, str | Mapping):
-            merged[key] = KINDS[dotted(place)].merge(old, value)
-        elif isinstance(old, Mapping) and isinstance(value, Mapping) and is_section(place):
-            merged[key] = _merge(old, value, is_section, place)
+        key_path = (*path, key)
+        if dotted(key_path) in KINDS and isinstance(value, str | Mapping):
+            merged[key] = KINDS[dotted(key_path)].merge(old, value)
+        elif isinstance(old, Mapping) and isinstance(value, Mapping) and is_section(key_path):
+            merged[key] = _merge(old, value, is_section, key_path)
         else:
             merged[key] = value
     return merged

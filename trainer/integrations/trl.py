@@ -127,7 +127,7 @@ def _with_two_passes(args: GRPOConfig) -> GRPOConfig:
         one optimizer step.
     """
     sequence = "importance_sampling_level"
-    refusals = {
+    incompatible = {
         "loss_type": (args.loss_type not in _SUMMED, f"use {', '.join(_SUMMED)}"),
         sequence: (getattr(args, sequence) != "token", "use token"),
         "top_entropy_quantile": (args.top_entropy_quantile < 1, "use 1.0"),
@@ -139,7 +139,7 @@ def _with_two_passes(args: GRPOConfig) -> GRPOConfig:
             f"use a multiple of gradient_accumulation_steps, {args.gradient_accumulation_steps}",
         ),
     }
-    for key, (is_incompatible, advice) in refusals.items():
+    for key, (is_incompatible, advice) in incompatible.items():
         if is_incompatible:
             what = (
                 f"with {key}={getattr(args, key)} Lopti could not divide by all completion tokens"

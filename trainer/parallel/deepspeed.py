@@ -270,10 +270,10 @@ def optimizer_threads(cores: int, environment: Mapping[str, str]) -> int:
     torchrun sets OMP_NUM_THREADS=1 if it is unset, which is far too few for a large model, so
     loptune ignores that value.
     """
-    asked = int(environment.get("OMP_NUM_THREADS") or 0)
-    by_torchrun = asked == 1 and "TORCHELASTIC_RUN_ID" in environment
+    requested = int(environment.get("OMP_NUM_THREADS") or 0)
+    by_torchrun = requested == 1 and "TORCHELASTIC_RUN_ID" in environment
     cores_per_rank = max(1, cores // int(environment.get("LOCAL_WORLD_SIZE", "1")))
-    return asked if asked and not by_torchrun else cores_per_rank
+    return requested if requested and not by_torchrun else cores_per_rank
 
 
 def _forget_models() -> None:

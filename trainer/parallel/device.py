@@ -66,8 +66,8 @@ def local_device(wanted: Literal["auto", "cuda", "cpu"] = "auto") -> torch.devic
 def compute_dtype(config: ModelConfig, device: torch.device) -> torch.dtype:
     """Return the compute dtype. ``auto`` is bfloat16 on GPUs that support it, else float32."""
     if config.dtype == "auto":
-        low = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-        return torch.bfloat16 if low else torch.float32
+        has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.bfloat16 if has_bf16 else torch.float32
     dtype: torch.dtype = getattr(torch, config.dtype)
     return dtype
 

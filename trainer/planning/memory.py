@@ -222,13 +222,19 @@ class RunMemory:
             + settings.get("head_dim", hidden // settings["num_attention_heads"])
             * settings["num_attention_heads"]
         )
-        ends = {"q_proj": queries, "k_proj": keys, "v_proj": keys, "o_proj": queries}
-        ends |= dict.fromkeys(
+        inputs_plus_outputs = {"q_proj": queries, "k_proj": keys, "v_proj": keys, "o_proj": queries}
+        inputs_plus_outputs |= dict.fromkeys(
             ("gate_proj", "up_proj", "down_proj"), hidden + settings["intermediate_size"]
         )
-        adapted = list(ends) if lora.target_modules == [ALL_LINEAR] else lora.target_modules
+        adapted = (
+            list(inputs_plus_outputs)
+            if lora.target_modules == [ALL_LINEAR]
+            else lora.target_modules
+        )
         return int(
-            lora.r * settings["num_hidden_layers"] * sum(ends.get(name, 0) for name in adapted)
+            lora.r
+            * settings["num_hidden_layers"]
+            * sum(inputs_plus_outputs.get(name, 0) for name in adapted)
         )
 
     def held(self) -> int:

@@ -236,17 +236,17 @@ def _targets(model: PreTrainedModel, wanted: list[str]) -> list[str]:
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear) and module is not output
     ]
-    there = sorted({name.rpartition(".")[2] for name in linear})
+    available = sorted({name.rpartition(".")[2] for name in linear})
     if wanted == [ALL_LINEAR]:
-        return there
+        return available
     for target in wanted:
-        if target not in there:
+        if target not in available:
             key = "model.lora.target_modules"
             raise ConfigError(
                 f"{type(model).__name__} has no linear layer named {target} (the output layer "
                 "cannot be adapted)",
                 key,
-                nearest(target, [*there, ALL_LINEAR]),
+                nearest(target, [*available, ALL_LINEAR]),
                 key,
                 code="no-such-layer",
             )

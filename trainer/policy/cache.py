@@ -44,11 +44,11 @@ def ensure_folder(folder: Path, make: Callable[[Path], None]) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_name(folder.name + ".lock")):
         if not folder.is_dir():
-            unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+            temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
             try:
-                make(unfinished)
-                unfinished.chmod(0o755)  # mkdtemp creates mode 0700
-                unfinished.rename(folder)
+                make(temporary)
+                temporary.chmod(0o755)  # mkdtemp creates mode 0700
+                temporary.rename(folder)
             finally:
-                shutil.rmtree(unfinished, ignore_errors=True)
+                shutil.rmtree(temporary, ignore_errors=True)
     return folder

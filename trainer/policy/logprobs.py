@@ -92,18 +92,18 @@ class LogprobModel(nn.Module):
             if self.packs_rows:
                 packing = pack(input_ids, prompt_lengths, completion_mask)
                 predicting = packed_hidden_states(self.causal_lm, packing)
-                computed = packing.input_ids.numel()
+                n_computed = packing.input_ids.numel()
             elif self.in_line:
                 line = line_up(prompt_lengths, completion_mask)
                 predicting = hidden_states_in_line(self.causal_lm, input_ids, line)
-                computed = line.rows.numel()
+                n_computed = line.rows.numel()
             else:
                 hidden = self.causal_lm.base_model(
                     input_ids=input_ids, use_cache=False
                 ).last_hidden_state
                 # the hidden state at the previous position predicts the token
                 predicting = hidden[rows, positions - 1]
-                computed = input_ids.numel()
+                n_computed = input_ids.numel()
 
             logprobs, entropies, gradient_norms, proxy_logprobs = self.head(
                 predicting, targets, with_entropy
@@ -117,7 +117,7 @@ class LogprobModel(nn.Module):
             logprobs=placed(logprobs),
             entropies=placed(entropies) if with_entropy else None,
             gradient_norms=placed(gradient_norms) if with_entropy else None,
-            computed=computed,
+            computed=n_computed,
             proxy_logprobs=None if proxy_logprobs is None else placed(proxy_logprobs),
         )
 
@@ -139,10 +139,10 @@ def check_logits(causal_lm: PreTrainedModel) -> None:
     vocabulary = causal_lm.get_input_embeddings().num_embeddings
     probe = (torch.arange(8, device=causal_lm.device) * 7 % vocabulary)[None]
     theirs = causal_lm(input_ids=probe, use_cache=False).logits.float()
-    ours = causal_lm.get_output_embeddings()(
+    actual = causal_lm.get_output_embeddings()(
         causal_lm.base_model(input_ids=probe, use_cache=False).last_hidden_state
     ).float()
-    largest = float((theirs - ours).abs().max())
+    largest = float((theirs - actual).abs().max())
     if largest > 1e-3 * max(1.0, float(theirs.abs().max())):
         raise ConfigError(
             f"{type(causal_lm).__name__} post-processes its logits (changes of up to "

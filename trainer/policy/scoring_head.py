@@ -147,13 +147,13 @@ class _Scores(torch.autograd.Function):
         grad_bias = torch.zeros(weight.shape[0], device=weight.device) if wants_bias else None
         for chunk in _chunks(len(targets), options):
             scaled = (grad_logprobs[chunk, None] / options.temperature).float()
-            table = layer.logits(hidden[chunk]).sub_(log_normalizers[chunk, None])
+            log_probs = layer.logits(hidden[chunk]).sub_(log_normalizers[chunk, None])
             if grad_entropies is None:
-                grad = table.exp_().mul_(-scaled)
+                grad = log_probs.exp_().mul_(-scaled)
             else:
                 entropy_grad = (grad_entropies[chunk, None] / options.temperature).float()
-                grad = table.exp().mul_(
-                    -(table.add_(entropies[chunk, None]).mul_(entropy_grad).add_(scaled))
+                grad = log_probs.exp().mul_(
+                    -(log_probs.add_(entropies[chunk, None]).mul_(entropy_grad).add_(scaled))
                 )
             grad.scatter_add_(-1, targets[chunk, None], scaled)
             if grad_bias is not None:
@@ -192,9 +192,11 @@ def _proxy_mass(probabilities: Tensor, target: Tensor, min_p: float) -> Tensor:
     """Return the probability mass that the proxy keeps, [n], from probabilities [n, V]; inf if it
     drops the target [n, 1].
     """
-    least = min_p * probabilities.amax(dim=-1, keepdim=True)
-    fraction = probabilities.masked_fill(probabilities < least, 0.0).sum(dim=-1)
-    return fraction.masked_fill((probabilities.gather(-1, target) < least).squeeze(-1), torch.inf)
+    threshold = min_p * probabilities.amax(dim=-1, keepdim=True)
+    fraction = probabilities.masked_fill(probabilities < threshold, 0.0).sum(dim=-1)
+    return fraction.masked_fill(
+        (probabilities.gather(-1, target) < threshold).squeeze(-1), torch.inf
+    )
 
 
 def _add_weight_gradient(total: Tensor, grad_output: Tensor, rows: Tensor) -> None:

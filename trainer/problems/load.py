@@ -67,11 +67,12 @@ def load_evaluation_sets(
         for name, dataset in config.evaluation.sets.items()
     }
     names = list(metric_names(sets))
-    twice = next((name for name in names if names.count(name) > 1), "")
-    if twice:
-        label = twice.removeprefix("eval/accuracy/")
+    duplicate = next((name for name in names if names.count(name) > 1), "")
+    if duplicate:
+        label = duplicate.removeprefix("eval/accuracy/")
         raise ConfigError(
-            f"{label} is both an evaluation set and a difficulty label: both would write {twice}",
+            f"{label} is both an evaluation set and a difficulty label: both would write "
+            f"{duplicate}",
             f"evaluation.sets.{label}",
             "give the set another name",
             key=f"evaluation.sets.{label}",
@@ -235,7 +236,7 @@ def _from_rows(
     difficulty_column = find_column(rows[0], "difficulty", dataset.columns, task.difficulty_columns)
     source_column = find_column(rows[0], "source", dataset.columns, ("data_source", "source"))
     levels = [value_at(row, difficulty_column) if difficulty_column else None for row in rows]
-    banded = any(isinstance(level, float) and not level.is_integer() for level in levels)
+    use_bands = any(isinstance(level, float) and not level.is_integer() for level in levels)
     prompts = PromptBuilder(task, data, tokenizer)
     dropped_turns = 0
     problems = []
@@ -255,7 +256,9 @@ def _from_rows(
         dropped_turns += len(asked.messages) < len(question.messages) and not asked.prefill
         prompt, prefill = prompts.build(asked)
         source = value_at(row, source_column) if source_column else None
-        difficulty = task.difficulty(answer) if level is None else _difficulty_label(level, banded)
+        difficulty = (
+            task.difficulty(answer) if level is None else _difficulty_label(level, use_bands)
+        )
         problems.append(
             Problem(
                 problem_id=_problem_id(question, answer),

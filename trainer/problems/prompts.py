@@ -227,10 +227,10 @@ class PromptBuilder:
         if system:
             messages.insert(0, {"role": "system", "content": system})
         if self._data.prompt_template is not None:
-            asked = self._data.prompt_template.replace("{question}", question.text)
+            user_text = self._data.prompt_template.replace("{question}", question.text)
         else:
-            asked = self._task.ask(question.text)
-        messages[-1] = {"role": "user", "content": asked}
+            user_text = self._task.ask(question.text)
+        messages[-1] = {"role": "user", "content": user_text}
         return messages
 
     def _raw_prompt(self, question: Question) -> str:
@@ -238,13 +238,13 @@ class PromptBuilder:
         system = ""
         if messages[0]["role"] == "system":
             system = messages.pop(0)["content"]
-        asked = "\n\n".join(message["content"] for message in messages)
+        user_text = "\n\n".join(message["content"] for message in messages)
         form = self._task.raw_template
         if self._data.prompt_template is not None:
             form = "{question}"
         if "{system}" not in form and system:
-            asked = f"{system}\n\n{asked}"
-        return form.replace("{system}", system).replace("{question}", asked)
+            user_text = f"{system}\n\n{user_text}"
+        return form.replace("{system}", system).replace("{question}", user_text)
 
 
 def split_prefill(prompt: str, opening: str, wanted: str) -> tuple[str, str]:

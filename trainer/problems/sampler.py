@@ -38,9 +38,9 @@ class ProblemSampler:
                 self._epoch += 1
                 self._position = 0
                 self._order = self._epoch_order()
-            upto = min(len(self._order), self._position + count - len(taken))
-            taken += [self._problems[index] for index in self._order[self._position : upto]]
-            self._position = upto
+            end = min(len(self._order), self._position + count - len(taken))
+            taken += [self._problems[index] for index in self._order[self._position : end]]
+            self._position = end
         return taken
 
     def state_dict(self) -> dict[str, int]:

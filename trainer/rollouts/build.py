@@ -54,10 +54,10 @@ def build_engine(
         EngineError: vLLM does not start, or a server has the wrong settings.
         MissingError: a server does not answer.
     """
-    wanted = config.rollout.engine
+    engine = config.rollout.engine
     device = next(model.parameters()).device
-    use_local_vllm = wanted == "vllm" or (
-        wanted == "auto" and device.type == "cuda" and vllm_installed()
+    use_local_vllm = engine == "vllm" or (
+        engine == "auto" and device.type == "cuda" and vllm_installed()
     )
     is_main = not dist.is_initialized() or dist.get_rank() == 0
     if is_main:
@@ -113,14 +113,16 @@ def build_rewards(config: RewardConfig, max_failure_rate: float = 1.0) -> Reward
         ConfigError: unknown reward function, failed import, or too many workers for this machine.
     """
     cores = os.cpu_count() or 1
-    most = min(_WORKERS_PER_CORE * cores, psutil.virtual_memory().available // _MIN_WORKER_BYTES)
-    if config.workers > most:
+    max_workers = min(
+        _WORKERS_PER_CORE * cores, psutil.virtual_memory().available // _MIN_WORKER_BYTES
+    )
+    if config.workers > max_workers:
         what = (
             f"{config.workers} scoring processes are too many: with {cores} cores and the "
-            f"free memory, at most {most} are allowed"
+            f"free memory, at most {max_workers} are allowed"
         )
         raise ConfigError(
-            what, "reward.workers", f"set it to at most {most}", code="too-many-workers"
+            what, "reward.workers", f"set it to at most {max_workers}", code="too-many-workers"
         )
     try:
         return RewardPool(

@@ -39,10 +39,10 @@ def sample_until_varied(
     for _ in range(max_rounds):
         missing = wanted - len(with_reward_variance)
         count = -(-missing // parallel.world_size) * parallel.world_size
-        of_rank = collect(number, count)
+        local_groups = collect(number, count)
         number += count
-        sampled += of_rank
-        for group in parallel.gather(of_rank):
+        sampled += local_groups
+        for group in parallel.gather(local_groups):
             scored = [r for r in group.rollouts if r.scoring == "ok"]  # others leave the update
             varied = len(group.rollouts) == 1 or (
                 len(scored) > 1 and has_reward_variance([raw_reward(rollout) for rollout in scored])

@@ -155,6 +155,6 @@ class RequestEngine(ABC):
 
     def metrics(self) -> dict[str, float]:
         """Return and clear the metrics collected since the last call."""
-        news = dict(self.news)
+        new_metrics = dict(self.news)
         self.news = {}
-        return news
+        return new_metrics

@@ -78,10 +78,10 @@ def load_data(
     """
     tokenizer = load_tokenizer(config.model)
     last = max(tokenizer.get_vocab().values())  # ids may have gaps
-    beyond = [token for token in config.rollout.stop_token_ids if token > last]
-    if beyond:
+    out_of_range = [token for token in config.rollout.stop_token_ids if token > last]
+    if out_of_range:
         raise ConfigError(
-            f"stop token id {beyond[0]} is outside the vocabulary (largest id: {last})",
+            f"stop token id {out_of_range[0]} is outside the vocabulary (largest id: {last})",
             "rollout.stop_token_ids",
             "use ids of the model's tokenizer",
             code="stop-token-unknown",

@@ -60,13 +60,13 @@ class RuleKind:
         for parameter in given:
             if parameter not in rule.model_fields:
                 parameters = ", ".join(key for key in rule.model_fields if key != "name") or "none"
-                having = ", ".join(
+                owners = ", ".join(
                     name for name, other in self.registry.items() if parameter in other.model_fields
                 )
                 raise refusal(
                     "unknown-parameter",
                     f"{given['name']} has no parameter {parameter} (rules that have it: "
-                    f"{having or 'none'}); its parameters: {parameters}",
+                    f"{owners or 'none'}); its parameters: {parameters}",
                 )
         return rule(**given)
 

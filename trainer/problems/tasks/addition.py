@@ -48,14 +48,14 @@ def generate(split: Split, digits: Sequence[int], size: int, seed: int = 0) -> l
     Raises:
         ConfigError: ``size`` exceeds the number of existing sums.
     """
-    kinds = sorted(set(digits))
-    in_turn = itertools.zip_longest(*(_shuffled(split, count, seed) for count in kinds))
-    every_sum = [a_sum for of_turn in in_turn for a_sum in of_turn if a_sum is not None]
+    digit_counts = sorted(set(digits))
+    interleaved = itertools.zip_longest(*(_shuffled(split, count, seed) for count in digit_counts))
+    every_sum = [a_sum for of_turn in interleaved for a_sum in of_turn if a_sum is not None]
     taken = every_sum[:size]
     if len(taken) < size:
         raise ConfigError(
-            f"there are only {len(taken)} different {split} sums of numbers with {kinds} digits, "
-            f"not {size}",
+            f"there are only {len(taken)} different {split} sums of numbers with {digit_counts} "
+            f"digits, not {size}",
             "generated sums",
             f"size: {len(taken)}, or more digits",
             code="too-few-exist",

@@ -178,14 +178,14 @@ def solve(statements: Sequence[Statement]) -> list[tuple[bool, ...]]:
     operations per statement.
     """
     people = len(statements)
-    fitting = _all_rows(people)
+    consistent = _all_rows(people)
     for person, statement in enumerate(statements):
         disagreeing = truth_table(statement, people) ^ knight_table(person, people)
-        fitting &= ~disagreeing
+        consistent &= ~disagreeing
     return [
         tuple(bool(row >> person & 1) for person in range(people))
         for row in range(1 << people)
-        if fitting >> row & 1
+        if consistent >> row & 1
     ]
 
 

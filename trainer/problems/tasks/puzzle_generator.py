@@ -105,12 +105,13 @@ def _check_size(split: Split, people: Sequence[int], size: int) -> None:
     turns = Counter(people)
     for count, times in turns.items():
         wanted = size // len(people) * times + people[: size % len(people)].count(count)
-        there = existing(split, count)
-        if there is not None and wanted > there:
+        available = existing(split, count)
+        if available is not None and wanted > available:
             raise ConfigError(
-                f"requested {wanted} {split} puzzles with {count} people, but only {there} exist",
+                f"requested {wanted} {split} puzzles with {count} people, but only {available} "
+                "exist",
                 f"generated puzzles, people {list(people)}, size {size}",
-                f"size at most {there * len(people) // times}, or more people, e.g. people: "
+                f"size at most {available * len(people) // times}, or more people, e.g. people: "
                 f"[{count}, 4, 5]",
                 code="too-few-exist",
             )
@@ -162,10 +163,10 @@ def _numberings(
     ranks = [0] * len(meanings)
     while True:
         signatures = [(ranks[me], _signature(meanings[me], me, ranks)) for me in people]
-        levels = sorted(set(signatures))
-        if len(levels) == len(set(ranks)):
+        sorted_signatures = sorted(set(signatures))
+        if len(sorted_signatures) == len(set(ranks)):
             break
-        ranks = [levels.index(signature) for signature in signatures]
+        ranks = [sorted_signatures.index(signature) for signature in signatures]
     classes = [
         [person for person in people if ranks[person] == rank] for rank in sorted(set(ranks))
     ]

@@ -171,14 +171,14 @@ class VllmClient:
         options = sampling_options(params, seed)
         body = {"token_ids": list(prompt), "sampling_params": options, "request_id": request_id}
         [choice] = (await self._ask(session, _GENERATE, body))["choices"]
-        others = {part["version"] for part in choice["weight_versions"] or ()} - {weights}
+        other_versions = {part["version"] for part in choice["weight_versions"] or ()} - {weights}
         # requests are only aborted when another run updates the weights
         if choice["finish_reason"] == "abort":
-            others = {"another run is updating them"}
-        if others:
+            other_versions = {"another run is updating them"}
+        if other_versions:
             raise EngineError(
                 f"the vLLM server at {self.url} sampled with another run's weights "
-                f"({others.pop()})",
+                f"({other_versions.pop()})",
                 "rollout.vllm.server_base_urls",
                 "use separate servers for each run; if the server was restarted, resume the run",
                 code="other-weights",

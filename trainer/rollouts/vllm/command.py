@@ -47,8 +47,8 @@ def serve(config: TrainConfig, host: str, port: int, gpu_memory_utilization: flo
     command = server_command(config, host, port, memory_utilization)
     # Dev mode enables vLLM's weight-update routes for everyone; `TokenMiddleware` restricts them to
     # the token.
-    mode = {"VLLM_SERVER_DEV_MODE": "1", TOKEN_VARIABLE: server_token()}
-    os.execve(command[0], command, {**NO_FLASHINFER_SAMPLER, **environment, **mode})
+    server_environment = {"VLLM_SERVER_DEV_MODE": "1", TOKEN_VARIABLE: server_token()}
+    os.execve(command[0], command, {**NO_FLASHINFER_SAMPLER, **environment, **server_environment})
 
 
 def server_command(

@@ -243,9 +243,9 @@ class VllmEngine(RequestEngine):
         options = [
             VllmParams(**sampling_options(params, seed), flat_logprobs=True) for _, seed in requests
         ]
-        asked = [{"prompt_token_ids": list(token_ids)} for token_ids, _ in requests]
+        prompts = [{"prompt_token_ids": list(token_ids)} for token_ids, _ in requests]
         with preserve_random_state(), eager_on_cpu(self.device), engine_errors("while sampling"):
-            outputs = self.llm.generate(asked, options, use_tqdm=False)
+            outputs = self.llm.generate(prompts, options, use_tqdm=False)
         return [_sample(index, output) for index, output in enumerate(outputs)]
 
 

@@ -136,7 +136,7 @@ def engine_setup(config: TrainConfig, model: PreTrainedModel, ranks: int) -> Eng
     """
     dtype = dtype_name(compute_dtype(config.model, next(model.parameters()).device))
     settings = _for_shared_gpu(config.rollout.vllm, model, dtype)
-    requests = -(
+    max_num_seqs = -(
         -config.rollout.prompts_per_step
         * config.rollout.group_size
         * settings.tensor_parallel
@@ -147,7 +147,7 @@ def engine_setup(config: TrainConfig, model: PreTrainedModel, ranks: int) -> Eng
         max_model_len=context_length(config, model),
         dtype=dtype,
         settings=settings,
-        requests=settings.max_num_seqs or min(MAX_NUM_SEQS, max(MIN_NUM_SEQS, requests)),
+        requests=settings.max_num_seqs or min(MAX_NUM_SEQS, max(MIN_NUM_SEQS, max_num_seqs)),
         revision=config.model.revision,
         trust_remote_code=config.model.trust_remote_code,
     )

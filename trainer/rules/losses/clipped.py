@@ -32,9 +32,9 @@ class Clipped(PolicyLoss):
             ratio, tokens.advantages, self.clip_ratio_low, self.clip_ratio_high
         )
         bound = -tokens.advantages * self.dual_clip
-        bad = tokens.advantages < 0
+        negative = tokens.advantages < 0
         return TokenLosses(
-            losses.minimum(bound).where(bad, losses), clipped, (losses > bound) & bad
+            losses.minimum(bound).where(negative, losses), clipped, (losses > bound) & negative
         )
 
 

@@ -33,8 +33,8 @@ def within_divergence(tokens: LossInputs, divergence: Tensor, threshold: float) 
     the threshold.
     """
     moves_with_advantage = (tokens.logprobs.detach() - tokens.old_logprobs) * tokens.advantages > 0
-    held_back = moves_with_advantage & (divergence > threshold)
+    masked = moves_with_advantage & (divergence > threshold)
     ratio = tokens.log_ratio.detach().exp()
     if tokens.rollout_logprobs is not None:
         ratio = ratio.clamp(max=RATIO_CAP)
-    return TokenLosses(-ratio * tokens.advantages * tokens.logprobs * ~held_back, held_back)
+    return TokenLosses(-ratio * tokens.advantages * tokens.logprobs * ~masked, masked)
