@@ -63,8 +63,8 @@ def test_full_dots_are_what_the_verdict_compares():
         dots[trace.marker.symbol] += list(trace.y)
     assert sorted(dots["circle"]) == sorted(sweep.comparable.score)
     assert dots["circle-open"] == [0.60, 0.62]  # both seeds: one that ran on was the luckier one
-    assert "The best mean score, 0.520, was at" in rate.sentence
-    assert "Open dots are not compared" in rate.sentence
+    assert " 0.520, " in rate.sentence
+    assert "Open dots" in rate.sentence
 
 
 def test_every_varying_parameter_has_a_picture_on_its_scale():
