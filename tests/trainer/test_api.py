@@ -42,13 +42,13 @@ def test_train_says_how_it_ended_and_its_metrics_are_a_table(tiny_policy, tmp_pa
     table = trainer.load_metrics("first", tmp_path / "runs")
     assert table["rollout/reward"].dropna().size == 2
     assert table["eval/accuracy"].dropna().iloc[-1] == run.accuracy
-    with refused("name-exists", ConfigError, names=("first",)):
+    with refused("run-exists", ConfigError, names=("first",)):
         trainer.train(spec, overrides, name="first", runs_dir=tmp_path / "runs")
     run = trainer.train(
         spec, {**overrides, "max_steps": 3}, name="first", runs_dir=tmp_path / "runs", resume=True
     )
     assert (run.state, run.step) == ("done", 3)
-    with refused("no-run", MissingError, names=("second",)):
+    with refused("no-such-run", MissingError, names=("second",)):
         trainer.load_metrics("second", tmp_path / "runs")
 
 

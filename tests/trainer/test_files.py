@@ -150,10 +150,10 @@ def test_another_file_in_its_place_is_not_written_to(tmp_path):
 def test_what_may_not_be_written_is_not_called_gone(tmp_path, monkeypatch):
     lines = JsonLines(tmp_path / "metrics.jsonl")
 
-    def refused(*_):
+    def no_permission(*_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(os, "open", refused)  # root, as in a container, may write everywhere
+    monkeypatch.setattr(os, "open", no_permission)  # root, as in a container, may write everywhere
     with refused("not-written", StorageError, names=("Permission denied",)) as caught:
         lines.append({"step": 1})
     assert "put the folder back" not in caught.value.hint

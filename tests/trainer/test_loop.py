@@ -219,7 +219,7 @@ def test_resume_equals_never_having_stopped(undisturbed, tiny_policy, tmp_path, 
 
 def test_a_checkpoint_that_cannot_be_written_ends_the_run(tiny_policy, tmp_path, monkeypatch):
     def refuse(*_):
-        raise StorageError("cannot write a checkpoint: No space left on device")
+        raise StorageError("No space left on device", code="not-written")
 
     monkeypatch.setattr("trainer.loop.write_checkpoint", refuse)
     trainer = build(small_config(tiny_policy), tmp_path / "run")

@@ -198,11 +198,11 @@ def test_starting_over_keeps_the_old_record(tmp_path):
 def test_a_checkpoint_that_may_not_be_read_is_not_damaged(tmp_path, monkeypatch):
     write_checkpoint(tmp_path, 2, write_text("state"))
 
-    def refused(paths):
+    def no_permission(paths):
         raise PermissionError(errno.EACCES, "Permission denied", str(paths[0]))
 
     # root, as in a container, may read everything
-    monkeypatch.setattr("trainer.checkpoint.on_disk._sha256", refused)
+    monkeypatch.setattr("trainer.checkpoint.on_disk._sha256", no_permission)
     with refused("checkpoint-unreadable", StorageError):
         newest_checkpoint(tmp_path)
     assert steps_on_disk(tmp_path) == [2]

@@ -114,7 +114,7 @@ def test_a_model_is_found_as_run_checkpoint_folder_or_name(run, tiny_policy, tmp
     assert resolve_model(str(tiny_policy)).run_config is None
     assert resolve_model("Qwen/Qwen2.5-7B").name_or_path == "Qwen/Qwen2.5-7B"
     (tmp_path / "config.yaml").write_text("seed: 1\n")
-    with refused("no-intact-checkpoint", MissingError):
+    with refused("no-checkpoint", MissingError):
         resolve_model(str(tmp_path))
 
 
@@ -127,7 +127,7 @@ def test_a_damaged_checkpoint_is_not_evaluated(run, tmp_path):
     weights.write_bytes(content)
     with refused("checkpoint-damaged", StorageError, names=("model.safetensors",)):
         resolve_model(str(copy / "checkpoints" / "step-2"))
-    with refused("no-intact-checkpoint", MissingError):
+    with refused("no-checkpoint", MissingError):
         resolve_model(str(copy))
 
 
