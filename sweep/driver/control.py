@@ -2,7 +2,7 @@
 
 A stop has one name on its way from Ctrl-C to a rank: `request_stop` writes the stop file, which
 reaches every machine; each rank sees it at its next training step, saves a checkpoint and is
-``stopped``. So is the `TrialReport` that it returns. Its trial therefore gets no result and is
+``stopped``, and so is the `TrialReport` that it returns. A stopped trial has no result and is
 submitted again on resume.
 """
 

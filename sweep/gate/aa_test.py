@@ -51,7 +51,7 @@ class NoiseReport:
         return all(self.scores.get(seed) == score for seed, score in self.repeated.items())
 
     def detectable(self) -> dict[int, float]:
-        """Return the improvement that is found 8 times in 10, by seeds of each configuration."""
+        """Return seeds of each configuration -> improvement that is detected with 80% power."""
         return {seeds: minimum_detectable_effect(self.sd, seeds) for seeds in SEEDS_SHOWN}
 
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-BASELINE: Final = "baseline"  # names of arms, as `sweep gate record` takes them
+BASELINE: Final = "baseline"  # the names of arms that `sweep gate record` takes
 PROPOSAL: Final = "proposal"
-FIRST: Final = "first"  # the first baseline, in a re-check
+FIRST: Final = "first"  # in a re-check: the first baseline
 
 
 @dataclass

@@ -12,8 +12,8 @@ from typing import Any
 from dashboards.statistics import gate
 from sweep.gate.arm import Arm
 
-DUE_AFTER = 5  # kept changes
-SEEDS_APART = 500  # of a baseline's first seed and those of its re-check
+DUE_AFTER = 5  # kept changes since the last re-check
+SEEDS_APART = 500  # distance from a baseline's first seed to the seeds of its re-check
 
 
 @dataclass

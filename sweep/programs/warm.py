@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 _HEADER = struct.Struct("!I")
-# Its thread survives no fork, and jemalloc starts it again.
+# A fork ends this thread of jemalloc, which then starts it again.
 _FORK_SAFE_THREADS = ("jemalloc_bg_thd",)
 
 
@@ -62,12 +62,12 @@ def main() -> None:
 def _preload(modules: list[str]) -> str:
     """Import modules. Return why the process must not be forked afterwards; empty if it may."""
     sys.path.insert(0, os.getcwd())
-    gc.disable()  # a fifth of the time of imports
+    gc.disable()  # the collector takes a fifth of the time of imports
     try:
         for entry in modules:
             module, _, name = entry.partition(":")
             imported = import_module(module)
-            if name:  # a package like trl imports most of itself when asked for a name
+            if name:  # a package such as trl imports most modules at the first use of a name
                 getattr(imported, name)
     except BaseException as error:
         return f"{type(error).__name__}: {error}"
@@ -170,7 +170,7 @@ def _send(connection: socket.socket, message: dict[str, Any]) -> None:
     content = json.dumps(message).encode()
     try:
         connection.sendall(_HEADER.pack(len(content)) + content)
-    except OSError:  # the rank is gone: so is every trial, by its lifeline
+    except OSError:  # the rank has ended, and its lifeline ends every trial
         sys.exit(0)
 
 

@@ -60,7 +60,7 @@ class WarmProcess:
         if self.returncode is None:
             answer = self._interpreter.answer(timeout)
             if answer is not None:
-                # an interpreter that is gone has taken the trial with it
+                # the trial has ended with its interpreter
                 self.returncode = int(answer.get("code", -signal.SIGKILL))
         return self.returncode
 
@@ -135,7 +135,7 @@ class WarmInterpreter:
             return {}
 
     def close(self) -> None:
-        """End the interpreter, with a trial that it runs."""
+        """End the interpreter and the trial that it runs."""
         self._connection.close()
         self._process.kill()
         self._process.wait()
@@ -164,9 +164,9 @@ def start_warm(
     output: BinaryIO,
     lifeline: int,
 ) -> WarmProcess | None:
-    """Start a trial in a fork of this rank's interpreter; None if that is not possible, with the
-    reason on standard error. The first call starts the interpreter, and one with another
-    environment a new one.
+    """Start a trial in a fork of this rank's interpreter. If that is not possible, print the reason
+    to standard error and return None. The first call starts the interpreter; a call with another
+    environment replaces it.
     """
     global _current
     shared = {name: value for name, value in environment.items() if name not in _PER_TRIAL}

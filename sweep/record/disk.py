@@ -46,7 +46,7 @@ def _keep_last_and_best(root: Path) -> None:
             newest = RunState.read(root / f"step-{steps[0]}")
             best = best_evaluation(newest.evaluations, steps)
             keep_weights(root, {best[0]} if best else set())
-    except (OSError, ValueError, KeyError, TypeError) as error:  # only disk space is lost
+    except (OSError, ValueError, KeyError, TypeError) as error:  # a failure only costs disk space
         logger.warning("could not shrink the checkpoints in %s: %s", root, error)
 
 

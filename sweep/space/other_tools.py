@@ -39,7 +39,7 @@ _RANGES = {
     "qlograndint": "logint",
     "q_log_uniform_values": "logint",
 }
-_EXCLUSIVE = ("randint", "lograndint", "range")  # the upper end is not a value
+_EXCLUSIVE = ("randint", "lograndint", "range")  # the upper bound is excluded
 _CHOICES = (
     "values",
     "choices",

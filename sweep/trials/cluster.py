@@ -329,7 +329,7 @@ def present_nodes() -> list[Node]:
         if runs_trials:
             memory = int(resources.get("memory", 0)) or None
             nodes.append(Node(resources["CPU"], resources.get("GPU", 0), memory))
-    if not nodes:  # a machine without anything, so that callers need not handle an empty list
+    if not nodes:  # a node without resources, so that callers need not handle an empty list
         nodes.append(Node(0, 0))
     return nodes
 

@@ -254,7 +254,7 @@ def _lines(plan: Plan, spec: SweepSpec, confirm: str) -> Iterator[tuple[str, str
     yield "machines", _machines(plan.nodes)
     if plan.slots:
         text = f"{counted(plan.slots, 'trial')}; waiting: {plan.waiting}"
-        # rounded, because thirds of a GPU leave a rest of a ten-thousandth
+        # rounded, because three times 0.3333 of a GPU leaves a remainder
         idle = round(sum(node.gpus for node in plan.nodes) - plan.slots * plan.gpus_per_trial, 2)
         if plan.gpus_per_trial and idle:
             text += f"; idle: {counted(idle, 'GPU')}"
