@@ -11,7 +11,7 @@ checkpointing, the same with compiled layers, and TRL where `pip install trl==1.
 vLLM samples on both sides where it is installed, else the transformers library. Prints seconds by
 phase, tokens per second of the update, its model FLOP utilization (6 P + 12 layers x width x length
 FLOPs a token), peak memory, and Lopti's cost as a ratio (table 6 of arXiv:2505.12929: training
-2.0x, a whole step 1.45x).
+2.0x, a full step 1.45x).
 
 Never run on a GPU as a whole; on a CPU with --model tiny.
 """

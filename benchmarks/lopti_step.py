@@ -7,8 +7,8 @@
 Both sides take the same steps in turns, in one process; a learning rate of almost nothing moves no
 weight, so that they sample and update the same completions. Prints, by phase, processor and wall
 seconds of a step (medians), the floating-point operations counted in the matrix products of one
-more step of each, and Lopti / plain in all three, the whole step also by round. Paper: training
-2.0, a whole step 1.45 [arXiv:2505.12929, table 6].
+more step of each, and Lopti / plain in all three, the full step also by round. Paper: training
+2.0, a full step 1.45 [arXiv:2505.12929, table 6].
 
 Packed rows end with the last token of the pass. A plain step's update takes its first forward from
 the scoring, Lopti's does not (`trainer.policy.logprobs`).
@@ -114,7 +114,7 @@ def report(
     ]
     print_rows(title, ["phase", *names], rows)
     ratios = [lopti["step"] / plain["step"] for plain, lopti in zip(*rounds.values(), strict=True)]
-    print(f"whole step in CPU seconds, by round: {', '.join(f'{ratio:.2f}' for ratio in ratios)}")
+    print(f"full step in CPU seconds, by round: {', '.join(f'{ratio:.2f}' for ratio in ratios)}")
 
 
 def main() -> None:

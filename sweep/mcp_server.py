@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _INSTRUCTIONS = """\
 Decides with evidence whether a training run, a setting or a code change is better than another.
 `judge` gives the verdict on runs that exist. A campaign (`gate_*`) keeps or discards changes that \
-come one after the other, with a bound on false keeps over the whole campaign. Report differences \
+come one after the other, with a bound on false keeps over the campaign. Report differences \
 with their interval and number of seeds; `undecided` is an answer. Never add seeds until a result \
 pleases, and choose metric and baseline before you see results."""
 _READS_ONLY = (

@@ -43,7 +43,7 @@ class SearchSpec(Section):
     sampler: Literal["auto", "tpe", "random", "grid", "gp"] = "auto"
     """Optuna sampler; auto: gp, or tpe with conditions or early stopping"""
     configurations: Annotated[int, Field(ge=0)] | None = None
-    """number of configurations besides the baselines; null: the whole grid"""
+    """number of configurations besides the baselines; null: the full grid"""
     tune_within: str | None = None
     """parameter whose values are tuned separately, each with its own budget of configurations"""
     seed: int = Field(0, ge=0)

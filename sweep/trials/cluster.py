@@ -76,7 +76,7 @@ def local_node(cpus: int | None = None) -> Node:
 
 def slots(resources: ResourcesSpec, nodes: list[Node]) -> int:
     """Count the trials that can run concurrently: each on one node, or across nodes if no node has
-    enough resources for a whole trial.
+    enough resources for a trial.
     """
     by_node = [_workers_on(resources, node) for node in nodes]
     workers = resources.workers_per_trial

@@ -32,7 +32,7 @@ class Disk:
 
     one_checkpoint: int  # of a running trial
     ended_trial: int  # total that an ended trial keeps
-    at_most: int  # maximum over the whole sweep
+    at_most: int  # maximum during the sweep
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Plan:
     step_seconds: float | None
     trial_seconds: float | None  # without evaluations if computed from steps
     step_source: str  # source of the seconds
-    seconds: float | None  # of the whole sweep, evaluations not counted
+    seconds: float | None  # of the sweep, evaluations not counted
     gpu_hours: float | None
     # detectable gains; None if no earlier sweep measured the noise
     noise: NoiseForecast | None

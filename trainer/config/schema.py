@@ -293,7 +293,7 @@ def _set_dotted(data: dict[str, Any], key: str, value: Any, source: str) -> None
             raise ConfigError(
                 f"{key}: {parent} has no sub-keys",
                 f"{source}, key {key}",
-                f"set {parent} as a whole",
+                f"set {parent} as one value",
                 key,
                 code="no-sub-keys",
             )

@@ -54,17 +54,17 @@ def test_bad_overrides_name_the_nearest_key(tmp_path, override, hint):
 
 
 @pytest.mark.parametrize(
-    ("override", "whole"),
+    ("override", "parent"),
     [
         ("data.train.0.size=100", "data.train"),
         ("seed.first=1", "seed"),
         ("evaluation.sets.dev.limit.most=3", "evaluation.sets.dev.limit"),
     ],
 )
-def test_an_override_below_a_value_is_refused(tmp_path, override, whole):
+def test_an_override_below_a_value_is_refused(tmp_path, override, parent):
     with pytest.raises(ConfigError) as caught:
         load_config(write(tmp_path, "{}"), [override])
-    assert caught.value.hint == f"set {whole} as a whole"
+    assert caught.value.hint == f"set {parent} as one value"
 
 
 def test_an_override_reaches_into_a_free_mapping(tmp_path):
@@ -153,7 +153,7 @@ def test_a_key_of_the_only_training_source_is_overridden_by_name(tmp_path):
     two = write(tmp_path, "data: {train: [a.jsonl, b.jsonl]}")
     with pytest.raises(ConfigError) as caught:
         load_config(two, ["data.train.size=7"])
-    assert caught.value.hint == "set data.train as a whole"
+    assert caught.value.hint == "set data.train as one value"
 
 
 def _with(section, path, changes):
