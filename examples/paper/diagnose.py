@@ -288,13 +288,13 @@ def _updates(
         updates += [
             Update(name, logprobs[place].cpu())
             for name, logprobs in zip(
-                names, _after_passes(trainer, used, plan, passes, optimizer), strict=True
+                names, after_passes(trainer, used, plan, passes, optimizer), strict=True
             )
         ]
     return updates
 
 
-def _after_passes(
+def after_passes(
     trainer: Trainer,
     batch: TrainBatch,
     plan: Sequence[UpdateBatch],

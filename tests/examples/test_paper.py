@@ -72,10 +72,10 @@ def test_copies_are_updated_and_the_policy_is_not(tiny_policy, tmp_path, optimiz
         kept = parameters(trainer)
         ones = torch.ones_like(batch.advantages) * batch.completion_mask
         rewarded = type(batch)(**{**vars(batch), "advantages": ones})
-        (first,) = diagnose._after_passes(
+        (first,) = diagnose.after_passes(
             trainer, rewarded, plan, [batch.completion_mask], optimizer
         )
-        (again,) = diagnose._after_passes(
+        (again,) = diagnose.after_passes(
             trainer, rewarded, plan, [batch.completion_mask], optimizer
         )
         assert torch.equal(first, again)
@@ -86,9 +86,7 @@ def test_copies_are_updated_and_the_policy_is_not(tiny_policy, tmp_path, optimiz
         still = type(batch)(
             **{**vars(batch), "advantages": torch.zeros_like(ones), "ref_logprobs": None}
         )
-        (unmoved,) = diagnose._after_passes(
-            trainer, still, plan, [batch.completion_mask], optimizer
-        )
+        (unmoved,) = diagnose.after_passes(trainer, still, plan, [batch.completion_mask], optimizer)
         assert torch.equal(unmoved, batch.old_logprobs)
     finally:
         trainer.close()

@@ -118,7 +118,7 @@ class Updater:
             grad_norm = 0.0
             if pass_tokens > 0:
                 totals = UpdateTotals(total_tokens, total_sequences, self.max_new_tokens)
-                loss_sum = self._accumulate_gradients(
+                loss_sum = self.accumulate_gradients(
                     batch, in_pass, update_batch, totals, statistics
                 )
                 grad_norm = self.parallel.step(self.policy, self.optimizer, self.max_grad_norm)
@@ -130,7 +130,7 @@ class Updater:
                 statistics.updates += grad_norm > 0
             statistics.skipped += grad_norm == 0
 
-    def _accumulate_gradients(
+    def accumulate_gradients(
         self,
         batch: TrainBatch,
         in_pass: Tensor,

@@ -102,7 +102,7 @@ def examine(folder: Path, torch_report: TorchReport) -> list[Finding]:
     ]
 
 
-def _installed_version(module: str) -> str:
+def installed_version(module: str) -> str:
     """Return the version of an installed module, whose distribution may have another name: vLLM for
     CPUs is not called vllm.
     """
@@ -228,7 +228,7 @@ def _vllm(has_gpu: bool) -> Finding:
     if importlib.util.find_spec("vllm") is None:
         advice = "make install-gpu, or rollout.engine=transformers" if has_gpu else ""
         return Finding("vLLM", "missing", "not installed", advice)
-    return Finding("vLLM", "ok", _installed_version("vllm"))
+    return Finding("vLLM", "ok", installed_version("vllm"))
 
 
 def _compiler() -> Finding:

@@ -238,7 +238,7 @@ def test_a_pass_has_the_gradient_of_whole_rows(packed_by, loss, tokens):
     updater = Updater(
         model, torch.optim.SGD(model.parameters(), lr=0.0), algorithm, 1e9, Parallel(), 8
     )
-    loss_sum = updater._accumulate_gradients(batch, in_pass, plan[0], totals, statistics)
+    loss_sum = updater.accumulate_gradients(batch, in_pass, plan[0], totals, statistics)
     assert torch.isfinite(loss_sum)
     for parameter, expected in zip(model.parameters(), whole, strict=True):
         assert (parameter.grad - expected).abs().max() <= 1e-5 * max(

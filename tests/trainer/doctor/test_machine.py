@@ -117,5 +117,5 @@ def test_the_report_needs_no_package_of_sweeps(tmp_path):
 
 def test_the_version_of_a_module_from_a_distribution_of_another_name(monkeypatch):
     monkeypatch.setattr("importlib.metadata.packages_distributions", lambda: {"yaml": ["PyYAML"]})
-    assert machine._installed_version("yaml")[0].isdigit()
-    assert machine._installed_version("vllm") == "version unknown"
+    assert machine.installed_version("yaml")[0].isdigit()
+    assert machine.installed_version("vllm") == "version unknown"

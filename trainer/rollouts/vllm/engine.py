@@ -246,10 +246,15 @@ class VllmEngine(RequestEngine):
         prompts = [{"prompt_token_ids": list(token_ids)} for token_ids, _ in requests]
         with preserve_random_state(), eager_on_cpu(self.device), engine_errors("while sampling"):
             outputs = self.llm.generate(prompts, options, use_tqdm=False)
-        return [_sample(index, output) for index, output in enumerate(outputs)]
+        return [to_completion(index, output) for index, output in enumerate(outputs)]
 
 
-def _sample(index: int, output: Any) -> Completion:
+def to_completion(index: int, output: Any) -> Completion:
+    """Return the completion of request ``index`` from vLLM's output.
+
+    Raises:
+        EngineError: vLLM did not finish the request.
+    """
     [completion] = output.outputs
     if completion.finish_reason not in ("stop", "length"):
         raise EngineError(

@@ -18,10 +18,10 @@ def finished(reason):
 
 
 def test_a_sample_has_the_log_probabilities_of_its_own_tokens():
-    assert vllm._sample(0, finished("stop")) == Completion((7, 9), (-0.5, -2.0), "stop")
+    assert vllm.to_completion(0, finished("stop")) == Completion((7, 9), (-0.5, -2.0), "stop")
 
 
 @pytest.mark.parametrize("reason", ["abort", "error", None])
 def test_a_request_that_did_not_finish_is_named(reason):
     with refused("request-unfinished", EngineError, names=("request 4", "3 tokens", "2 sampled")):
-        vllm._sample(4, finished(reason))
+        vllm.to_completion(4, finished(reason))
