@@ -128,10 +128,13 @@ def outputs(page):
 
 def test_the_commands_of_the_page_print_what_it_shows(place, typed):
     write_runs(place)
-    examples = commands(PAGE)
-    shown = outputs(PAGE)
-    assert len(examples) == len(shown) == 13 and sum(map(len, shown)) > 20
-    for (program, command, *arguments), lines_shown in zip(examples, shown, strict=True):
+    examples = [
+        (words, lines_shown)
+        for words, lines_shown in zip(commands(PAGE), outputs(PAGE), strict=True)
+        if not words[2].startswith("wandb:")  # which asks a service
+    ]
+    assert len(examples) == 13 and sum(len(lines_shown) for _, lines_shown in examples) > 20
+    for (program, command, *arguments), lines_shown in examples:
         printed = typed(f"{program} {command}", *arguments, "--runs-dir", "runs")
         lines = printed.splitlines()
         assert lines[-1] == "report: judged/report.html"
