@@ -97,5 +97,5 @@ def test_values_that_refuse_each_other_are_found_in_a_large_space(tmp_path):
         "algorithm.lopti_order": {"choice": ["low_first", "high_first"]},
         **{key: {"uniform": [0.1, 0.2]} for key in numbers},
     }
-    with refused("value-error", ConfigError, "parameters"):
+    with refused("filter-without-threshold", ConfigError, "parameters"):
         make_spec(tmp_path, parameters=spec, baselines=[])

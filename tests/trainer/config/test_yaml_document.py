@@ -22,12 +22,11 @@ from trainer.config.yaml_document import (
 from trainer.errors import ConfigError, MissingError
 
 
-@pytest.mark.parametrize(("text", "line", "what", "hint"), table("config_errors"))
-def test_errors_name_file_line_key_and_the_nearest_choice(tmp_path, text, line, what, hint):
+@pytest.mark.parametrize(("text", "line", "code", "named", "hint"), table("config_errors"))
+def test_errors_name_file_line_key_and_the_nearest_choice(tmp_path, text, line, code, named, hint):
     path = write(tmp_path, text)
-    with pytest.raises(ConfigError) as caught:
+    with refused(code, ConfigError, names=(named,)) as caught:
         load_config(path)
-    assert what in caught.value.what
     assert caught.value.where.startswith(f"{path}:{line}".rstrip(":"))
     assert hint in caught.value.hint
     assert caught.value.exit_code == 2
@@ -55,20 +54,20 @@ def test_a_file_is_read_no_further_than_the_limit(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "what"),
+    ("text", "named"),
     [
-        ("a: " + "[" * 5000, "nested too deep"),
-        ("seed: &a [1]\nb: *a", "aliases are not supported"),
+        ("a: " + "[" * 5000, "too deep"),
+        ("seed: &a [1]\nb: *a", "aliases"),
         ("seed: \x00", "special characters are not allowed"),
         ("a: 1\n---\nb: 2", "another document"),
         ("a: !!python/object/apply:os.system [touch x]", "could not determine a constructor"),
     ],
 )
-def test_what_yaml_cannot_construct_is_one_error(text, what):
+def test_what_yaml_cannot_construct_is_one_error(text, named):
     for read in (parse_yaml, parse_value):
-        with pytest.raises(ConfigError) as caught:
+        with refused("invalid-yaml", ConfigError, names=(named,)) as caught:
             read(text, "space.yaml")
-        assert what in caught.value.what and caught.value.where.startswith("space.yaml")
+        assert caught.value.where.startswith("space.yaml")
 
 
 def test_a_misspelt_section_is_named_before_what_is_missing_without_it(tmp_path):
@@ -111,9 +110,8 @@ def test_a_key_stands_where_it_is_or_where_its_parent_is():
 
 def test_a_key_may_stand_in_two_mappings_but_not_twice_in_one():
     assert parse_yaml("a: {x: 1}\nb: {x: 2}\n", "f.yaml").data == {"a": {"x": 1}, "b": {"x": 2}}
-    with pytest.raises(ConfigError) as refused:
+    with refused("key-twice", ConfigError, names=("a.0.x", "lines 2 and 4")):
         parse_yaml("a:\n- x: 1\n  y: 2\n  x: 3\n", "f.yaml")
-    assert refused.value.what == "key a.0.x appears twice (lines 2 and 4)"
 
 
 @pytest.mark.parametrize(
