@@ -19,6 +19,7 @@ METRIC_LINES = {  # of the recorded files: step and score
     "prime_rl": [(0, 0.41), (10, 0.57)],
     "tinker": [(0, 0.712), (20, 0.779)],
     "nemo_rl": [(0, 0.4), (10, 0.55)],
+    "skyrl": [(0, 0.35), (5, 0.5)],
 }
 # What a trainer does with its own words: it finds its file in them, and writes line by line.
 STAND_IN = """
@@ -106,6 +107,28 @@ def test_a_trial_gets_the_evaluations_of_nemo_rl(place):
     (place / "examples/configs/grpo_math_1B.yaml").write_text("grpo: {seed: 42}\n")
     assert run_trial(place, "nemo_rl") == [
         (step, pytest.approx(score)) for step, score in METRIC_LINES["nemo_rl"]
+    ]
+
+
+def test_a_trial_gets_the_evaluations_of_skyrl(place):
+    events = place / "recorded"
+    with SummaryWriter(events) as writer:
+        writer.add_scalar("policy/policy_loss", 0.3, 1)
+        for step, score in METRIC_LINES["skyrl"]:
+            writer.add_scalar("eval/all/avg_score", score, step)
+    uv = place / "bin/uv"  # stands in for uv run -m skyrl.train.entrypoints.main_base
+    uv.parent.mkdir()
+    uv.write_text(
+        f"#!{sys.executable}\n"
+        "import os, shutil, sys\n"
+        "words = dict(word.split('=', 1) for word in sys.argv if '=' in word)\n"
+        "assert words['trainer.seed'] == '3' and words['trainer.logger'] == 'tensorboard'\n"
+        "assert 'skyrl.train.entrypoints.main_base' in sys.argv\n"
+        f"shutil.copytree({str(events)!r}, os.environ['TENSORBOARD_DIR'])\n"
+    )
+    uv.chmod(0o755)
+    assert run_trial(place, "skyrl") == [
+        (step, pytest.approx(score)) for step, score in METRIC_LINES["skyrl"]
     ]
 
 
