@@ -157,11 +157,11 @@ class TrialEvents(tune.Callback):  # type: ignore[misc]
 
     def scores(self) -> dict[str, float | None]:
         """Return the trials that have resources now, each with its latest score."""
-        return {
-            trial.config["trial"]: TrialReport.of(trial.last_result).score
-            for trial in self._trials
-            if trial.status == Trial.RUNNING
-        }
+        scores = {}
+        for trial in self._trials:
+            if trial.status == Trial.RUNNING:
+                scores[trial.config["trial"]] = TrialReport.of(trial.last_result).score
+        return scores
 
     def running(self) -> int:
         """Return how many trials have resources now."""
@@ -170,8 +170,8 @@ class TrialEvents(tune.Callback):  # type: ignore[misc]
     def on_trial_start(self, trial: Trial, **info: Any) -> None:
         """Tell that a trial has its resources, unless it starts only to report its failure."""
         if GIVEN_UP not in trial.config:
-            overrides = trial.config["overrides"]
-            searched = {key: value for key, value in overrides.items() if key != "seed"}
+            searched = dict(trial.config["overrides"])
+            searched.pop("seed", None)
             point = trial.config["parameters"]
             self._tell("started", trial.config["trial"], searched, point)
 
@@ -225,12 +225,14 @@ class TrialEvents(tune.Callback):  # type: ignore[misc]
 
     def _reason(self, trial: Trial) -> str:
         """Return a trial's failure note, or Ray's error if its process died before writing one."""
-        note = ""
         with contextlib.suppress(OSError, ValueError):
             note = failure_note(self._folder.trial(trial.config["trial"]))
+            if note:
+                return note
         error = _error_of(trial)
-        cause = getattr(error, "cause", None) or error or "its process or its node was lost"
-        return note or one_line(cause)
+        if error is None:
+            return "its process or its node was lost"
+        return one_line(getattr(error, "cause", None) or error)
 
     def _after_end(self, trial: Trial) -> None:
         # Free the running statistics that Tune keeps for every metric; they are most of its memory.

@@ -186,7 +186,9 @@ def _watch(control: StopControl, ended: threading.Event) -> None:
     while time.monotonic() - min(last_answer.values()) <= limit:
         if ended.wait(_WATCH_S):
             return
-        last_answer |= {address: time.monotonic() for address in last_answer if listens(address)}
+        for address in (raylet, server):
+            if listens(address):
+                last_answer[address] = time.monotonic()
     daemon = f"control server at {server}"
     if last_answer[raylet] <= last_answer[server]:
         daemon = f"raylet at {raylet}"

@@ -9,6 +9,7 @@ from sweep.search.event_log import EventLog
 from sweep.search.history import RETRIED, TrialKey
 from trainer.checkpoint.on_disk import check_complete, newest_checkpoint, start_over, steps_on_disk
 from trainer.errors import StorageError
+from trainer.files import Record
 from trainer.run_folder import RunFolder
 
 
@@ -16,23 +17,24 @@ def retry_failed(sweep: SweepRecord) -> list[str]:
     """Mark failed trials for a retry in the event log, and return their names. They resume from
     their newest checkpoints.
     """
-    failed = [
-        TrialKey(configuration.number, seed)
-        for configuration in sweep.configurations
-        for seed, result in configuration.results.items()
-        if result.state == "FAIL" and not configuration.retired
-    ]
-    records = [
-        {
-            "event": RETRIED,
-            "configuration": key.configuration,
-            "seed": key.seed,
-            "time": time.time(),
-        }
-        for key in failed
-    ]
+    failed: list[str] = []
+    records: list[Record] = []
+    for configuration in sweep.configurations:
+        if configuration.retired:
+            continue
+        for seed, result in configuration.results.items():
+            if result.state == "FAIL":
+                failed.append(result.name)
+                records.append(
+                    {
+                        "event": RETRIED,
+                        "configuration": configuration.number,
+                        "seed": seed,
+                        "time": time.time(),
+                    }
+                )
     EventLog(sweep.folder.event_log).append(*records)
-    return [key.name for key in failed]
+    return failed
 
 
 def check_checkpoints(sweep: SweepRecord) -> None:
@@ -54,19 +56,19 @@ def restart_damaged(sweep: SweepRecord) -> list[str]:
     Raises:
         StorageError: a checkpoint cannot be read.
     """
-    restarted = [trial for trial in _unfinished(sweep) if _has_no_checkpoint(sweep, trial)]
-    for trial in restarted:
+    damaged = [trial for trial in _unfinished(sweep) if _has_no_checkpoint(sweep, trial)]
+    for trial in damaged:
         start_over(sweep.folder.trial(trial))
-    return restarted
+    return damaged
 
 
 def _unfinished(sweep: SweepRecord) -> list[str]:
-    return [
-        TrialKey(configuration.number, seed).name
-        for configuration in sweep.configurations
-        for seed in sweep.spec.seeds
-        if seed not in configuration.results
-    ]
+    """Return the names of the proposed trials without a result."""
+    trials = []
+    for configuration in sweep.configurations:
+        for seed in configuration.open_seeds(sweep.spec.seeds):
+            trials.append(TrialKey(configuration.number, seed).name)
+    return trials
 
 
 def _check_trial(sweep: SweepRecord, trial: str) -> None:

@@ -368,17 +368,17 @@ def _states_in_mlflow(session: _Session) -> Iterator[threading.Event]:
 
     sent: dict[str, EndedTrial] = {}  # last sent to MLflow
 
+    def send_changed(parent: ParentRun) -> None:
+        ended = ended_trials(sweep)
+        parent.reconcile([each for each in ended if sent.get(each.key) != each], create=False)
+        sent.update({each.key: each for each in ended})
+
     def work() -> None:
         while parent is not None and not over.is_set():
             if changed.wait(timeout=1.0):
                 changed.clear()
                 try:
-                    latest = {each.key: each for each in ended_trials(sweep)}
-                    parent.reconcile(
-                        (each for key, each in latest.items() if sent.get(key) != each),
-                        create=False,
-                    )
-                    sent.update(latest)
+                    send_changed(parent)
                 except Exception as error:  # retried at the end of the sweep, which reports errors
                     logger.warning("MLflow does not have the latest states: %s", error)
 
@@ -394,22 +394,12 @@ def _states_in_mlflow(session: _Session) -> Iterator[threading.Event]:
 def _finish(
     sweep: SweepRecord, options: Options, parent: ParentRun | None, control: StopControl
 ) -> int:
-    trials = sweep.trials()
-    folder = sweep.folder
-    ended = [trial for trial in trials if trial.ended]
-    failed = [trial for trial in trials if trial.state == "FAIL"]
     with waiting("writing the report"):
-        in_mlflow = _complete_mlflow(sweep, parent, control)
-        problem = control.problem or in_mlflow
-        report, best = _write_report(sweep, options, parent if in_mlflow is None else None)
-    states = [trial.state for trial in trials]
-    print(
-        f"\n{len(ended)} trials: {states.count('COMPLETE')} complete, "
-        f"{states.count('PRUNED')} stopped early, {len(failed)} failed"
-    )
-    for trial in failed:
-        log = RunFolder(folder.trial(trial.name)).stderr
-        print(f"failed: {trial.name}  {trial.reason}  ({log})")
+        tracking_error = _complete_mlflow(sweep, parent, control)
+        can_send = tracking_error is None
+        report, best = _write_report(sweep, options, parent if can_send else None)
+    problem = control.problem or tracking_error
+    ended, failed = _print_outcomes(sweep)
     for line in identical_trials(sweep):
         print(f"warning: {line}")
     if best:
@@ -423,14 +413,29 @@ def _finish(
     if problem is not None:
         print(problem, flush=True)
     if control.stopped:
-        left = sweep.planned - len(ended)
-        print(f"{control.reason}; {left} trials remain. To resume:")
+        print(f"{control.reason}; {sweep.planned - ended} trials remain. To resume:")
         print(control.resume, flush=True)
     if control.by_user:
         return INTERRUPTED
     if problem is not None:
         return problem.exit_code
     return 1 if failed else 0
+
+
+def _print_outcomes(sweep: SweepRecord) -> tuple[int, int]:
+    """Print how the trials ended, and return how many have ended and how many have failed."""
+    trials = sweep.trials()
+    ended = sum(trial.ended for trial in trials)
+    failed = [trial for trial in trials if trial.state == "FAIL"]
+    states = [trial.state for trial in trials]
+    print(
+        f"\n{ended} trials: {states.count('COMPLETE')} complete, "
+        f"{states.count('PRUNED')} stopped early, {len(failed)} failed"
+    )
+    for trial in failed:
+        log = RunFolder(sweep.folder.trial(trial.name)).stderr
+        print(f"failed: {trial.name}  {trial.reason}  ({log})")
+    return ended, len(failed)
 
 
 def _write_report(
@@ -464,7 +469,8 @@ def _complete_mlflow(
     try:
         send_unsent(sweep, parent.uri)
         parent.reconcile(ended_trials(sweep))
-        parent.finish("KILLED" if control.stopped else "FINISHED")
+        status = "KILLED" if control.stopped else "FINISHED"
+        parent.finish(status)
     except StorageError as error:
         return error
     return None

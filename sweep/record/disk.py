@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from sweep.record.sweep_record import SweepRecord
-from sweep.search.history import TrialKey
 from trainer.checkpoint.on_disk import keep_weights, steps_on_disk
 from trainer.checkpoint.run_state import RunState
 from trainer.errors import StorageError
@@ -27,16 +26,14 @@ def shrink_ended(sweep: SweepRecord, shrunk: set[str], all_have_closed: bool = F
     retried and keeps everything. A trial that the scheduler stopped may still be writing a
     checkpoint, so it waits until no partial checkpoint is left or all processes have ended.
     """
-    for configuration in sweep.configurations:
-        for seed, result in configuration.results.items():
-            trial = TrialKey(configuration.number, seed).name
-            if trial in shrunk or result.state == "FAIL":
-                continue
-            root = RunFolder(sweep.folder.trial(trial)).checkpoints
-            has_closed = all_have_closed or result.state == "COMPLETE"
-            if has_closed or not any(root.glob(".step-*.*.partial")):
-                shrunk.add(trial)
-                _keep_last_and_best(root)
+    for trial in sweep.results:
+        if trial.name in shrunk or trial.state == "FAIL":
+            continue
+        root = RunFolder(sweep.folder.trial(trial.name)).checkpoints
+        has_closed = all_have_closed or trial.state == "COMPLETE"
+        if has_closed or not any(root.glob(".step-*.*.partial")):
+            shrunk.add(trial.name)
+            _keep_last_and_best(root)
 
 
 def _keep_last_and_best(root: Path) -> None:
@@ -45,7 +42,10 @@ def _keep_last_and_best(root: Path) -> None:
         if steps:
             newest = RunState.read(root / f"step-{steps[0]}")
             best = best_evaluation(newest.evaluations, steps)
-            keep_weights(root, {best[0]} if best else set())
+            kept = set()
+            if best is not None:
+                kept.add(best[0])
+            keep_weights(root, kept)
     except (OSError, ValueError, KeyError, TypeError) as error:  # a failure only costs disk space
         logger.warning("could not shrink the checkpoints in %s: %s", root, error)
 
@@ -61,21 +61,27 @@ class CheckpointSpace:
     def __init__(self, sweep: SweepRecord) -> None:
         spec = sweep.spec
         folder = sweep.folder
-        kept = spec.program.checkpoints(spec.resources.gpus_per_trial > 0)
         self._folder = folder
-        self._at_a_time = 0 if kept is None else kept.kept + 1
-        trials = folder.trials
-        sizes = [size for trial in trials.glob("*") for size in checkpoint_sizes(trial)]
-        self._largest = max([*sizes, (kept.running_bytes if kept else None) or 0])
+        self._at_a_time = 0  # checkpoints of one trial
+        self._largest = 0  # bytes of a checkpoint
+        kept = spec.program.checkpoints(spec.resources.gpus_per_trial > 0)
+        if kept is not None:
+            self._at_a_time = kept.kept + 1
+            self._largest = kept.running_bytes or 0
+        for trial in folder.trials.glob("*"):
+            self._largest = max([self._largest, *checkpoint_sizes(trial)])
 
     def shortage(self, trial: str, running: Collection[str]) -> StorageError | None:
         """Return an error if there is not enough space for a trial in addition to the running ones;
         else None.
         """
-        held = {name: checkpoint_sizes(self._folder.trial(name)) for name in (trial, *running)}
-        self._largest = max([self._largest, *(size for sizes in held.values() for size in sizes)])
+        held: list[int] = []  # bytes of each trial's checkpoints
+        for name in (trial, *running):
+            sizes = checkpoint_sizes(self._folder.trial(name))
+            held.append(sum(sizes))
+            self._largest = max([self._largest, *sizes])
         per_trial = self._largest * self._at_a_time
-        needed = sum(max(0, per_trial - sum(sizes)) for sizes in held.values())
+        needed = sum(max(0, per_trial - size) for size in held)
         free = free_bytes(self._folder.root)
         if needed <= free:
             return None
@@ -95,7 +101,6 @@ def checkpoint_sizes(run_dir: Path) -> list[int]:
     sizes = []
     for checkpoint in RunFolder(run_dir).checkpoints.glob("*step-*"):
         with suppress(FileNotFoundError):
-            sizes.append(
-                sum(path.stat().st_size for path in checkpoint.rglob("*") if path.is_file())
-            )
+            files = [path for path in checkpoint.rglob("*") if path.is_file()]
+            sizes.append(sum(path.stat().st_size for path in files))
     return sizes

@@ -5,15 +5,12 @@ import re
 from collections import defaultdict
 
 from sweep.record.sweep_record import SweepRecord, last_record
-from sweep.search.history import TrialKey
 from trainer.errors import shortened
 from trainer.files import Record, read_records
 from trainer.run_folder import RunFolder
 
 # timing metrics, which always differ (TRL logs eval/runtime), and the number of the attempt
 _TIMES = re.compile(r"time|per_second$|^attempt$")
-
-
 _MAX_CHARS = 160  # of the trials in a warning
 
 
@@ -24,18 +21,18 @@ def identical_trials(sweep: SweepRecord) -> list[str]:
     folder = sweep.folder
     by_end = defaultdict(list)
     for configuration in sweep.configurations:
-        for seed, result in sorted(configuration.results.items()):
-            trial = TrialKey(configuration.number, seed).name
-            if result.state == "COMPLETE":
-                by_end[_text([last_record(folder.trial(trial))])].append(trial)
+        for _, trial in sorted(configuration.results.items()):
+            if trial.state == "COMPLETE":
+                last = last_record(folder.trial(trial.name))
+                by_end[_text([last])].append(trial.name)
     groups = defaultdict(list)
-    for trials in by_end.values():
-        if len(trials) == 1:
+    for names in by_end.values():
+        if len(names) == 1:
             continue  # full metrics are read only for trials with equal last records
-        for trial in trials:
-            records = read_records(RunFolder(folder.trial(trial)).metrics)
+        for name in names:
+            records = read_records(RunFolder(folder.trial(name)).metrics)
             if records:
-                groups[_text(records)].append(trial)
+                groups[_text(records)].append(name)
     alike = [", ".join(group) for group in groups.values() if len(group) > 1]
     if not alike:
         return []

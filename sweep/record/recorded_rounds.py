@@ -1,5 +1,7 @@
 """Rounds of fresh seeds and their results, read from the event log of NAME-confirm."""
 
+import itertools
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,23 +28,26 @@ class RecordedRounds:
     @property
     def retired(self) -> set[str]:
         """Finalists that need no further seeds."""
-        return {
-            result.finalist
-            for analysis in self.analyses
-            for result in analysis
-            if result.decision != "open"
-        }
+        decided = [result for result in self.results if result.decision != "open"]
+        return {result.finalist for result in decided}
+
+    @property
+    def results(self) -> list[InterimResult]:
+        """The results of all analyses, in order."""
+        return list(itertools.chain.from_iterable(self.analyses))
 
     @property
     def outcome(self) -> RoundsOutcome:
         """better: a finalist is better. not better: none is better by the worthwhile gain.
         undecided: no analysis is left. open: more analyses follow.
         """
-        if any(result.decision == "better" for analysis in self.analyses for result in analysis):
+        if any(result.decision == "better" for result in self.results):
             return "better"
         if len(self.retired) == self.design.finalists:
             return "not better"
-        return "undecided" if len(self.analyses) == len(self.design.analyses) else "open"
+        if len(self.analyses) == len(self.design.analyses):
+            return "undecided"
+        return "open"
 
 
 def recorded_rounds(sweep: SweepRecord) -> RecordedRounds | None:
@@ -73,9 +78,9 @@ def _read(sweep: SweepRecord) -> RecordedRounds | None:
             analyses.append(tuple(InterimResult(**result) for result in record["results"]))
     if plan is None:
         return None
-    design: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value
-        for key, value in plan["design"].items()
-    }
-    noise = Noise(plan["sd"] if plan["sd"] is not None else float("nan"), plan["dof"])
-    return RecordedRounds(Design(**design), noise, tuple(analyses))
+    design: dict[str, Any] = {}
+    for key, value in plan["design"].items():
+        # JSON has no tuples
+        design[key] = tuple(value) if isinstance(value, list) else value
+    sd = math.nan if plan["sd"] is None else plan["sd"]
+    return RecordedRounds(Design(**design), Noise(sd, plan["dof"]), tuple(analyses))

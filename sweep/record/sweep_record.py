@@ -53,11 +53,19 @@ class SweepRecord:
     @property
     def planned(self) -> int:
         """Number of trials the sweep will have; retired finalists start no new ones."""
-        return planned_trials(self.spec) - sum(
-            len({*self.spec.seeds} - {*each.results})
-            for each in self.configurations
-            if each.retired
-        )
+        planned = planned_trials(self.spec)
+        for configuration in self.configurations:
+            if configuration.retired:
+                planned -= len(configuration.open_seeds(self.spec.seeds))
+        return planned
+
+    @property
+    def results(self) -> list[TrialRecord]:
+        """The trials that have ended, as the event log has them."""
+        ended: list[TrialRecord] = []
+        for configuration in self.configurations:
+            ended += configuration.results.values()
+        return ended
 
     def command(self, verb: str, *options: str) -> str:
         """Return a command line for this sweep that works in the current folder."""
@@ -70,30 +78,35 @@ class SweepRecord:
         """Return every proposed trial with its progress. A started trial without a result is
         RUNNING if ``running``.
         """
-        return [
-            self._with_progress(configuration, seed, running)
-            for configuration in self.configurations
-            for seed in self.spec.seeds
-            if seed in configuration.results or not configuration.retired
-        ]
+        trials = []
+        for configuration in self.configurations:
+            for seed in self.spec.seeds:
+                if seed in configuration.results or not configuration.retired:
+                    trials.append(self._with_progress(configuration, seed, running))
+        return trials
 
     def device_hours(self) -> dict[str, float]:
         """Return trial -> GPU hours (CPU hours without GPUs) of recorded steps and evaluations."""
+        devices = self.spec.resources.devices
         hours: dict[str, float] = {}
         for trial, record in self._metrics():
-            hours[trial] = (
-                hours.get(trial, 0.0) + self.spec.resources.devices * spent_seconds(record) / 3600
-            )
+            hours[trial] = hours.get(trial, 0.0) + devices * spent_seconds(record) / 3600
         return hours
 
     def gpu_hours(self) -> float:
-        """Return GPU hours of the steps and evaluations on record."""
-        return sum(self.device_hours().values()) if self.spec.resources.gpus_per_trial else 0.0
+        """Return GPU hours of the steps and evaluations on record; 0 if trials have no GPU."""
+        if not self.spec.resources.gpus_per_trial:
+            return 0.0
+        return sum(self.device_hours().values())
 
     def step_seconds(self) -> list[float]:
         """Return the measured ``time/step`` of all trials."""
-        times = (record.get("time/step") for _, record in self._metrics())
-        return [float(seconds) for seconds in times if seconds is not None]
+        times = []
+        for _, record in self._metrics():
+            seconds = record.get("time/step")
+            if seconds is not None:
+                times.append(float(seconds))
+        return times
 
     def failure_reason(self, trial: TrialRecord) -> str:
         """Return why a trial failed: the last error of its ranks, else the reason in the event log;
@@ -145,18 +158,27 @@ def planned_trials(spec: SweepSpec) -> int:
     """
     if spec.search.tune_within is not None:
         return sum(planned_trials(arm) for arm in arms(spec).values())
-    searched = spec.search.configurations
-    wanted = None if searched is None else len(spec.baselines) + searched
+    return _planned_configurations(spec) * len(spec.seeds)
+
+
+def _planned_configurations(spec: SweepSpec) -> int:
     space = Space(spec.parameters)
+    asked = spec.search.configurations
     if space.is_finite and space.grid_size(_MAX_COUNTED + 1) <= _MAX_COUNTED:
-        baselines = (space.complete(baseline, spec.program) for baseline in spec.baselines)
-        points = itertools.chain(baselines, space.grid(lambda parameter: parameter.options or []))
-        # Repeated baselines and points that differ only in a switch run once.
-        different = len({fingerprint(space.resolve(point, spec.program)) for point in points})
-        wanted = different if wanted is None else min(wanted, different)
-    elif wanted is None:
-        wanted = len(spec.baselines) + space.grid_size(MAX_GRID)
-    return wanted * len(spec.seeds)
+        different = _count_different_points(spec, space)
+        return different if asked is None else min(len(spec.baselines) + asked, different)
+    if asked is None:
+        asked = space.grid_size(MAX_GRID)
+    return len(spec.baselines) + asked
+
+
+def _count_different_points(spec: SweepSpec, space: Space) -> int:
+    """Count the baselines and the points of a finite space. Repeated baselines, and points that
+    differ only in a switch, run once.
+    """
+    baselines = (space.complete(baseline, spec.program) for baseline in spec.baselines)
+    points = itertools.chain(baselines, space.points())
+    return len({fingerprint(space.resolve(point, spec.program)) for point in points})
 
 
 def spent_seconds(record: Record) -> float:

@@ -52,6 +52,10 @@ class Configuration:
     results: Mapping[int, TrialRecord] = field(default_factory=dict)  # ended trials by seed
     retired: bool = False  # no further seeds are needed: the sequential confirmation has decided it
 
+    def open_seeds(self, seeds: Iterable[int]) -> list[int]:
+        """Return those of the seeds that have no result, in their order."""
+        return [seed for seed in seeds if seed not in self.results]
+
 
 @dataclass(frozen=True)
 class ConfigurationOutcome:
@@ -120,9 +124,8 @@ def _number(value: float | None) -> float:
 
 def _take_back(configurations: list[Configuration], record: Record) -> None:
     configuration = configurations[record["configuration"]]
-    results = {
-        seed: result for seed, result in configuration.results.items() if seed != record["seed"]
-    }
+    results = dict(configuration.results)
+    results.pop(record["seed"], None)
     configurations[configuration.number] = replace(configuration, results=results)
 
 
@@ -134,17 +137,18 @@ def outcome(configuration: Configuration, seeds: Sequence[int]) -> Configuration
     (score: the mean of the last scores; step: the earliest), and COMPLETE otherwise (score: the
     mean).
     """
-    if any(seed not in configuration.results for seed in seeds):
+    if configuration.open_seeds(seeds):
         return ConfigurationOutcome("RUNNING")
     results = [configuration.results[seed] for seed in seeds]
+    states = {result.state for result in results}
     time = max(result.time for result in results)
-    if any(result.state == "FAIL" for result in results):
+    if "FAIL" in states:
         return ConfigurationOutcome("FAIL", time=time)
     scores = [result.score for result in results]  # finite for COMPLETE and PRUNED trials
     steps = [int(result.step) for result in results if not math.isnan(result.step)]
-    state: _ConfigurationState = (
-        "PRUNED" if any(r.state == "PRUNED" for r in results) else "COMPLETE"
-    )
+    state: _ConfigurationState = "COMPLETE"
+    if "PRUNED" in states:
+        state = "PRUNED"
     return ConfigurationOutcome(state, mean(scores), min(steps, default=None), time)
 
 

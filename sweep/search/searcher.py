@@ -84,18 +84,10 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         self._raise_failure()
         if not self.stopped and len(self.running) >= self._capacity():
             return None
-        key = None if self.stopped else self._next_trial()
-        attempt = 0
-        if key is not None:
-            try:
-                attempt = self._before_trial(
-                    key.name, [other.name for other in self.running.values()]
-                )
-            except StorageError as error:
-                self.failure = error
-                raise
-        if key is None or self.stopped:
+        admitted = self._admit_next()
+        if admitted is None:
             return Searcher.FINISHED
+        key, attempt = admitted
         self._append(event=STARTED, configuration=key.configuration, seed=key.seed)
         self.running[trial_id] = key
         configuration = self.configurations[key.configuration]
@@ -146,12 +138,11 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
     @property
     def open_trials(self) -> Iterator[TrialKey]:
         """Trials of known configurations without a result, in submission order."""
-        return (
-            TrialKey(configuration.number, seed)
-            for configuration in self.configurations
-            for seed in self.spec.seeds
-            if seed not in configuration.results and not configuration.retired
-        )
+        for configuration in self.configurations:
+            if configuration.retired:
+                continue
+            for seed in configuration.open_seeds(self.spec.seeds):
+                yield TrialKey(configuration.number, seed)
 
     def save(self, checkpoint_path: str) -> None:
         """Do nothing, because the event log has everything; Tune warns if this method is
@@ -161,6 +152,21 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
     def __getstate__(self) -> dict[str, Any]:
         # Tune pickles the searcher; the driver's functions cannot be pickled.
         return {**self.__dict__, "_before_trial": None, "_capacity": None}
+
+    def _admit_next(self) -> tuple[TrialKey, int] | None:
+        """Return the next trial with the number of its attempt; None if there is none left, or if
+        the search was stopped, possibly because there is no room for the trial.
+        """
+        key = None if self.stopped else self._next_trial()
+        if key is None:
+            return None
+        running = [other.name for other in self.running.values()]
+        try:
+            attempt = self._before_trial(key.name, running)
+        except StorageError as error:
+            self.failure = error
+            raise
+        return None if self.stopped else (key, attempt)
 
     def _next_trial(self) -> TrialKey | None:
         taken = set(self.running.values())
@@ -217,4 +223,5 @@ def _final_state(report: TrialReport, error: bool) -> tuple[EndState, float | No
         return "FAIL", None, "ended before its first evaluation"
     if not math.isfinite(report.score):
         return "FAIL", None, f"score is {report.score}"
-    return ("COMPLETE" if report.finished else "PRUNED"), float(report.score), ""
+    state: EndState = "COMPLETE" if report.finished else "PRUNED"
+    return state, float(report.score), ""

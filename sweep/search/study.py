@@ -137,7 +137,7 @@ def _enumerated(space: Space, seed: int) -> list[Parameters]:
     """Return the points of a finite space in random order, so that a stopped sweep has not covered
     only one corner of it.
     """
-    points = list(itertools.islice(space.grid(lambda parameter: parameter.options or []), MAX_GRID))
+    points = list(itertools.islice(space.points(), MAX_GRID))
     random.Random(seed).shuffle(points)
     return points
 
@@ -170,8 +170,8 @@ def sample(space: Space, trial: optuna.Trial) -> Parameters:
     def choose(key: str, parameter: ParameterSpec) -> Any:
         range_ = distribution(parameter)
         if isinstance(range_, CategoricalDistribution):
-            chosen = trial.suggest_categorical(key, range_.choices)
-            return next(option for option in parameter.options or [] if _label(option) == chosen)
+            by_label = {_label(option): option for option in parameter.options or []}
+            return by_label[trial.suggest_categorical(key, range_.choices)]
         if isinstance(range_, IntDistribution) and range_.log:
             return trial.suggest_int(key, range_.low, range_.high, log=True)
         if isinstance(range_, IntDistribution):
@@ -241,37 +241,44 @@ def sampler_trials(
     trials = [frozen_trial(spec, space, each, for_sampler=True) for each in configurations]
     if failed_as == "ignored":
         return trials
-    scores = [
-        trial.value
-        for trial in trials
-        if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) and trial.value is not None
-    ]
     failed = [failed_by_settings(configuration) for configuration in configurations]
-    shown_score = 0.0  # any number will do if there is no other
-    if scores:
-        is_median = failed_as == "median" or (
-            failed_as == "capped" and sum(failed) <= _MANY_FAILED * len(failed)
-        )
-        worst = min(scores) if spec.objective.mode == "max" else max(scores)
-        shown_score = statistics.median(scores) if is_median else worst
+    many_failed = sum(failed) > _MANY_FAILED * len(failed)
+    as_median = failed_as == "median" or (failed_as == "capped" and not many_failed)
+    score = _score_of_failed(spec, trials, as_median=as_median)
     for number, configuration in enumerate(configurations):
-        is_failed = failed[number]
-        if is_failed and space.contains(configuration.parameters):
+        if failed[number] and space.contains(configuration.parameters):
             trials[number] = optuna.create_trial(
                 state=TrialState.COMPLETE,
-                value=shown_score,
+                value=score,
                 **_params_and_distributions(space, configuration.parameters, for_sampler=True),
             )
         if failed_as == "constraint" and trials[number].state == TrialState.COMPLETE:
-            constraints = {"failed": 1.0 if is_failed else -1.0}
-            trials[number] = optuna.create_trial(
-                state=TrialState.COMPLETE,
-                value=trials[number].value,
-                params=trials[number].params,
-                distributions=trials[number].distributions,
-                constraints=constraints,
-            )
+            trials[number] = _with_constraint(trials[number], violated=failed[number])
     return trials
+
+
+def _score_of_failed(spec: SweepSpec, trials: Sequence[FrozenTrial], *, as_median: bool) -> float:
+    """Return the median or the worst score of the trials that have one."""
+    scores: list[float] = []
+    for trial in trials:
+        if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) and trial.value is not None:
+            scores.append(trial.value)
+    if not scores:
+        return 0.0  # any number will do if there is no other
+    if as_median:
+        return statistics.median(scores)
+    return min(scores) if spec.objective.mode == "max" else max(scores)
+
+
+def _with_constraint(trial: FrozenTrial, *, violated: bool) -> FrozenTrial:
+    """Return a complete trial with the constraint that it has not failed."""
+    return optuna.create_trial(
+        state=TrialState.COMPLETE,
+        value=trial.value,
+        params=trial.params,
+        distributions=trial.distributions,
+        constraints={"failed": 1.0 if violated else -1.0},
+    )
 
 
 def frozen_trial(
@@ -292,11 +299,14 @@ def frozen_trial(
     stops = {}
     if result.state == "PRUNED" and score is not None:
         stops = {result.step or 0: score}
+    attributes = {}
+    if not for_sampler:
+        attributes = _user_attributes(configuration)
     trial = optuna.create_trial(
         state=TrialState[result.state],
         value=score,
         **_params_and_distributions(space, configuration.parameters, for_sampler),
-        user_attrs={} if for_sampler else _user_attributes(configuration),
+        user_attrs=attributes,
         intermediate_values=stops,
     )
     trial.datetime_start = datetime.fromtimestamp(configuration.time)
@@ -334,10 +344,9 @@ def _params_and_distributions(space: Space, point: Parameters, for_sampler: bool
 
 def _user_attributes(configuration: Configuration) -> dict[str, Any]:
     """Return a trial's user attributes, for display."""
-    scores = {
-        str(seed): None if math.isnan(result.score) else result.score
-        for seed, result in sorted(configuration.results.items())
-    }
+    scores: dict[str, float | None] = {}
+    for seed, result in sorted(configuration.results.items()):
+        scores[str(seed)] = None if math.isnan(result.score) else result.score
     return {"configuration": configuration.resolved, "scores": scores}
 
 

@@ -38,20 +38,18 @@ class EndedTrial:
 def ended_trials(sweep: SweepRecord) -> list[EndedTrial]:
     """Return the trials that have ended for their MLflow runs, in the colors of the report."""
     spec = sweep.spec
-    ended = [
-        configuration for configuration in tuple(sweep.configurations) if configuration.results
-    ]
-    variants = {
-        configuration.number: spec.program.rule_of(configuration.resolved)[1]
-        for configuration in ended
-    }
+    variants: dict[int, str] = {}
+    configurations = tuple(sweep.configurations)  # the driver's thread may append to them
+    for configuration in configurations:
+        if configuration.results:
+            variants[configuration.number] = spec.program.rule_of(configuration.resolved)[1]
     shades = colors(variants.values())
     runs = []
-    for configuration in ended:
-        variant = variants[configuration.number]
+    for number, variant in variants.items():
+        configuration = configurations[number]
         arm = arm_of(spec, configuration.parameters)
         for seed, trial in configuration.results.items():
-            key = TrialKey(configuration.number, seed)
+            key = TrialKey(number, seed)
             tags = {**trial_tags(spec, key), VARIANT_TAG: variant, COLOR_TAG: shades[variant]}
             if arm:
                 tags[ARM_TAG] = arm

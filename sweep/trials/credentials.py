@@ -41,11 +41,11 @@ def take_credentials(path: Path) -> None:
 
 
 def _forwarded() -> dict[str, str]:
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name.startswith(_FORWARDED) and not name.startswith(_SERVERS)
-    }
+    forwarded = {}
+    for name, value in os.environ.items():
+        if name.startswith(_FORWARDED) and not name.startswith(_SERVERS):
+            forwarded[name] = value
+    return forwarded
 
 
 def _is_secret(name: str, value: str) -> bool:

@@ -7,7 +7,6 @@ from typing import Any
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
 from sweep.record.sweep_record import SweepRecord
-from sweep.search.history import TrialKey
 from sweep.search.trial_report import EVALUATION, SCORE
 from sweep.space.spec import SchedulerSpec, SweepSpec
 from sweep.trials.internals import forget_scores
@@ -24,10 +23,9 @@ def make_scheduler(sweep: SweepRecord) -> TrialScheduler:
     scheduler = trial_scheduler(spec)
     if spec.scheduler == SchedulerSpec():
         return scheduler
-    for configuration in sweep.configurations:
-        for seed, result in configuration.results.items():
-            if result.state != "FAIL":
-                _replay(scheduler, _ReplayedTrial(TrialKey(configuration.number, seed).name), sweep)
+    for trial in sweep.results:
+        if trial.state != "FAIL":
+            _replay(scheduler, _ReplayedTrial(trial.name), sweep)
     return scheduler
 
 

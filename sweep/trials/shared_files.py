@@ -26,11 +26,8 @@ def check_shared_files(sweep: SweepRecord) -> None:
     spec = sweep.spec
     folder = sweep.folder
     nodes = [node for node in ray.nodes() if node["Resources"].get("CPU") and is_reachable(node)]
-    other_hosts = [
-        node["NodeManagerHostname"]
-        for node in nodes
-        if node["NodeManagerHostname"] != socket.gethostname()
-    ]
+    hosts = [node["NodeManagerHostname"] for node in nodes]
+    other_hosts = [host for host in hosts if host != socket.gethostname()]
     settings = spec.program.tracking_settings
     uri = tracking_uri(settings, folder.runs_dir)
     if other_hosts and not settings.offline and sqlite_path(uri) is not None:
@@ -45,10 +42,12 @@ def check_shared_files(sweep: SweepRecord) -> None:
     probe.touch()
     try:
         for node, path in _unseen(nodes, [probe, *spec.program.paths(spec.searched)]):
-            place = folder.runs_dir if path == probe else path
+            place = where = str(path)
+            if path == probe:
+                place, where = str(folder.runs_dir), "--runs-dir"
             raise MissingError(
                 f"node {node} does not see {place}",
-                "--runs-dir" if path == probe else str(path),
+                where,
                 "move it to a folder that all nodes mount at the same path",
                 code="path-not-shared",
             )
@@ -58,31 +57,30 @@ def check_shared_files(sweep: SweepRecord) -> None:
 
 def _unseen(nodes: Sequence[dict[str, str]], paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
     look = ray.remote(num_cpus=0, max_retries=0)(_missing)
-    answers = {
-        look.options(
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        ).remote(list(paths)): node["NodeManagerHostname"]
-        for node in nodes
-    }
-    for answer, node in answers.items():
+    answers = {}  # of all nodes at the same time
+    for node in nodes:
+        on_node = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        answer = look.options(scheduling_strategy=on_node).remote(list(paths))
+        answers[answer] = node["NodeManagerHostname"]
+    for answer, host in answers.items():
         try:
             missing = ray.get(answer, timeout=_ANSWER_TIMEOUT_S)
         except ray.exceptions.GetTimeoutError as error:
             raise MissingError(
-                f"node {node} does not answer within {_ANSWER_TIMEOUT_S:.0f} s",
+                f"node {host} does not answer within {_ANSWER_TIMEOUT_S:.0f} s",
                 "--address",
                 "wait until it is less busy, or stop Ray on it",
                 code="node-too-busy",
             ) from error
         except ray.exceptions.RayError as error:
             raise MissingError(
-                f"node {node} cannot run loptune: {one_line(error)}",
+                f"node {host} cannot run loptune: {one_line(error)}",
                 "--address",
                 "install the same Python, Ray and loptune on every node",
                 code="node-cannot-import",
             ) from error
         for path in missing:
-            yield node, path
+            yield host, path
 
 
 def _missing(paths: Sequence[Path]) -> list[Path]:

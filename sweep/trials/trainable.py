@@ -68,9 +68,8 @@ class TrialPlan:
         if resources.gpus_per_worker:
             bundle["GPU"] = resources.gpus_per_worker
         bundles = [dict(bundle) for _ in range(resources.workers_per_trial)]
-        return tune.PlacementGroupFactory(
-            [{}, *bundles], strategy="PACK" if self.spans_nodes else "STRICT_PACK"
-        )
+        strategy = "PACK" if self.spans_nodes else "STRICT_PACK"
+        return tune.PlacementGroupFactory([{}, *bundles], strategy=strategy)
 
 
 class SweepTrial(tune.Trainable):  # type: ignore[misc]
@@ -214,13 +213,16 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         """Return the report of the first rank, and the process ids of all ranks."""
         group = self._ready_group()
         metrics_file = self._run_folder.metrics
+
+        def progress() -> tuple[int, bool]:
+            size = metrics_file.stat().st_size if metrics_file.exists() else 0
+            # a stop counts as progress, because saving may take as long as a step
+            return size, self._assignment.stop_file.exists()
+
         reports: list[TrialReport] = group.call(
             "train_until_evaluation",
             timeout=self.plan.spec.limits.stall_timeout_s,
-            progress=lambda: (
-                metrics_file.stat().st_size if metrics_file.exists() else 0,
-                self._assignment.stop_file.exists(),  # saving may take as long as a step
-            ),
+            progress=progress,
         )
         steps = {report.step for report in reports}
         if len(steps) > 1:
@@ -276,8 +278,10 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
     def _failed(self, error: Exception) -> TuneResult:
         step = error.step if isinstance(error, DivergedError) else self._last_step
         self._note_failure(error)
-        alone = self.plan.spec.resources.workers_per_trial == 1
-        self._close("FAILED", _CLOSE_TIMEOUT_S if alone else _FAILED_CLOSE_TIMEOUT_S)
+        timeout = _CLOSE_TIMEOUT_S
+        if self.plan.spec.resources.workers_per_trial > 1:
+            timeout = _FAILED_CLOSE_TIMEOUT_S
+        self._close("FAILED", timeout)
         reason = getattr(error, "what", first_line(error))
         return TrialReport(step, reason=reason).to_result()
 

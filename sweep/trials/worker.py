@@ -116,14 +116,16 @@ class RankWorker:
         if not run.done:
             measured = run.train_until_evaluation()
         evaluated = any(name != "step" for name in measured)
+        metrics = {}
+        for name, value in measured.items():
+            if name.startswith("eval/"):
+                metrics[name] = float(value)
         report = TrialReport(
             step=run.step,
             total_steps=run.total_steps,
             finished=run.done,
             stopped=run.stopped and not run.done and not evaluated,
-            metrics={
-                name: float(value) for name, value in measured.items() if name.startswith("eval/")
-            },
+            metrics=metrics,
         )
         if report.stopped or os.environ.get("RANK", "0") != "0":
             return report
@@ -148,25 +150,25 @@ class WorkerGroup:
         bundles = group.bundle_count
         assert bundles >= workers, f"{bundles} bundles for {workers} workers"
         actor = ray.remote(RankWorker)
-        self._ranks = [
-            actor.options(
+        self._ranks = []
+        for bundle in range(bundles - workers, bundles):
+            options = actor.options(
                 num_cpus=cpus,
                 num_gpus=gpus,
                 max_restarts=0,
                 max_task_retries=0,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(
-                    group, placement_group_bundle_index=bundles - workers + rank
+                    group, placement_group_bundle_index=bundle
                 ),
-            ).remote()
-            for rank in range(workers)
-        ]
+            )
+            self._ranks.append(options.remote())
         locations = self.call("describe", timeout=START_TIMEOUT_S)
         self.pids = [location["pid"] for location in locations]
         environments = rank_environments(locations, max(1, math.floor(cpus)), gpus)
-        pairs = zip(self._ranks, environments, strict=True)
-        answers = [
-            rank.set_environment.remote(environment, 0 < gpus < 1) for rank, environment in pairs
-        ]
+        shares_gpu = 0 < gpus < 1
+        answers = []
+        for rank, environment in zip(self._ranks, environments, strict=True):
+            answers.append(rank.set_environment.remote(environment, shares_gpu))
         self._gather(answers, START_TIMEOUT_S)
 
     def call(
@@ -255,7 +257,9 @@ class WorkerGroup:
 def _cores_per_gpu(node_id: str) -> float:
     """Return a node's cores per GPU; 0 without GPUs."""
     [of_node] = [node["Resources"] for node in ray.nodes() if node["NodeID"] == node_id]
-    return float(of_node.get("CPU", 0) / of_node["GPU"]) if "GPU" in of_node else 0.0
+    if "GPU" not in of_node:
+        return 0.0
+    return float(of_node.get("CPU", 0) / of_node["GPU"])
 
 
 def rank_environments(
@@ -272,15 +276,16 @@ def rank_environments(
     the trial on that node, so that LOCAL_RANK picks one and peer-to-peer transfers work.
     """
     environments: list[dict[str, str]] = []
-    alone = len({location["node"] for location in locations}) == 1
+    ranks_of_node: dict[str, list[int]] = {}
     for rank, location in enumerate(locations):
-        neighbors = [
-            other
-            for other, elsewhere in enumerate(locations)
-            if elsewhere["node"] == location["node"]
-        ]
+        ranks_of_node.setdefault(location["node"], []).append(rank)
+    master_address = str(locations[0]["address"])
+    if len(ranks_of_node) == 1:
+        master_address = "127.0.0.1"
+    for rank, location in enumerate(locations):
+        neighbors = ranks_of_node[location["node"]]
         environment = {
-            "MASTER_ADDR": "127.0.0.1" if alone else str(locations[0]["address"]),
+            "MASTER_ADDR": master_address,
             "MASTER_PORT": str(locations[0]["port"]),
             "RANK": str(rank),
             "WORLD_SIZE": str(len(locations)),
@@ -289,7 +294,9 @@ def rank_environments(
             "OMP_NUM_THREADS": str(max(threads, math.floor(gpus * location["cores"]))),
             "TOKENIZERS_PARALLELISM": "false",
         }
-        visible = [str(gpu) for other in neighbors for gpu in locations[other]["gpus"]]
+        visible: list[str] = []
+        for neighbor in neighbors:
+            visible += map(str, locations[neighbor]["gpus"])
         # empty: a trial without GPUs must not use other trials' GPUs
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(visible)
         # one compile cache per set of GPUs: concurrent trials do not share it, and the next trial

@@ -29,22 +29,19 @@ def seconds_left(
         elif record["state"] == "COMPLETE" and key in started:
             durations.append(record["time"] - started[key])
     running = [trial for trial in trials if trial.state == "RUNNING"]
-    fractions = {
-        trial.name: recorded_steps(trial) / trial.total_steps
-        for trial in running
-        if trial.total_steps
-    }
+    fractions: dict[str, float] = {}  # of its steps that each running trial has trained
+    for trial in running:
+        if trial.total_steps:
+            fractions[trial.name] = recorded_steps(trial) / trial.total_steps
     if not durations:
         begun = {key.name: moment for key, moment in started.items()}
-        durations = [
-            (time.time() - begun[trial]) / fraction
-            for trial, fraction in fractions.items()
-            if fraction
-        ]
+        for name, fraction in fractions.items():
+            if fraction:
+                durations.append((time.time() - begun[name]) / fraction)
     if not durations or not running:
         return {}, None
     trial_seconds = statistics.median(durations)
-    left = {trial: trial_seconds * (1 - fraction) for trial, fraction in fractions.items()}
+    left = {name: trial_seconds * (1 - fraction) for name, fraction in fractions.items()}
     waiting = sweep.planned - sum(trial.ended for trial in trials) - len(running)
     total = sum(left.get(trial.name, trial_seconds) for trial in running) + waiting * trial_seconds
     # at least as long as the slowest running trial

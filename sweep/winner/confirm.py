@@ -74,11 +74,17 @@ def again_of(sweep: SweepRecord, numbers: Sequence[int]) -> list[Configuration]:
         )
     last = SweepRecord(read_spec(folder), folder)
     decision = recorded_rounds(last)
-    in_rounds = decision is not None and decision.outcome == "open"
-    if in_rounds or any(not trial.ended for trial in last.trials()):
-        command = sweep.command("confirm", "--rounds") if in_rounds else last.command("resume")
+    to_continue = ""
+    if decision is not None and decision.outcome == "open":
+        to_continue = sweep.command("confirm", "--rounds")
+    elif not all(trial.ended for trial in last.trials()):
+        to_continue = last.command("resume")
+    if to_continue:
         raise MissingError(
-            f"{folder.name} has not ended", str(folder.root), command, code="confirmation-not-ended"
+            f"{folder.name} has not ended",
+            str(folder.root),
+            to_continue,
+            code="confirmation-not-ended",
         )
     assert last.spec.confirms is not None
     known = last.spec.confirms.configurations
@@ -93,18 +99,16 @@ def again_of(sweep: SweepRecord, numbers: Sequence[int]) -> list[Configuration]:
                 code="not-a-finalist",
             )
     wanted = {known[0], *(numbers or known)}
-    return [finalist for finalist in _in_order(sweep, known) if finalist.number in wanted]
-
-
-def _in_order(sweep: SweepRecord, numbers: Sequence[int]) -> list[Configuration]:
     by_number = {configuration.number: configuration for configuration in sweep.configurations}
-    return [by_number[number] for number in numbers]
+    return [by_number[number] for number in known if number in wanted]
 
 
 def _used_seeds(sweep: SweepRecord) -> set[int]:
     """Return the seeds of the search and of all confirmations."""
-    confirmations = (read_spec(folder) for folder in sweep.folder.confirmations)
-    return sweep.spec.used_seeds.union(*(spec.seeds for spec in confirmations))
+    used = set(sweep.spec.used_seeds)
+    for folder in sweep.folder.confirmations:
+        used.update(read_spec(folder).seeds)
+    return used
 
 
 def fresh_space(
@@ -155,8 +159,9 @@ def choose(spec: SweepSpec, proposed: list[Configuration], finalists: int) -> li
         for configuration in complete:
             best_of_arm.setdefault(arm_of(spec, configuration.parameters), configuration)
         complete = list(best_of_arm.values())
-    in_order = sorted(complete, key=lambda configuration: configuration.number)
-    baseline = next((each for each in in_order if is_baseline(spec, each)), None)
+    baselines = [configuration for configuration in complete if is_baseline(spec, configuration)]
+    if not baselines:
+        return complete[:finalists]
+    baseline = min(baselines, key=lambda configuration: configuration.number)
     others = [configuration for configuration in complete if configuration is not baseline]
-    first = [] if baseline is None else [baseline]
-    return first + others[:finalists]
+    return [baseline, *others[:finalists]]

@@ -7,7 +7,7 @@ analysis appends the results of its finalists. Resuming needs nothing else.
 import math
 import statistics
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import asdict, dataclass
 
 from dashboards.statistics.seed_noise import Noise
@@ -77,9 +77,10 @@ def decide(
         say(f"next round: {counted(_missing(fresh), 'trial')}, about {price:.2g} {hours}{total}")
         code = run(fresh)
         fresh = fresh.reloaded()
-        if code not in (0, 1) or _missing(fresh):
+        has_ended = code in (0, 1)
+        if not has_ended or _missing(fresh):
             say(f"Undecided. To continue: {options.resume_command}")
-            return (code if code not in (0, 1) else INTERRUPTED), rounds
+            return INTERRUPTED if has_ended else code, rounds
         rounds = _analyze(fresh, rounds)
         place = f"round {len(rounds.analyses)} of at most {len(rounds.design.analyses)}"
         for result in rounds.analyses[-1]:
@@ -110,12 +111,15 @@ def _open_confirmation(
     now = [configuration.number for configuration in chosen]
     first = fresh.spec.confirms.configurations
     if now != first:
-        lists = [", ".join(f"#{number}" for number in numbers) for numbers in (first, now)]
         say(
-            f"keeping the finalists of the first round, {lists[0]}, although the sweep's best "
-            f"are now {lists[1]}"
+            f"keeping the finalists of the first round, {_numbers(first)}, although the sweep's "
+            f"best are now {_numbers(now)}"
         )
     return fresh, rounds
+
+
+def _numbers(configurations: Sequence[int]) -> str:
+    return ", ".join(f"#{number}" for number in configurations)
 
 
 def _reported(result: InterimResult, space: SweepSpec) -> str:
@@ -145,13 +149,14 @@ def _create(sweep: SweepRecord, options: RoundsOptions) -> None:
     space = space.model_copy(update={"limits": limits})
     folder = sweep.folder.confirmation
     folder.root.mkdir(parents=True, exist_ok=True)
+    sd = noise.sd if noise.dof else None  # JSON has no NaN
     with lock_folder(folder.root, "sweep"):
         write_spec(folder, space)
         EventLog(folder.event_log).append(
             {
                 "event": PLAN,
                 "design": asdict(design),
-                "sd": noise.sd if noise.dof else None,
+                "sd": sd,
                 "dof": noise.dof,
                 "time": time.time(),
             }
@@ -161,12 +166,11 @@ def _create(sweep: SweepRecord, options: RoundsOptions) -> None:
 def _analyze(fresh: SweepRecord, rounds: RecordedRounds) -> RecordedRounds:
     """Run the interim analysis of the open finalists, and record the results."""
     seeds = fresh.spec.seeds
-    scores: dict[str, dict[Hashable, float]] = {
-        str(configuration.number): {
-            seed: score(configuration, seed) for seed in seeds if seed in configuration.results
-        }
-        for configuration in fresh.configurations
-    }
+    scores: dict[str, dict[Hashable, float]] = {}
+    for configuration in fresh.configurations:
+        ended = [seed for seed in seeds if seed in configuration.results]
+        by_seed: dict[Hashable, float] = {seed: score(configuration, seed) for seed in ended}
+        scores[str(configuration.number)] = by_seed
     if not any(map(math.isfinite, scores[_BASELINE].values())):
         raise MissingError(
             "the baseline failed on every fresh seed",
@@ -190,32 +194,28 @@ def _analyze(fresh: SweepRecord, rounds: RecordedRounds) -> RecordedRounds:
 def _outcome_text(rounds: RecordedRounds, space: SweepSpec) -> str:
     """Return the result of all rounds as a sentence."""
     worthwhile = rounds.design.worthwhile
-    latest: dict[str, InterimResult] = {}
-    for analysis in rounds.analyses:
-        for result in analysis:
-            latest[f"#{_reported(result, space)}"] = result
-    better = {name: result for name, result in latest.items() if result.decision == "better"}
+    latest = {f"#{_reported(result, space)}": result for result in rounds.results}
+    better = [name for name, result in latest.items() if result.decision == "better"]
     if better:
-        best = max(better, key=lambda name: better[name].gain)
-        return interim_result_text(best, better[best], worthwhile)
+        best = max(better, key=lambda name: latest[name].gain)
+        return interim_result_text(best, latest[best], worthwhile)
     if rounds.outcome == "not better":
-        return "; ".join(
-            interim_result_text(name, result, worthwhile) for name, result in latest.items()
-        )
+        texts = []
+        for name, result in latest.items():
+            texts.append(interim_result_text(name, result, worthwhile))
+        return "; ".join(texts)
     return f"undecided: no finalist is shown to be better, nor to be not better by {worthwhile:g}"
 
 
 def _missing(fresh: SweepRecord) -> int:
     """Count the trials of the current round without a result."""
-    proposals = fresh.configurations
     seeds = fresh.spec.seeds
-    proposed = sum(
-        seed not in configuration.results
-        for configuration in proposals
-        if not configuration.retired
-        for seed in seeds
-    )
-    return proposed + (len(fresh.spec.baselines) - len(proposals)) * len(seeds)
+    not_proposed = len(fresh.spec.baselines) - len(fresh.configurations)
+    missing = not_proposed * len(seeds)
+    for configuration in fresh.configurations:
+        if not configuration.retired:
+            missing += len(configuration.open_seeds(seeds))
+    return missing
 
 
 def _price(fresh: SweepRecord, sweep: SweepRecord) -> float:
@@ -232,10 +232,12 @@ def _price(fresh: SweepRecord, sweep: SweepRecord) -> float:
 def _plan_text(rounds: RecordedRounds, spec: SweepSpec) -> str:
     design = rounds.design
     noise = rounds.known
-    spread = f"the standard deviation between seeds is {noise.sd:.2g}"
+    spread = "seed noise is unknown"
+    if noise.dof:
+        spread = f"the standard deviation between seeds is {noise.sd:.2g}"
     return (
         f"plan: {counted(design.finalists, 'finalist')} and the baseline, with interim analyses "
         f"after {', '.join(map(str, design.analyses))} fresh seeds each; an improvement of "
         f"{design.worthwhile:g} in {spec.objective.metric} is worthwhile; "
-        f"{spread if noise.dof else 'seed noise is unknown'}"
+        f"{spread}"
     )
