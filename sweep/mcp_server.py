@@ -87,7 +87,9 @@ def make_server(folder: Path, *, allow_run: bool) -> "MCPServer":
             "pip install 'loptune[mcp]'",
             code="no-mcp",
         ) from None
-    instructions = _INSTRUCTIONS + ("" if allow_run else _READS_ONLY)
+    instructions = _INSTRUCTIONS
+    if not allow_run:
+        instructions += _READS_ONLY
     server = MCPServer("loptune", instructions=instructions, log_level="WARNING")
     _add_readers(server, Sweep(folder))
     if allow_run:
@@ -185,8 +187,9 @@ def _add_writers(server: "MCPServer", sweep: Sweep) -> None:
     ) -> dict[str, Any]:
         """Start a campaign in a new folder. Measure its baseline first: see `needs`."""
         words = ["gate", "start", f"--worthwhile={worthwhile}", "--json"]
-        named = {"space": space, "metric": metric, "mode": mode}
-        words += [f"--{key}={value}" for key, value in named.items() if value is not None]
+        for option, value in (("space", space), ("metric", metric), ("mode", mode)):
+            if value is not None:
+                words.append(f"--{option}={value}")
         return sweep.answer(*words, _operand(campaign), *map(_operand, settings))
 
     @_tool(server, reads_only=False)
@@ -235,7 +238,9 @@ def _add_writers(server: "MCPServer", sweep: Sweep) -> None:
         ] = False,
     ) -> dict[str, Any]:
         """Compare the baseline with the first one on fresh seeds, when `recheck_due` is true."""
-        words = ["gate", "recheck", "--json", *(["--run"] if run else [])]
+        words = ["gate", "recheck", "--json"]
+        if run:
+            words.append("--run")
         return sweep.answer(*words, _operand(campaign))
 
 

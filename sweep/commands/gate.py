@@ -16,6 +16,7 @@ from trainer.shell.table import counted, print_json, print_table
 if TYPE_CHECKING:
     from sweep.gate.aa_test import NoiseReport
     from sweep.gate.campaign import Campaign, GateVerdict
+    from sweep.space.spec import SweepSpec
 
 
 def add_commands(commands: Commands) -> None:
@@ -113,26 +114,23 @@ def _add_part(parts: Commands, name: str, command: Any, text: str) -> argparse.A
 
 
 def _start(arguments: argparse.Namespace) -> int:
-    from sweep.gate.batch import Batch, check_batch, store_program
+    from sweep.gate.batch import store_program
     from sweep.gate.campaign import CampaignSpec, start_campaign
     from sweep.space.file import find_space, load_space
 
-    spec = path = None
-    metric, mode, worthwhile = arguments.metric, arguments.mode, arguments.worthwhile
+    spec = None
+    path: str | None = None
+    metric = arguments.metric or "score"
+    mode = arguments.mode or "max"
+    worthwhile = arguments.worthwhile
     if arguments.space is not None:
-        path = find_space(arguments.space)
-        spec = load_space(path)
-        if metric not in (None, spec.objective.metric):
-            raise ConfigError(
-                f"the space's objective is {spec.objective.metric}, not {metric}",
-                arguments.space,
-                "leave --metric out, or change objective.metric",
-                key="objective.metric",
-                code="other-objective",
-            )
+        file = find_space(arguments.space)
+        path = str(file.resolve())
+        spec = load_space(file)
+        _check_metric(arguments, spec)
         metric = spec.objective.metric
-        mode = mode or spec.objective.mode
-        worthwhile = worthwhile or spec.objective.worthwhile
+        mode = arguments.mode or spec.objective.mode
+        worthwhile = arguments.worthwhile or spec.objective.worthwhile
     if worthwhile is None:
         raise ConfigError(
             "how large must a gain be to matter?",
@@ -152,8 +150,7 @@ def _start(arguments: argparse.Namespace) -> int:
     if spec is not None:
         with tempfile.TemporaryDirectory() as draft:
             store_program(spec, Path(draft))
-            first = Batch(name="check", settings=settings, command=None, seeds=(0,))
-            check_batch(Path(draft), first)
+            _check_program(Path(draft), settings, command=None)
     elif settings:
         raise ConfigError(
             f"{next(iter(settings))} is a setting of no program",
@@ -164,10 +161,10 @@ def _start(arguments: argparse.Namespace) -> int:
     campaign = start_campaign(
         arguments.campaign,
         CampaignSpec(
-            space=None if path is None else str(path.resolve()),
+            space=path,
             settings=settings,
-            metric=metric or "score",
-            mode=mode or "max",
+            metric=metric,
+            mode=mode,
             worthwhile=worthwhile,
             false_keeps=arguments.false_keeps,
             first_seeds=arguments.first_seeds,
@@ -177,6 +174,25 @@ def _start(arguments: argparse.Namespace) -> int:
     if spec is not None:
         store_program(spec, campaign.folder)
     return _show(campaign, campaign.verdict(), as_json=arguments.json)
+
+
+def _check_metric(arguments: argparse.Namespace, spec: "SweepSpec") -> None:
+    """Refuse a metric that is not the objective of the space."""
+    if arguments.metric not in (None, spec.objective.metric):
+        raise ConfigError(
+            f"the space's objective is {spec.objective.metric}, not {arguments.metric}",
+            arguments.space,
+            "leave --metric out, or change objective.metric",
+            key="objective.metric",
+            code="other-objective",
+        )
+
+
+def _check_program(folder: Path, settings: dict[str, Any], command: list[str] | None) -> None:
+    """Check that the program stored in a folder accepts these settings, before anything runs."""
+    from sweep.gate.batch import Batch, check_batch
+
+    check_batch(folder, Batch(name="check", settings=settings, command=command, seeds=(0,)))
 
 
 def _check_seeds(first: int, most: int) -> None:
@@ -205,27 +221,34 @@ def _check_seeds(first: int, most: int) -> None:
 
 
 def _propose(arguments: argparse.Namespace) -> int:
-    from sweep.gate.batch import PROGRAM, Batch, check_batch
+    from sweep.gate.batch import PROGRAM
     from sweep.gate.campaign import Campaign
-    from sweep.gate.runs import full_revision, run_until_decided
+    from sweep.gate.runs import full_revision
 
     settings = dict(_settings(arguments.overrides))
-    revision = None if arguments.revision is None else full_revision(arguments.revision)
+    revision = arguments.revision
+    if revision is not None:
+        revision = full_revision(revision)
     with Campaign(arguments.campaign).change() as campaign:
         if (campaign.folder / PROGRAM).is_file():
             base = campaign.baseline
-            proposed = Batch(
-                name="check",
-                settings={**base.settings, **settings},
+            _check_program(
+                campaign.folder,
+                {**base.settings, **settings},
                 command=arguments.program or base.command,
-                seeds=(0,),
             )
-            check_batch(campaign.folder, proposed)
         campaign.propose(
             settings, command=arguments.program, revision=revision, note=arguments.note
         )
-        verdict = run_until_decided(campaign) if arguments.run else campaign.verdict()
-        return _show(campaign, verdict, as_json=arguments.json)
+        return _answer(campaign, arguments)
+
+
+def _answer(campaign: "Campaign", arguments: argparse.Namespace) -> int:
+    """Run what is needed with ``--run``, print the verdict, and return its exit status."""
+    from sweep.gate.runs import run_until_decided
+
+    verdict = run_until_decided(campaign) if arguments.run else campaign.verdict()
+    return _show(campaign, verdict, as_json=arguments.json)
 
 
 def _record(arguments: argparse.Namespace) -> int:
@@ -258,12 +281,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _recheck(arguments: argparse.Namespace) -> int:
     from sweep.gate.campaign import Campaign
-    from sweep.gate.runs import run_until_decided
 
     with Campaign(arguments.campaign).change() as campaign:
         campaign.recheck()
-        verdict = run_until_decided(campaign) if arguments.run else campaign.verdict()
-        return _show(campaign, verdict, as_json=arguments.json)
+        return _answer(campaign, arguments)
 
 
 def _status(arguments: argparse.Namespace) -> int:
@@ -300,6 +321,10 @@ def _show(campaign: "Campaign", verdict: "GateVerdict", *, as_json: bool) -> int
 
 def _as_json(campaign: "Campaign", verdict: "GateVerdict") -> dict[str, Any]:
     model = campaign.model()
+    noise: dict[str, Any] = {"sd": None, "correlation": None}
+    if model is not None:
+        noise = {"sd": model.sd, "correlation": model.correlation}
+    kept_from = campaign.kept[-1] if campaign.kept else None
     answer = verdict.answer
     numbers: dict[str, Any] = {}
     if answer is not None:
@@ -323,12 +348,11 @@ def _as_json(campaign: "Campaign", verdict: "GateVerdict") -> dict[str, Any]:
             "revision": campaign.baseline.revision,
             "mean": _mean(campaign.baseline.scores),
             "seeds": sorted(campaign.baseline.scores),
-            "kept_from": campaign.kept[-1] if campaign.kept else None,
+            "kept_from": kept_from,
         },
         "metric": campaign.spec.metric,
         "larger_is_better": campaign.spec.mode == "max",
-        "sd": None if model is None else model.sd,
-        "correlation": None if model is None else model.correlation,
+        **noise,
         "proposals": len(campaign.proposals),
         "kept": campaign.kept,
         "recheck_due": campaign.recheck_due,
@@ -400,28 +424,25 @@ def _print_proposals(campaign: "Campaign") -> None:
     for proposal in campaign.proposals:
         decision = proposal.decision or {}
         base = campaign.baselines[proposal.baseline]
-        changed = [
-            f"{key}={value}"
-            for key, value in proposal.settings.items()
-            if base.settings.get(key) != value
-        ]
+        changed = []
+        for key, value in proposal.settings.items():
+            if base.settings.get(key) != value:
+                changed.append(f"{key}={value}")
         if proposal.command != base.command:
             changed.append(" ".join(proposal.command or []))
         if proposal.revision != base.revision:
             changed.append(f"revision {(proposal.revision or '')[:9]}")
         if proposal.note:
             changed.append(proposal.note)
-        gain = decision.get("gain")
-        rows.append(
-            [
-                proposal.number,
-                "; ".join(changed),
-                "given up" if proposal.given_up else decision.get("outcome", "open"),
-                "" if gain is None else f"{gain:+.4g}",
-                len(proposal.scores) + len(proposal.failed),
-                decision.get("reason", ""),
-            ]
-        )
+        outcome = decision.get("outcome", "open")
+        if proposal.given_up:
+            outcome = "given up"
+        gain = ""
+        if decision.get("gain") is not None:
+            gain = f"{decision['gain']:+.4g}"
+        runs = len(proposal.scores) + len(proposal.failed)
+        reason = decision.get("reason", "")
+        rows.append([proposal.number, "; ".join(changed), outcome, gain, runs, reason])
     print_table(["proposal", "change", "outcome", "gain", "runs", "reason"], rows)
 
 
@@ -451,10 +472,9 @@ def _noise(arguments: argparse.Namespace) -> int:
         for line in _noise_sentences(report, spec.objective.metric, spec.objective.worthwhile):
             print(line)
         if report.seed_matters:
-            rows = [
-                [seeds, f"{gain:.3g}", _cost(report, seeds)]
-                for seeds, gain in report.detectable().items()
-            ]
+            rows = []
+            for seeds, gain in report.detectable().items():
+                rows.append([seeds, f"{gain:.3g}", _cost(report, seeds)])
             print()
             print_table(["seeds of each", "improvement found 8 times in 10", "cost"], rows)
     return 0
@@ -467,18 +487,22 @@ def _cost(report: "NoiseReport", seeds: int) -> str:
 
 
 def _noise_json(report: "NoiseReport") -> dict[str, Any]:
-    low, high = report.sd_interval if report.seed_matters else (0.0, 0.0)
+    interval = [0.0, 0.0]
+    detectable = {}
+    if report.seed_matters:
+        interval = list(report.sd_interval)
+        detectable = report.detectable()
     return {
         "scores": report.scores,
         "repeated": report.repeated,
         "failed": report.failed,
         "mean": _mean(report.scores),
         "sd": report.sd,
-        "sd_interval": [low, high],
+        "sd_interval": interval,
         "seed_matters": report.seed_matters,
         "repeats": report.repeats,
         "minutes": report.minutes,
-        "detectable": report.detectable() if report.seed_matters else {},
+        "detectable": detectable,
     }
 
 
@@ -502,11 +526,10 @@ def _noise_sentences(report: "NoiseReport", metric: str, worthwhile: float) -> l
     if report.repeats is True:
         lines.append("Equal seeds repeat: the same seed gave the same score again.")
     elif report.repeats is False:
-        moves = [
-            abs(score - scores[seed]) for seed, score in report.repeated.items() if seed in scores
-        ]
+        twice = [seed for seed in report.repeated if seed in scores]
+        apart = max(abs(report.repeated[seed] - scores[seed]) for seed in twice)
         lines.append(
-            f"Equal seeds do not repeat: the same seed scored {max(moves):.3g} apart. Something "
+            f"Equal seeds do not repeat: the same seed scored {apart:.3g} apart. Something "
             "besides the seed is random (kernels, data order, time)."
         )
     from dashboards.statistics.power import seeds_for

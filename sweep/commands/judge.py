@@ -212,7 +212,8 @@ def _judge(arguments: argparse.Namespace) -> int:
         from trainer.shell.table import number
 
         headings, table = rule_table(judgement.results)
-        print_table(headings, [[number(value) for value in row] for row in table])
+        rows = [list(map(number, row)) for row in table]
+        print_table(headings, rows)
     if judgement.arms:
         from dashboards.pictures.differences import arm_cells
 
@@ -222,17 +223,20 @@ def _judge(arguments: argparse.Namespace) -> int:
 
 
 def _as_json(judgement: "Judgement", page: Path) -> dict[str, object]:
-    verdict = judgement.verdict
+    results = judgement.results
+    verdict = None
+    if judgement.verdict is not None:
+        kind = type(judgement.verdict).__name__.lower()
+        verdict = {"kind": kind, **asdict(judgement.verdict)}
+    tuned = []
+    if results.arms:
+        tuned = [asdict(result) for result in results.arm_results]
     return {
         "sentences": judgement.sentences,
-        "notes": judgement.results.warnings,
-        "verdict": None
-        if verdict is None
-        else {"kind": type(verdict).__name__.lower(), **asdict(verdict)},
+        "notes": results.warnings,
+        "verdict": verdict,
         "arms": [asdict(arm) for arm in judgement.arms],
-        "tuned": [asdict(result) for result in judgement.results.arm_results]
-        if judgement.results.arms
-        else [],
+        "tuned": tuned,
         "report": str(page),
     }
 

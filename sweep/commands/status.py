@@ -174,20 +174,23 @@ def _ls(arguments: argparse.Namespace) -> int:
             listings.append(_Listed(folder.name, error.what))
             continue
         ended = sum(trial.ended for trial in trials)
-        planned = sweep.planned
-        state = "running" if running else "done" if ended >= planned else "stopped"
-        score = None if winner is None else outcome(winner, sweep.spec.seeds).score
-        listings.append(_Listed(folder.name, state, ended, planned, score))
+        state = "stopped"
+        if running:
+            state = "running"
+        elif ended >= sweep.planned:
+            state = "done"
+        score = None
+        if winner is not None:
+            score = outcome(winner, sweep.spec.seeds).score
+        listings.append(_Listed(folder.name, state, ended, sweep.planned, score))
     if arguments.json:
         print_json([asdict(listed) for listed in listings])
     elif listings:
-        print_table(
-            ["name", "state", "trials", "best"],
-            [
-                [row.name, row.state, f"{row.ended}/{row.planned}", number(row.best)]
-                for row in listings
-            ],
-        )
+        rows = []
+        for each in listings:
+            trials_text = f"{each.ended}/{each.planned}"
+            rows.append([each.name, each.state, trials_text, number(each.best)])
+        print_table(["name", "state", "trials", "best"], rows)
     else:
         print(f"no sweeps in {arguments.runs_dir}")
     return 0

@@ -1,5 +1,6 @@
 """A configuration of a campaign and its runs."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -23,6 +24,14 @@ class Arm:
     def program(self) -> tuple[dict[str, Any], list[str] | None, str | None]:
         """The settings, command and revision that it runs."""
         return self.settings, self.command, self.revision
+
+    def missing(self, seeds: Iterable[int]) -> tuple[int, ...]:
+        """Return those of the seeds on which it has no score, in their order."""
+        return tuple(seed for seed in seeds if seed not in self.scores)
+
+    def not_failed(self, seeds: Iterable[int]) -> tuple[int, ...]:
+        """Return those of the seeds on which it has not failed, in their order."""
+        return tuple(seed for seed in seeds if seed not in self.failed)
 
     def again(self) -> "Arm":
         """Return the configuration without its runs."""

@@ -66,6 +66,13 @@ class Proposal(Arm):
     decision: dict[str, Any] | None = None  # the event
     given_up: bool = False  # kept, but its chain was not confirmed
 
+    @property
+    def kept(self) -> bool:
+        """Whether it was kept, and no re-check discarded it."""
+        if self.decision is None or self.given_up:
+            return False
+        return bool(self.decision["outcome"] == "keep")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
@@ -131,20 +138,13 @@ class Campaign:
     @property
     def kept(self) -> list[int]:
         """The numbers of the kept proposals, except the ones that a re-check discarded."""
-        return [
-            proposal.number
-            for proposal in self.proposals
-            if proposal.decision
-            and proposal.decision["outcome"] == "keep"
-            and not proposal.given_up
-        ]
+        return [proposal.number for proposal in self.proposals if proposal.kept]
 
     @property
     def unconfirmed(self) -> list[int]:
         """The numbers of the proposals that were kept since the last re-check."""
-        return [
-            number for number in self.kept if self.proposals[number - 1].baseline >= self._confirmed
-        ]
+        later = [each for each in self.proposals if each.baseline >= self._confirmed]
+        return [proposal.number for proposal in later if proposal.kept]
 
     @property
     def recheck_due(self) -> bool:
@@ -186,11 +186,9 @@ class Campaign:
         """
         self._refuse_while_open()
         base = self.baseline
-        arm = Arm(
-            {**base.settings, **settings},
-            list(command) if command else base.command,
-            revision or base.revision,
-        )
+        arm = Arm({**base.settings, **settings}, base.command, revision or base.revision)
+        if command:
+            arm.command = list(command)
         described = bool(note) and self.spec.space is None
         if arm.program == base.program and not described:
             raise ConfigError(
@@ -253,16 +251,14 @@ class Campaign:
         Raises:
             ConfigError: there is no such arm.
         """
-        names = (BASELINE, PROPOSAL) if self.open_recheck is None else (BASELINE, FIRST)
-        if arm not in names:
-            if arm in (PROPOSAL, FIRST):
-                return None
-            raise ConfigError(
-                f"no arm {arm}", "command line", f"write {' or '.join(names)}", code="no-arm"
-            )
+        arms: dict[str, Arm | None] = {BASELINE: self.baseline, PROPOSAL: self.open}
         if self.open_recheck is not None:
-            return self.open_recheck.latest if arm == BASELINE else self.open_recheck.first
-        return self.baseline if arm == BASELINE else self.open
+            arms = {BASELINE: self.open_recheck.latest, FIRST: self.open_recheck.first}
+        if arm not in (BASELINE, PROPOSAL, FIRST):
+            raise ConfigError(
+                f"no arm {arm}", "command line", f"write {' or '.join(arms)}", code="no-arm"
+            )
+        return arms.get(arm)
 
     def record(self, arm: str, seed: int, score: float | None, reason: str = "") -> None:
         """Record the score of one run; None for a run that failed.
@@ -382,12 +378,13 @@ class Campaign:
 
     def model(self) -> gate.SeedModel | None:
         """Return how scores vary between seeds, from all runs of the campaign."""
-        checked = [arm for recheck in self.rechecks for arm in (recheck.latest, recheck.first)]
-        arms = [*self.baselines, *self.proposals, *checked]
-        pairs: list[tuple[Arm, Arm]] = [
-            *((proposal, self.baselines[proposal.baseline]) for proposal in self.proposals),
-            *((recheck.latest, recheck.first) for recheck in self.rechecks),
-        ]
+        arms = [*self.baselines, *self.proposals]
+        pairs: list[tuple[Arm, Arm]] = []  # compared on the same seeds
+        for proposal in self.proposals:
+            pairs.append((proposal, self.baselines[proposal.baseline]))
+        for recheck in self.rechecks:
+            arms += [recheck.latest, recheck.first]
+            pairs.append((recheck.latest, recheck.first))
         return gate.seed_model(
             [self._gains(arm) for arm in arms if arm.scores],
             [(self._gains(one), self._gains(other)) for one, other in pairs],
@@ -403,19 +400,15 @@ class Campaign:
             )
         if len(recheck.first.failed) >= self.spec.first_seeds:
             raise self._fails(recheck.first)
-        asked = tuple(
-            seed
-            for seed in recheck.seeds(recheck.asked + len(recheck.first.failed))
-            if seed not in recheck.first.failed
-        )
+        asked = recheck.usable_seeds(recheck.asked)
         needs = self._recheck_needs(recheck, asked)
         if needs:
             return GateVerdict(outcome="more", reason="the chain is checked", needs=needs)
         model = self.model()
         assert model is not None  # both have runs
-        runs = {seed: score for seed, score in self._gains(recheck.latest).items() if seed in asked}
+        latest = self._gains(recheck.latest)
         answer = gate.answer(
-            runs,
+            {seed: latest[seed] for seed in latest if seed in asked},
             self._gains(recheck.first),
             model=model,
             worthwhile=self.spec.worthwhile,
@@ -423,9 +416,7 @@ class Campaign:
             most_seeds=self.spec.most_seeds,
         )
         if answer.outcome == "more":
-            more = recheck.seeds(answer.next_seeds + len(recheck.first.failed))
-            more = tuple(seed for seed in more if seed not in recheck.first.failed)
-            needs = self._recheck_needs(recheck, more)
+            needs = self._recheck_needs(recheck, recheck.usable_seeds(answer.next_seeds))
             return GateVerdict(
                 outcome="more", reason="the runs so far do not decide", answer=answer, needs=needs
             )
@@ -436,14 +427,9 @@ class Campaign:
         return GateVerdict(outcome="unconfirmed", reason=reason, answer=answer)
 
     def _recheck_needs(self, recheck: Recheck, asked: tuple[int, ...]) -> tuple[Need, ...]:
-        arms: tuple[tuple[Literal["first", "baseline"], Arm], ...] = (
-            (FIRST, recheck.first),
-            (BASELINE, recheck.latest),
-        )
-        missing = (
-            (name, tuple(seed for seed in asked if seed not in arm.scores)) for name, arm in arms
-        )
-        return tuple(Need(arm=name, seeds=seeds) for name, seeds in missing if seeds)
+        first = Need(arm=FIRST, seeds=recheck.first.missing(asked))
+        latest = Need(arm=BASELINE, seeds=recheck.latest.missing(asked))
+        return tuple(need for need in (first, latest) if need.seeds)
 
     def _gains(self, arm: Arm) -> gate.Runs:
         """Return the scores of an arm by seed, oriented so that larger is better."""
@@ -468,20 +454,20 @@ class Campaign:
     ) -> GateVerdict:
         """Return the requested runs that both arms still lack."""
         assert self.open is not None
-        baseline = tuple(seed for seed in asked if seed not in self.baseline.scores)
-        already = {seed for need in needs for seed in need.seeds}
-        baseline = tuple(seed for seed in baseline if seed not in already)
-        if baseline:
-            needs = [*needs, Need(arm=BASELINE, seeds=baseline)]
-        proposal = tuple(seed for seed in asked if seed not in self.open.scores)
-        if proposal:
-            needs = [*needs, Need(arm=PROPOSAL, seeds=proposal)]
+        also_asked: set[int] = set()
+        for need in needs:
+            also_asked.update(need.seeds)
+        baseline = [seed for seed in self.baseline.missing(asked) if seed not in also_asked]
+        further = (
+            Need(arm=BASELINE, seeds=tuple(baseline)),
+            Need(arm=PROPOSAL, seeds=self.open.missing(asked)),
+        )
         return GateVerdict(
             outcome="more",
             proposal=number,
             reason="the runs so far do not decide",
             answer=answer,
-            needs=tuple(needs),
+            needs=(*needs, *(need for need in further if need.seeds)),
         )
 
     def _first_seed(self) -> int:
@@ -493,18 +479,19 @@ class Campaign:
         A seed on which the baseline failed is left out.
         """
         first = self._first_seed()
-        places = (seed for seed in range(first, first + _FRESH) if seed not in self.baseline.failed)
-        return tuple(seed for seed, _ in zip(places, range(seeds), strict=False))
+        return self.baseline.not_failed(range(first, first + _FRESH))[:seeds]
 
     def _allowed_seeds(self, arm: str) -> set[int]:
-        verdict = self.verdict()
-        return {seed for need in verdict.needs if need.arm == arm for seed in need.seeds}
+        allowed: set[int] = set()
+        for need in self.verdict().needs:
+            if need.arm == arm:
+                allowed.update(need.seeds)
+        return allowed
 
     def _missing_baseline(self) -> tuple[int, ...]:
         if len(self.baseline.failed) >= self.spec.first_seeds:
             raise self._fails(self.baseline)
-        wanted = self._fresh_seeds(self.spec.first_seeds)
-        return tuple(seed for seed in wanted if seed not in self.baseline.scores)
+        return self.baseline.missing(self._fresh_seeds(self.spec.first_seeds))
 
     def _fails(self, baseline: Arm) -> ConfigError:
         reason = next(reversed(baseline.failed.values()))
@@ -596,18 +583,17 @@ class Campaign:
             ConfigError: ``campaign.yaml`` was edited.
         """
         now = self.spec.model_dump(mode="json")
-        changed = [key for key, value in (started or {}).items() if now.get(key) != value]
-        if started is not None and changed:
-            key = changed[0]
-            raise ConfigError(
-                f"{key} of the campaign is {now.get(key)!r}, but it was started with "
-                f"{started[key]!r}",
-                str(self.folder / "campaign.yaml"),
-                f"write {started[key]!r} again: a bound on false keeps holds for settings chosen "
-                "before the results. Other settings need a campaign in another folder",
-                key=key,
-                code="campaign-edited",
-            )
+        for key, before in (started or {}).items():
+            if now.get(key) != before:
+                raise ConfigError(
+                    f"{key} of the campaign is {now.get(key)!r}, but it was started with "
+                    f"{before!r}",
+                    str(self.folder / "campaign.yaml"),
+                    f"write {before!r} again: a bound on false keeps holds for settings chosen "
+                    "before the results. Other settings need a campaign in another folder",
+                    key=key,
+                    code="campaign-edited",
+                )
 
     def _close_recheck(self, event: Record) -> None:
         """Mark a chain as confirmed, or return to the last confirmed baseline."""
@@ -627,9 +613,10 @@ def _numbers(answer: gate.Answer | None) -> Record:
     """Return the fields of an answer that an event records."""
     if answer is None:
         return {}
+    low = answer.low if math.isfinite(answer.low) else None  # JSON has no infinity
     return {
         "gain": answer.gain,
-        "low": answer.low if math.isfinite(answer.low) else None,
+        "low": low,
         "high": answer.high,
         "level": answer.level,
         "seeds": answer.seeds,

@@ -27,6 +27,9 @@ class Recheck:
     asked: int = gate.FIRST_CLAIM  # seeds of both at the next interim analysis
     decision: dict[str, Any] | None = field(default=None)  # the event
 
-    def seeds(self, count: int) -> tuple[int, ...]:
-        """Return the first ``count`` seeds of the re-check."""
-        return tuple(range(self.first_seed, self.first_seed + count))
+    def usable_seeds(self, count: int) -> tuple[int, ...]:
+        """Return the first ``count`` seeds of the re-check on which the first baseline has not
+        failed.
+        """
+        end = self.first_seed + count + len(self.first.failed)
+        return self.first.not_failed(range(self.first_seed, end))
