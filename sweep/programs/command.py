@@ -32,6 +32,7 @@ from trainer.tracking.inputs import module_files
 from trainer.tracking.writers import check_installed
 
 _SCRIPT = re.compile(r"[^\s=${},:]+\.(py|sh)")  # an argument that is a script's name
+_INSTALL_IT = "install it, or write its path"
 _SEED = "seed"  # key of the trial's seed in its overrides
 _RESERVED = ("out", "command", "tracking")  # names that the record uses
 
@@ -236,22 +237,16 @@ class CommandProgram(Program):
                 code="no-file",
             )
         program = self._words[0]
-        hint = "install it, or write its path"
         if shutil.which(program) is None:
             raise MissingError(
-                f"command not found: {program}", "program.command", hint, code="no-command"
+                f"command not found: {program}", "program.command", _INSTALL_IT, code="no-command"
             )
-        needed = [(each.name, "command") for each in run_modules(self.command) if each.is_checkable]
-        absent = [pair for pair in needed if not find_module(pair[0], Path.cwd())]
-        absent += [
-            (name, "preload")
-            for name in self.preload
-            if not is_importable(name.partition(":")[0], Path.cwd())
-        ]
-        for name, key in absent:
-            raise MissingError(
-                f"no module {name}", f"program.{key}", hint, f"program.{key}", code="no-module"
-            )
+        for module in run_modules(self.command):
+            if module.is_checkable and not find_module(module.name, Path.cwd()):
+                raise _no_module(module.name, "program.command")
+        for name in self.preload:
+            if not is_importable(name.partition(":")[0], Path.cwd()):
+                raise _no_module(name, "program.preload")
 
     @property
     def _scripts(self) -> list[str]:
@@ -261,11 +256,11 @@ class CommandProgram(Program):
     def _words(self) -> list[str]:
         if self.function:
             return [sys.executable, "-P", "-m", "sweep.programs.call", self.function]
-        # The interpreter that runs the sweep, whether or not its environment is activated.
-        return [
-            sys.executable if self.command[0] == "python" else self.command[0],
-            *self.command[1:],
-        ]
+        program, *arguments = self.command
+        if program == "python":
+            # The interpreter that runs the sweep, whether or not its environment is activated.
+            program = sys.executable
+        return [program, *arguments]
 
     def values(self, overrides: Overrides, keys: Sequence[str]) -> Overrides:
         """Return the values of keys: overrides, else defaults."""
@@ -326,9 +321,10 @@ class CommandProgram(Program):
 
     def rule_of(self, resolved: Overrides) -> tuple[str, str]:
         """Return the command's name and its non-numeric values."""
-        chosen = [
-            f"{key} {value}" for key, value in resolved.items() if isinstance(value, str | bool)
-        ]
+        chosen = []
+        for key, value in resolved.items():
+            if isinstance(value, str | bool):
+                chosen.append(f"{key} {value}")
         return self._name, ", ".join(chosen) or self._name
 
     def setting(self) -> tuple[str, str]:
@@ -337,13 +333,15 @@ class CommandProgram(Program):
 
     def files(self, searched: Values) -> Iterator[tuple[Path, str]]:
         """Yield scripts, the function's modules and the named inputs."""
-        names = [self.function.partition(":")[0]] if self.function else []
+        if self.function:
+            yield from module_files(self.function.partition(":")[0], "program", Path.cwd())
         for module in run_modules(self.command):
-            names.append(find_module(module.name, Path.cwd()) or module.name)
-        for name in names:
+            name = find_module(module.name, Path.cwd()) or module.name
             yield from module_files(name, "program", Path.cwd())
-        for names, role in ((self._scripts, "program"), (self.inputs, "input")):
-            yield from ((Path(name).resolve(), role) for name in names)
+        for script in self._scripts:
+            yield Path(script).resolve(), "program"
+        for file in self.inputs:
+            yield Path(file).resolve(), "input"
 
     def held_out_run(self, metric: str, test: str | None) -> "CommandProgram":
         """Return the program with the values of `held_out`, if there are any."""
@@ -381,6 +379,10 @@ class CommandProgram(Program):
         return isinstance(other, CommandProgram) and self.model_dump(
             exclude=apart
         ) == other.model_dump(exclude=apart)
+
+
+def _no_module(name: str, key: str) -> MissingError:
+    return MissingError(f"no module {name}", key, _INSTALL_IT, key, code="no-module")
 
 
 def _hint_of_type(default: Any, value: Any) -> str:

@@ -27,11 +27,12 @@ def set_for_sweep(name: str, value: str) -> None:
 
 def typed_environment() -> dict[str, str]:
     """Return this process's environment without the variables that the sweep or Ray set."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if _set_here.get(name) != value and not _is_rays(name, value)
-    }
+    environment = {}
+    for name, value in os.environ.items():
+        is_sweeps = _set_here.get(name) == value
+        if not is_sweeps and not _is_rays(name, value):
+            environment[name] = value
+    return environment
 
 
 def write_environment(path: Path) -> None:
@@ -52,14 +53,14 @@ def command_environment(path: Path, of_rank: Mapping[str, str]) -> dict[str, str
     if path.is_file():
         typed: dict[str, str] = json.loads(path.read_text("utf-8"))
         return typed
-    return {
-        name: value
-        for name, value in of_rank.items()
-        if not name.startswith(("RAY_", "TUNE_"))
-        and name not in _OF_A_RANK
-        and not _is_rays(name, value)
-    }
+    environment = {}
+    for name, value in of_rank.items():
+        is_ranks = name in _OF_A_RANK or name.startswith(("RAY_", "TUNE_"))
+        if not is_ranks and not _is_rays(name, value):
+            environment[name] = value
+    return environment
 
 
 def _is_rays(name: str, value: str) -> bool:
+    """Return whether Ray set this variable."""
     return name in _BY_RAY and value.startswith(_BY_RAY[name])

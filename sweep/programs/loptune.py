@@ -216,15 +216,9 @@ class LoptuneProgram(Program):
         ruler = ["evaluation.", "data.task", "data.max_prompt_tokens"]
         if metric.startswith("eval/reward"):
             ruler.append("reward.")
-        if (
-            len(
-                {
-                    correctness_reward(functions)
-                    for functions in searched.get("reward.functions", ())
-                }
-            )
-            > 1
-        ):
+        searched_rewards = searched.get("reward.functions", ())
+        judges = {correctness_reward(functions) for functions in searched_rewards}
+        if len(judges) > 1:
             ruler.append("reward.functions")  # another reward would change accuracy
         for key in searched:
             if key.startswith(tuple(ruler)):
@@ -238,13 +232,11 @@ class LoptuneProgram(Program):
             declaration(metric)
             if metric.startswith("eval/"):
                 return
-        hint = nearest(
-            metric, [name for name in METRICS if name.startswith("eval/")], "trainer metrics eval/"
-        )
+        measured = [name for name in METRICS if name.startswith("eval/")]
         raise document.error(
             f"no evaluation measures {metric}",
             ("objective", "metric"),
-            hint,
+            nearest(metric, measured, "trainer metrics eval/"),
             "unmeasured-objective",
         )
 
@@ -424,10 +416,12 @@ class LoptuneProgram(Program):
         data = self.base.data
         sources = []
         for source in data.train:
-            made = source.digits if data.task == "addition" else source.people
-            unit = "digits" if data.task == "addition" else "people"
-            generated = f"{', '.join(map(str, made))} {unit}"
-            sources.append(generated if source.source == "generated" else source.source)
+            if source.source != "generated":
+                sources.append(source.source)
+            elif data.task == "addition":
+                sources.append(f"{', '.join(map(str, source.digits))} digits")
+            else:
+                sources.append(f"{', '.join(map(str, source.people))} people")
         return self.base.model.name_or_path, f"{data.task}: {', '.join(sources)}"
 
     def files(self, searched: Values) -> Iterator[tuple[Path, str]]:
@@ -519,9 +513,12 @@ class LoptuneProgram(Program):
         return self._shares(other, "model", "rollout", "optim")
 
     def _shares(self, other: Program, *sections: str) -> bool:
-        return isinstance(other, LoptuneProgram) and all(
-            getattr(self.base, section) == getattr(other.base, section) for section in sections
-        )
+        if not isinstance(other, LoptuneProgram):
+            return False
+        for section in sections:
+            if getattr(self.base, section) != getattr(other.base, section):
+                return False
+        return True
 
     def advice(self, searched: Values) -> Iterator[Advice]:
         """Yield advice on the base configuration, except on searched keys."""

@@ -220,7 +220,8 @@ class CommandRun:
         values = _values(line)
         is_new = any(self._earlier.get(key) != value for key, value in values.items())
         if is_new:  # from now on this process has the latest value
-            self._earlier = {key: old for key, old in self._earlier.items() if key not in values}
+            for key in values:
+                self._earlier.pop(key, None)
         return is_new
 
     def _abandon(self, step: int) -> None:
@@ -232,7 +233,10 @@ class CommandRun:
         dropped = self._tracker.abandon(step)
         self._abandoned_seconds += sum(float(line.get(_SECONDS) or 0) for line in dropped)
         self._read_so_far.abandon(step)
-        self._earlier = {key: value for key, value in self._earlier.items() if key[0] <= step}
+        for key in list(self._earlier):
+            recorded_step, _ = key
+            if recorded_step > step:
+                del self._earlier[key]
 
     def _log(self, metrics: MetricValues) -> None:
         before = self._moved
@@ -250,16 +254,17 @@ class CommandRun:
             errors = self._last_errors()
             if _FULL in errors or free_bytes(self._folder) < _FULL_BYTES:
                 raise OSError(errno.ENOSPC, _FULL)
-            cause = (
-                f"ended with {code}" if code > 0 else f"was ended by {signal.Signals(-code).name}"
-            )
+            cause = f"ended with {code}"
+            if code < 0:
+                cause = f"was ended by {signal.Signals(-code).name}"
             raise RuntimeError(f"the command {cause}: {errors}")
         metric = self._assignment.context.metric
-        if all(name != metric for _, name in [*self._earlier, *self._own]):
-            logged = sorted({name for _, name in [*self._earlier, *self._own]} - {"step"})
+        logged = {name for _, name in [*self._earlier, *self._own]}
+        if metric not in logged:
+            names = sorted(logged - {"step"})
             hint = f'append lines such as {{"step": 20, "{metric}": 0.61}}'
-            if logged:
-                hint = nearest(metric, logged).replace("valid:", "it logged:")
+            if names:
+                hint = nearest(metric, names).replace("valid:", "it logged:")
             raise ConfigError(
                 f"the command exited without logging {metric}",
                 str(self._files["metrics"].path),
@@ -273,8 +278,9 @@ class CommandRun:
         with self._errors.open("rb") as file:
             file.seek(max(self._errors_before, self._errors.stat().st_size - _LAST_BYTES))
             lines = file.read().decode("utf-8", "replace").split("\n")
-        printed = [printable(line.strip()) for line in lines if line.strip()]
-        return " | ".join(printed[-_LAST_LINES:]) or "nothing on standard error"
+        stripped = [line.strip() for line in lines]
+        last = [line for line in stripped if line][-_LAST_LINES:]
+        return " | ".join(map(printable, last)) or "nothing on standard error"
 
     def _end(self, patience_s: float) -> None:
         """End the process and its descendants: SIGTERM first, then SIGKILL."""
@@ -292,11 +298,14 @@ class CommandRun:
 
 def _values(line: Record) -> _Values:
     """Return the values of a line; non-finite values are null in the record."""
-    return {
-        (line["step"], name): str(math.nan if value in (None, math.inf, -math.inf) else value)
-        for name, value in line.items()
-        if name not in OF_RECORD
-    }
+    values: _Values = {}
+    for name, value in line.items():
+        if name in OF_RECORD:
+            continue
+        if value in (None, math.inf, -math.inf):
+            value = math.nan
+        values[line["step"], name] = str(value)
+    return values
 
 
 class _Lines:
@@ -391,14 +400,14 @@ class _Lines:
             step = _STEP.validate_python(line.get("step"))
         except ValueError:
             raise self._invalid(text, "no step, an integer from 0") from None
-        try:
-            numbers = {
-                name: math.nan if value is None else float(value)
-                for name, value in line.items()
-                if name not in OF_RECORD and isinstance(value, int | float | None)
-            }
-        except OverflowError:
-            raise self._invalid(text, "a number too large for a float") from None
+        numbers: Record = {}
+        for name, value in line.items():
+            if name in OF_RECORD or not isinstance(value, int | float | None):
+                continue
+            try:
+                numbers[name] = math.nan if value is None else float(value)
+            except OverflowError:
+                raise self._invalid(text, "a number too large for a float") from None
         return {**numbers, "step": step}, end
 
     def _invalid(self, text: str, why: str) -> ConfigError:

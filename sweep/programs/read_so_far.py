@@ -30,16 +30,17 @@ class ReadSoFar:
         self._run_dir = run_dir
         self._path = run_dir / "lines_read.json"
         self._correctness = correctness
-        stored = json.loads(self._path.read_text("utf-8")) if self._path.is_file() else {}
-        self.positions: dict[str, Position] = {
-            name: (offset, last) for name, (offset, last) in stored.get("positions", {}).items()
-        }
+        self.positions: dict[str, Position] = {}
         # the correctness file when the running process started: bytes, and their hash
         self._before: tuple[int, str] = (0, "")
         # [bytes, hash, step]: lines within these bytes are abandoned after this step
-        self._abandoned: list[tuple[int, str, int]] = [
-            (size, digest, step) for size, digest, step in stored.get("abandoned", [])
-        ]
+        self._abandoned: list[tuple[int, str, int]] = []
+        if self._path.is_file():
+            stored = json.loads(self._path.read_text("utf-8"))
+            for name, (offset, last) in stored.get("positions", {}).items():
+                self.positions[name] = (offset, last)
+            for size, digest, step in stored.get("abandoned", []):
+                self._abandoned.append((size, digest, step))
 
     def begin_process(self, positions: Mapping[str, Position]) -> None:
         """Store the positions, and size and digest of the correctness file, before a process
@@ -64,17 +65,15 @@ class ReadSoFar:
         if not self._correctness.is_file():
             return
         content = self._correctness.read_bytes()
-        # a rewritten file has no earlier process's lines
-        rules = [
-            (size, step)
-            for size, digest, step in self._abandoned
-            if _digest(content[:size]) == digest
-        ]
+        # (size, step): lines within these bytes are abandoned after this step
+        limits: list[tuple[int, int]] = []
+        for size, digest, step in self._abandoned:
+            if _digest(content[:size]) == digest:  # else the file was rewritten
+                limits.append((size, step))
         kept = []
         offset = 0
         for line in content.splitlines(keepends=True):
-            is_abandoned = any(offset < size and _step_of(line) > step for size, step in rules)
-            if not is_abandoned:
+            if not any(offset < size and _step_of(line) > step for size, step in limits):
                 kept.append(line)
             offset += len(line)
         write_atomically(RunFolder(self._run_dir).correctness, b"".join(kept))

@@ -31,39 +31,57 @@ _BY_ARGUMENT = (
 
 def fill(command: Sequence[str], values: Mapping[str, Any]) -> list[str]:
     """Return the words with each placeholder replaced by its value's text."""
-    texts = {
-        key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()
-    }
-    places = re.compile(rf"{_LITERAL.pattern}|{_place(values)}")
+    texts = {key: _text_of(value) for key, value in values.items()}
+    quoted_texts = {key: shlex.quote(text) for key, text in texts.items()}
     scripts = scripts_of(command)
     words = []
     for index, word in enumerate(command):
-        if word in _ALL:
-            apart = named_keys([other for other in command if other not in _ALL], list(values))
-            rest = {key: value for key, value in values.items() if key not in {_OUT, *apart}}
-            words += _all_words(word, rest, texts)
-            continue
         flag = _flag(values).fullmatch(word)
-        if flag:
+        if word in _ALL:
+            words += _all_words(word, _not_named(command, values), texts)
+        elif flag:
             words += _flag_words(flag[2], values[flag[1]], texts[flag[1]])
-            continue
-        is_script = index in scripts
-
-        def text(place: re.Match[str], is_script: bool = is_script) -> str:
-            if place[1] is not None:
-                return f"{{{place[1]}}}"
-            return shlex.quote(texts[place[2]]) if is_script else texts[place[2]]
-
-        words.append(places.sub(text, word))
+        elif index in scripts:
+            words.append(_fill_word(word, quoted_texts))
+        else:
+            words.append(_fill_word(word, texts))
     return words
+
+
+def _text_of(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _fill_word(word: str, texts: Mapping[str, str]) -> str:
+    """Replace the placeholders of a word, and ``{{NAME}}`` by ``{NAME}``."""
+
+    def text(place: re.Match[str]) -> str:
+        literal, key = place[1], place[2]
+        if literal is not None:
+            return f"{{{literal}}}"
+        return texts[key]
+
+    return re.sub(rf"{_LITERAL.pattern}|{_place(texts)}", text, word)
+
+
+def _not_named(command: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that a command's other words do not name."""
+    others = [word for word in command if word not in _ALL]
+    named = {_OUT, *named_keys(others, list(values))}
+    return {key: values[key] for key in values if key not in named}
 
 
 def named_keys(command: Sequence[str], keys: Sequence[str]) -> set[str]:
     """Return the keys that a command names."""
     if any(word in _ALL for word in command):
         return set(keys)
-    flags = [flag[1] for word in command for flag in [_flag(keys).fullmatch(word)] if flag]
-    return {*flags, *(place[1] for word in command for place in re.finditer(_place(keys), word))}
+    named: set[str] = set()
+    for word in command:
+        flag = _flag(keys).fullmatch(word)
+        if flag:
+            named.add(flag[1])
+        named.update(place[1] for place in re.finditer(_place(keys), word))
+    return named
 
 
 def check_words(command: Sequence[str], keys: Sequence[str], texts: Sequence[str] = ()) -> None:
@@ -141,7 +159,8 @@ def _all_words(word: str, values: Mapping[str, Any], texts: Mapping[str, str]) -
         if word == "${args_no_hyphens}":
             words.append(f"{key}={texts[key]}")
         elif word == "${args_no_boolean_flags}" and isinstance(value, bool):
-            words += [f"--{key}"] if value else []
+            if value:
+                words.append(f"--{key}")
         else:
             words.append(f"--{key}={texts[key]}")
     return words

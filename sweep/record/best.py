@@ -59,9 +59,11 @@ def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> BestWit
     spec = sweep.spec
     winner = best(sweep.configurations, spec.seeds, spec.objective)
     confirmed = sweep.folder.confirmation.event_log.exists()
-    if winner is None and not confirmed:
+    candidate = None
+    if winner is not None:
+        candidate = scored_configuration(sweep, str(winner.number))
+    elif not confirmed:
         return BestWithCaveats(None, [])
-    candidate = scored_configuration(sweep, None if winner is None else str(winner.number))
     fresh = sweep.command("confirm")
     arms_best = (
         f"each arm's best was selected on these seeds; to compare the arms on fresh seeds: {fresh}"
@@ -70,8 +72,10 @@ def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> BestWit
     if results is None and not confirmed:
         if tuned:
             return BestWithCaveats(None, [arms_best])
+        if spec.confirms:
+            return BestWithCaveats(candidate, [])
         judged = f"to compare it with the baseline: {sweep.command('report')}"
-        return BestWithCaveats(candidate, [] if spec.confirms else [judged])
+        return BestWithCaveats(candidate, [judged])
     # their libraries take a second to import
     from dashboards.pictures.verdict import headline
     from sweep.record.results import read_results
@@ -104,26 +108,31 @@ def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> BestWit
 def _has_finalist(sweep: SweepRecord) -> bool:
     """Return whether the baseline and another configuration are complete, as rounds need."""
     spec = sweep.spec
-    complete = [
-        is_baseline(spec, each)
-        for each in sweep.configurations
-        if outcome(each, spec.seeds).score is not None
-    ]
-    return any(complete) and not all(complete)
+    baselines = 0
+    others = 0
+    for configuration in sweep.configurations:
+        if outcome(configuration, spec.seeds).score is not None:
+            if is_baseline(spec, configuration):
+                baselines += 1
+            else:
+                others += 1
+    return baselines > 0 and others > 0
 
 
 def scored_configuration(sweep: SweepRecord, configuration: str | None) -> BestConfiguration | None:
     """Return a configuration with its score; None if it has no score."""
-    numbered: dict[str, Configuration] = {str(each.number): each for each in sweep.configurations}
-    if configuration is None or configuration not in numbered:
-        return None
-    winner = numbered[configuration]
-    score = outcome(winner, sweep.spec.seeds).score
-    if score is None:
-        return None
     spec = sweep.spec
-    shown = setting_text(spec, winner.resolved, winner.parameters)
-    return BestConfiguration(winner.number, score, len(spec.seeds), dict(winner.resolved), shown)
+    for each in sweep.configurations:
+        score = outcome(each, spec.seeds).score
+        if str(each.number) == configuration and score is not None:
+            return BestConfiguration(
+                configuration=each.number,
+                score=score,
+                seeds=len(spec.seeds),
+                parameters=dict(each.resolved),
+                shown=setting_text(spec, each.resolved, each.parameters),
+            )
+    return None
 
 
 def arm_lines(sweep: SweepRecord) -> list[str]:
@@ -134,18 +143,18 @@ def arm_lines(sweep: SweepRecord) -> list[str]:
     key = spec.search.tune_within
     if key is None:
         return []
+    all_arms = arms(spec)
+    by_arm: dict[str, list[Configuration]] = {name: [] for name in all_arms}
+    for configuration in sweep.configurations:
+        by_arm[arm_of(spec, configuration.parameters)].append(configuration)
     lines = []
-    for name, arm in arms(spec).items():
-        tuned = [
-            configuration
-            for configuration in sweep.configurations
-            if arm_of(spec, configuration.parameters) == name
-        ]
-        winner = best(tuned, spec.seeds, spec.objective)
-        trials = sum(len(configuration.results) for configuration in tuned)
+    for name, arm in all_arms.items():
+        winner = best(by_arm[name], spec.seeds, spec.objective)
+        trials = sum(len(configuration.results) for configuration in by_arm[name])
         state = "no configuration is complete"
         if winner is not None:
-            point = {name: value for name, value in winner.parameters.items() if name != key}
+            point = dict(winner.parameters)
+            del point[key]
             score = number(outcome(winner, spec.seeds).score)
             state = f"best #{winner.number} {score}  {parameter_text(point)}"
         lines.append(f"{name}: {trials} of {planned_trials(arm)} trials, {state}")

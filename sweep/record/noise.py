@@ -15,7 +15,7 @@ from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import Configuration, outcome
 from sweep.space.arms import MAX_SEEDS
 from sweep.space.spec import SchedulerSpec, SweepSpec
-from trainer.errors import UserError
+from trainer.errors import UserError, listed
 from trainer.shell.run_folder import MAX_NAME_LENGTH
 from trainer.shell.table import counted
 
@@ -79,22 +79,16 @@ def forecast_noise(
     detectable = None
     if len(spec.seeds) > 1 and planned > 1:
         detectable = minimum_detectable_effect(noise.sd, len(spec.seeds), planned)
-    wanted = {"worthwhile": spec.objective.worthwhile}
+    gains = {"worthwhile": spec.objective.worthwhile}
     if spec.objective.published is not None:
-        wanted["published"] = spec.objective.published
+        gains["published"] = spec.objective.published
+    wanted = {}
+    for name, gain in gains.items():
+        everywhere = seeds_for(gain, noise.sd, max(2, planned))
+        in_rounds = make_design(noise, gain, 1, MAX_SEEDS).analyses[-1]
+        wanted[name] = (gain, everywhere, in_rounds)
     return NoiseForecast(
-        sd=noise.sd,
-        dof=noise.dof,
-        source=source,
-        detectable=detectable,
-        wanted={
-            name: (
-                gain,
-                seeds_for(gain, noise.sd, max(2, planned)),
-                make_design(noise, gain, 1, MAX_SEEDS).analyses[-1],
-            )
-            for name, gain in wanted.items()
-        },
+        sd=noise.sd, dof=noise.dof, source=source, detectable=detectable, wanted=wanted
     )
 
 
@@ -117,13 +111,9 @@ def noise_lines(forecast: NoiseForecast | None, spec: SweepSpec, planned: int) -
             f"{seeds}, an improvement of {forecast.detectable:.2g} would be detected with 80% power"
         )
     for name, (gain, everywhere, alone) in forecast.wanted.items():
-        all_ = (
-            f"{everywhere} seeds of every configuration"
-            if everywhere
-            else "more than 100 seeds of every configuration"
-        )
         lines.append(
-            f"detecting the {name} improvement of {gain:.2g} takes {all_}, or at most {alone} "
+            f"detecting the {name} improvement of {gain:.2g} takes "
+            f"{everywhere or 'more than 100'} seeds of every configuration, or at most {alone} "
             "fresh seeds each of baseline and finalist with sweep confirm --rounds"
         )
     return lines
@@ -162,17 +152,11 @@ def _measured(spec: SweepSpec, earlier: Iterable[SweepRecord]) -> tuple[Noise, s
                 paired[other.folder.name] = sweep_noise(other)
                 unpaired[other.folder.name] = unpaired_noise(other)
     for noises, note in ((paired, ""), (unpaired, ", not paired")):
-        varying = {name: noise for name, noise in noises.items() if noise.dof and noise.sd > 0}
+        varying = [name for name, noise in noises.items() if noise.dof and noise.sd > 0]
         if varying:
-            return functools.reduce(
-                Noise.pooled, varying.values()
-            ), f"measured in {_named(list(varying))}{note}"
+            pooled = functools.reduce(Noise.pooled, [noises[name] for name in varying])
+            return pooled, f"measured in {listed(varying, _MAX_NAMED)}{note}"
     return None
-
-
-def _named(sweeps: list[str]) -> str:
-    more = f" and {len(sweeps) - _MAX_NAMED} more" if len(sweeps) > _MAX_NAMED else ""
-    return ", ".join(sweeps[:_MAX_NAMED]) + more
 
 
 def _alike(before: SweepSpec, spec: SweepSpec) -> bool:

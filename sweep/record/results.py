@@ -60,7 +60,6 @@ def _results(sweep: SweepRecord, searched: tuple[str, ...] | None = None) -> Res
     spec = sweep.spec
     configurations = sweep.configurations
     running = lock_owner(sweep.folder.root) is not None
-    resources = spec.resources
     objective_fields = spec.objective.model_dump(include={"metric", "mode", "window", "worthwhile"})
     objective = Objective(**objective_fields, held_out=spec.program.is_held_out)
     reader = _TrialReader(sweep=sweep, objective=objective, running=running)
@@ -75,6 +74,12 @@ def _results(sweep: SweepRecord, searched: tuple[str, ...] | None = None) -> Res
     rounds = _rounds(sweep)
     if searched is None:
         searched = _searched(spec, configurations)
+    planned = None
+    if rounds is None:  # rounds may stop early
+        planned = sweep.planned
+    tuned_arms: tuple[str, ...] = ()
+    if spec.search.tune_within is not None:
+        tuned_arms = tuple(arms(spec))
     results = Results(
         name=sweep.folder.name,
         objective=objective,
@@ -84,13 +89,13 @@ def _results(sweep: SweepRecord, searched: tuple[str, ...] | None = None) -> Res
         source=str(sweep.folder.root),
         model=model,
         task=task,
-        planned=sweep.planned if rounds is None else None,
+        planned=planned,
         running=running,
-        device="GPU" if resources.gpus_per_trial else "CPU",
-        devices=float(resources.devices),
+        device="GPU" if spec.resources.gpus_per_trial else "CPU",
+        devices=float(spec.resources.devices),
         adaptive=spec.adaptive,
         listed=not spec.search.configurations and spec.confirms is None,
-        arms=tuple(arms(spec)) if spec.search.tune_within else (),
+        arms=tuned_arms,
         rounds=rounds,
         warnings=tuple(_warnings(sweep)),
         runs_dir=str(sweep.folder.runs_dir),
@@ -256,13 +261,13 @@ def _rounds(sweep: SweepRecord) -> Rounds | None:
     recorded = recorded_rounds(sweep)
     if recorded is None:
         return None
-    results = (result for analysis in recorded.analyses for result in analysis)
+    results = []
+    for result in recorded.results:
+        number = str(spec.reported(int(result.finalist)))
+        results.append(dataclasses.replace(result, finalist=number))
     return Rounds(
         planned=recorded.design.analyses,
         worthwhile=recorded.design.worthwhile,
         outcome=recorded.outcome,
-        results=tuple(
-            dataclasses.replace(result, finalist=str(spec.reported(int(result.finalist))))
-            for result in results
-        ),
+        results=tuple(results),
     )

@@ -80,15 +80,16 @@ def _check_alike(spec: SweepSpec, other: SweepRecord, where: str) -> None:
     theirs = set(other.spec.parameters)
     name = other.folder.name
     if mine != theirs:
-        differing = {"lacks": sorted(mine - theirs), "adds": sorted(theirs - mine)}
-        difference = "; ".join(
-            f"it {verb} {', '.join(keys)}" for verb, keys in differing.items() if keys
-        )
-        alike = [
-            sweep.folder.name
-            for sweep in readable_sweeps(other.folder.runs_dir)
-            if set(sweep.spec.parameters) == mine
-        ]
+        differing = []
+        if mine - theirs:
+            differing.append(f"it lacks {', '.join(sorted(mine - theirs))}")
+        if theirs - mine:
+            differing.append(f"it adds {', '.join(sorted(theirs - mine))}")
+        difference = "; ".join(differing)
+        alike = []
+        for sweep in readable_sweeps(other.folder.runs_dir):
+            if set(sweep.spec.parameters) == mine:
+                alike.append(sweep.folder.name)
         hint = "no sweep here searches the same parameters: leave search.warm_start out"
         if alike:
             hint = f"these search the same parameters: {', '.join(alike)}"
@@ -114,17 +115,21 @@ def _best(
         if _could_propose(space, point) and is_new(point):
             usable[arm_of(spec, point)].append(dict(point))
     count = min(TOP_CONFIGURATIONS, *(len(points) for points in usable.values()))
-    return [point for points in usable.values() for point in points[:count]]
+    taken: list[Parameters] = []
+    for points in usable.values():
+        taken += points[:count]
+    return taken
 
 
 def _could_propose(space: Space, point: Parameters) -> bool:
     """Return whether a point could have been proposed: the same parameters are active, with values
     in their ranges.
     """
+    outside = object()  # equal to no value
 
-    def taken(key: str, parameter: ParameterSpec) -> Any:
+    def value_of(key: str, parameter: ParameterSpec) -> Any:
         if key in point and parameter.contains(point[key]):
             return point[key]
-        return ...  # equal to no value
+        return outside
 
-    return space.walk(taken) == point
+    return space.walk(value_of) == point

@@ -5,6 +5,7 @@ import math
 import random
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from sweep.programs.base import Overrides, SearchableProgram
 from sweep.space.arms import arms
@@ -55,7 +56,9 @@ def check_space(spec: SweepSpec, document: YamlDocument) -> None:
 
 
 def _check_keys(spec: SweepSpec, document: YamlDocument) -> None:
-    used = {parent for parameter in spec.parameters.values() for parent in parameter.when}
+    used: set[str] = set()
+    for parameter in spec.parameters.values():
+        used.update(parameter.when)
     for key, parameter in spec.parameters.items():
         if spec.program.has(key):
             spec.program.check_key(key, document)
@@ -69,8 +72,10 @@ def _check_switch(
     key: str, parameter: ParameterSpec, used: set[str], keys: list[str], where: str
 ) -> None:
     if key not in used:
-        meant = next((name for name in keys if name.endswith(f".{key}")), None)
-        hint = f"did you mean {meant}?" if meant else nearest(key, keys, "trainer options")
+        hint = nearest(key, keys, "trainer options")
+        ending_alike = [name for name in keys if name.endswith(f".{key}")]
+        if ending_alike:
+            hint = f"did you mean {ending_alike[0]}?"
         raise ConfigError(
             f"{key} is neither a key of the program nor a switch that a `when` uses",
             where,
@@ -153,10 +158,13 @@ def _check_baselines(spec: SweepSpec, space: Space, document: YamlDocument) -> N
         for key, value in baseline.items():
             where = document.where(("baselines", index, key))
             if key not in space.parameters:
+                hint = "add it to parameters"
+                if space.parameters:
+                    hint = nearest(key, space.parameters)
                 raise ConfigError(
                     f"baseline {index} sets {key}, which is not searched",
                     where,
-                    nearest(key, space.parameters) if space.parameters else "add it to parameters",
+                    hint,
                     key=key,
                     code="baseline-key-not-searched",
                 )
@@ -212,16 +220,16 @@ def _complete_baseline(
 
 def _check_combinations(program: SearchableProgram, space: Space, document: YamlDocument) -> None:
     """Try the corners of the space: values that are valid alone may be an invalid combination."""
-    corners = list(
-        itertools.islice(space.grid(lambda parameter: parameter.extremes), _MAX_CORNERS + 1)
-    )
+    all_corners = space.grid(lambda parameter: parameter.extremes)
+    corners = list(itertools.islice(all_corners, _MAX_CORNERS + 1))
     if len(corners) > _MAX_CORNERS:
         # The first corners would all have the same values of the first parameters.
         chance = random.Random(0)
-        corners = [
-            space.walk(lambda _, parameter: chance.choice(parameter.extremes))
-            for _ in range(_MAX_CORNERS)
-        ]
+
+        def draw(_: str, parameter: ParameterSpec) -> Any:
+            return chance.choice(parameter.extremes)
+
+        corners = [space.walk(draw) for _ in range(_MAX_CORNERS)]
     for point in corners:
         _try_point(
             program, space, point, f"the combination {_show(point)}", ("parameters",), document
@@ -292,17 +300,11 @@ def _check_arms(spec: SweepSpec, document: YamlDocument) -> None:
     where = document.where(("search", "tune_within"))
     if key is None:
         return
-    choices = [
-        name
-        for name, parameter in spec.parameters.items()
-        if parameter.kind == "choice" and not parameter.when and len(parameter.options or ()) > 1
-    ]
+    choices = [name for name, parameter in spec.parameters.items() if _can_be_arms(parameter)]
     if key not in choices:
-        hint = (
-            nearest(key, choices)
-            if choices
-            else "add a parameter that has choices, such as loss: {choice: [grpo, dapo]}"
-        )
+        hint = "add a parameter that has choices, such as loss: {choice: [grpo, dapo]}"
+        if choices:
+            hint = nearest(key, choices)
         raise ConfigError(
             f"tune_within names {key}, which is not an unconditional choice with several values",
             where,
@@ -333,6 +335,12 @@ def _check_arms(spec: SweepSpec, document: YamlDocument) -> None:
             f"list as many baselines for every value of {key}, or none",
             code="unequal-arms",
         )
+
+
+def _can_be_arms(parameter: ParameterSpec) -> bool:
+    """Return whether a parameter is an unconditional choice with several values."""
+    has_several_values = len(parameter.options or ()) > 1
+    return parameter.kind == "choice" and not parameter.when and has_several_values
 
 
 def _check_limits(spec: SweepSpec, document: YamlDocument) -> None:

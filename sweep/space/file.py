@@ -31,11 +31,11 @@ from trainer.errors import ConfigError, MissingError
 
 def published_spaces() -> dict[str, Path]:
     """Return the published search spaces: name -> file."""
-    return {
-        entry.name.removesuffix(".yaml"): Path(str(entry))
-        for entry in resources.files("search_spaces").iterdir()
-        if entry.name.endswith(".yaml")
-    }
+    spaces = {}
+    for entry in resources.files("search_spaces").iterdir():
+        if entry.name.endswith(".yaml"):
+            spaces[entry.name.removesuffix(".yaml")] = Path(str(entry))
+    return spaces
 
 
 def find_space(name: str) -> Path:
@@ -51,10 +51,11 @@ def find_space(name: str) -> Path:
     published = published_spaces()
     stem = name.removesuffix(".yaml")
     if stem not in published:
+        here = [file.name for file in Path().glob("*.y*ml")]
         raise MissingError(
             f"no search space {name}",
             str(path.absolute()),
-            nearest(name, [*(file.name for file in Path().glob("*.y*ml")), *published]),
+            nearest(name, [*here, *published]),
             code="no-search-space",
         )
     return published[stem]
@@ -108,11 +109,9 @@ def dump_space(spec: SweepSpec) -> str:
     data = spec.model_dump(mode="json", by_alias=True)
     # An empty `asha:` means its defaults.
     data["scheduler"] = spec.scheduler.model_dump(exclude_none=True)
-    data["parameters"] = {
+    for key, parameter in spec.parameters.items():
         # JSON would turn the keys of `by: {x: {true: ...}}` into strings
-        key: parameter.model_dump(by_alias=True, exclude_unset=True)
-        for key, parameter in spec.parameters.items()
-    }
+        data["parameters"][key] = parameter.model_dump(by_alias=True, exclude_unset=True)
     return dump_yaml(data)
 
 
@@ -187,8 +186,12 @@ def _override_place(text: str, data: dict[str, Any]) -> tuple[tuple[str, ...], A
     sections = field_names(SweepSpec)
     if head not in sections:
         choices = override_keys()
-        hint = nearest(head, sections) if rest else nearest(key, choices, SweepSpec.docs_hint)
-        hint = f"write trainer.{text}" if f"trainer.{key}" in choices else hint
+        if f"trainer.{key}" in choices:
+            hint = f"write trainer.{text}"
+        elif rest:
+            hint = nearest(head, sections)
+        else:
+            hint = nearest(key, choices, SweepSpec.docs_hint)
         raise ConfigError(
             f"unknown key {key}", f"command line, key {key}", hint, key=key, code="unknown-key"
         )

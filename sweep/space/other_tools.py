@@ -120,38 +120,48 @@ def _nested_key(written: Mapping[Any, Any], known: Sequence[str]) -> str:
 def _of_call(word: str, arguments: str, known: Sequence[str]) -> tuple[str, str] | None:
     """Translate a call such as ``tune.loguniform(1e-6, 1e-3)`` or Hydra's ``interval(0, 1)``."""
     what = f"{word}(...) is another tool's word"
-    inner = _CALL.fullmatch(arguments.partition(",")[2].strip()) if word == "tag" else None
-    try:
-        values = parse_value(f"[{inner[2] if inner else arguments}]", "")
-    except ConfigError:
-        values = []
-    numbers = [value for value in values if isinstance(value, int | float)]
-    if inner:  # tag(log, interval(1, 100))
+    if word == "tag":  # tag(log, interval(1, 100))
+        inner = _CALL.fullmatch(arguments.partition(",")[2].strip())
+        if inner is None:
+            return None
         kind = "loguniform" if inner[1] == "interval" else "logint"
-        return what, f"write {_show(kind, numbers)}"
+        return what, f"write {_show(kind, _numbers(_listed(inner[2])))}"
+    values = _listed(arguments)
+    numbers = _numbers(values)
     if word in known and word not in ("choice", "by", "when", "value"):
         return what, f"write {_show(word, numbers)}"
     if word in ("choice", *_CHOICES):
-        flat = values[0] if len(values) == 1 and isinstance(values[0], list) else values
-        return what, f"write {_show('choice', flat)}"
-    if word in _RANGES or word in _WITHOUT_A_FORM:
-        if "suggest" in word:  # the first argument is the name
-            is_log = "log=true" in arguments.lower().replace(" ", "")
-            value = _logarithmic(_RANGES[word], numbers) if is_log else None
-            return what, value or _hint_for(word, numbers)
-        return what, _hint_for(word, numbers)
-    return None
+        if len(values) == 1 and isinstance(values[0], list):
+            values = values[0]
+        return what, f"write {_show('choice', values)}"
+    if word not in _RANGES and word not in _WITHOUT_A_FORM:
+        return None
+    is_log = "log=true" in arguments.lower().replace(" ", "")
+    if "suggest" in word and is_log:  # of Optuna; the first argument is the name
+        kind = "logint" if _RANGES[word] == "int" else "loguniform"
+        return what, f"write {_show(kind, numbers[:2])}"
+    return what, _hint_for(word, numbers)
 
 
-def _logarithmic(kind: str, numbers: list[float]) -> str:
-    return f"write {_show('logint' if kind == 'int' else 'loguniform', numbers[:2])}"
+def _listed(arguments: str) -> list[Any]:
+    """Return the arguments of a call as YAML values; empty if they are none."""
+    try:
+        values: list[Any] = parse_value(f"[{arguments}]", "")
+    except ConfigError:
+        return []
+    return values
+
+
+def _numbers(values: Sequence[Any]) -> list[float]:
+    return [value for value in values if isinstance(value, int | float)]
 
 
 def _hint_for(word: str, value: Any) -> str:
     if word in _WITHOUT_A_FORM:
         return "there is no such range here: write uniform: [LOW, HIGH] or loguniform: [LOW, HIGH]"
     if word in _CHOICES:
-        return f"write {_show('choice', value if isinstance(value, list) else ['...'])}"
+        listed = value if isinstance(value, list) else ["..."]
+        return f"write {_show('choice', listed)}"
     kind = _RANGES[word]
     if isinstance(value, Mapping):
         return _of_mapping({**value, "distribution": word})

@@ -55,7 +55,11 @@ class ParameterSpec(Section):
     @property
     def kind(self) -> str:
         """The one of ``KINDS`` that is set."""
-        return next(kind for kind in KINDS if _field(kind) in self.model_fields_set)
+        return self._kinds[0]
+
+    @property
+    def _kinds(self) -> list[str]:
+        return [kind for kind in KINDS if _field(kind) in self.model_fields_set]
 
     @property
     def has_else(self) -> bool:
@@ -67,9 +71,12 @@ class ParameterSpec(Section):
         """Low, high and step (None if continuous) of a numeric range."""
         numbers: Sequence[float] = getattr(self, _field(self.kind))
         low, high = numbers[0], numbers[1]
+        step: float | None = None
         if len(numbers) == 3:
-            return low, high, numbers[2]
-        return low, high, 1 if self.is_integer else None
+            step = numbers[2]
+        elif self.is_integer:
+            step = 1
+        return low, high, step
 
     @property
     def is_integer(self) -> bool:
@@ -84,7 +91,10 @@ class ParameterSpec(Section):
         if self.kind == "value":
             return [self.value]
         if self.kind == "by":
-            return [value for values in (self.by or {}).values() for value in values.values()]
+            constants: list[Any] = []
+            for by_value in (self.by or {}).values():
+                constants += by_value.values()
+            return constants
         low, high, step = self.bounds
         if step is None:
             return None
@@ -135,16 +145,18 @@ class ParameterSpec(Section):
         by = data.get("by")
         if not isinstance(by, dict):
             return data
-        listed = {parent: list(values) for parent, values in by.items() if isinstance(values, dict)}
-        return {**data, "when": {**(data.get("when") or {}), **listed}}
+        when = dict(data.get("when") or {})
+        for parent, values in by.items():
+            if isinstance(values, dict):
+                when[parent] = list(values)
+        return {**data, "when": when}
 
     @model_validator(mode="after")
     def _check(self) -> "ParameterSpec":
-        written = [kind for kind in KINDS if _field(kind) in self.model_fields_set]
-        if len(written) != 1:
-            listed = f"found {' and '.join(written)}" if written else "found none"
+        if len(self._kinds) != 1:
+            found = " and ".join(self._kinds) or "none"
             raise refusal(
-                "one-range", f"set exactly one of {', '.join(KINDS)}; {listed}", _NEEDS_A_RANGE
+                "one-range", f"set exactly one of {', '.join(KINDS)}; found {found}", _NEEDS_A_RANGE
             )
         if self.has_else and not self.when:
             raise refusal("else-without-when", "`else` needs a `when`", "add when: {OTHER: VALUE}")

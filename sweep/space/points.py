@@ -135,13 +135,18 @@ class Space:
 
         return extend({}, list(self.parameters))
 
+    def points(self) -> Iterator[Parameters]:
+        """Yield the points of a finite space."""
+        return self.grid(lambda parameter: parameter.options or [])
+
     @property
     def is_finite(self) -> bool:
         """Whether every parameter that may be active has a list of values."""
-        return all(
-            parameter.options is not None or self.excluding(key)
-            for key, parameter in self.parameters.items()
-        )
+        for key, parameter in self.parameters.items():
+            may_be_active = not self.excluding(key)
+            if may_be_active and parameter.options is None:
+                return False
+        return True
 
     def excluding(self, key: str) -> str:
         """Return a parameter none of whose values satisfies all conditions of ``key`` and its
@@ -163,9 +168,7 @@ class Space:
 
     def grid_size(self, limit: int) -> int:
         """Return the number of points of a finite space, at most ``limit``."""
-        return sum(
-            1 for _ in itertools.islice(self.grid(lambda parameter: parameter.options or []), limit)
-        )
+        return len(list(itertools.islice(self.points(), limit)))
 
 
 def _is_among(value: Any, allowed: Iterable[Any]) -> bool:

@@ -75,7 +75,8 @@ def _flat_space(spec: SweepSpec) -> dict[str, Any]:
 def _flat(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping) and value:
         for key, below in value.items():
-            yield from _flat(below, f"{prefix}.{key}" if prefix else str(key))
+            path = f"{prefix}.{key}" if prefix else str(key)
+            yield from _flat(below, path)
     else:
         yield prefix, value
 
