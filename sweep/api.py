@@ -47,11 +47,14 @@ def load_results(name: str, runs_dir: str | Path = "runs") -> pd.DataFrame:
         MissingError: there is no such sweep.
     """
     sweep = open_sweep(Path(runs_dir), name)
+    is_running = lock_owner(sweep.folder.root) is not None
     rows = []
-    for trial in sweep.trials(running=lock_owner(sweep.folder.root) is not None):
+    for trial in sweep.trials(running=is_running):
         row = table_row(trial)
         parameters = row.pop("parameters")
         del row["total_steps"]
         rows.append({**row, **parameters})
     table = pd.DataFrame(rows)
-    return table.astype({"score": float}) if len(table) else table
+    if table.empty:
+        return table
+    return table.astype({"score": float})

@@ -89,12 +89,15 @@ class ParentRun:
         wanted = [{RUN_TAG: each.key} for each in ended]
         if len(ended) > MAX_SINGLE_QUERIES:
             wanted = [{SWEEP_TAG: ended[0].tags[SWEEP_TAG]}]
-        runs = {run.data.tags.get(RUN_TAG): run for tags in wanted for run in self._find(tags)}
-        return sum(
-            self._reconcile(each, runs.get(each.key))
-            for each in with_progress(ended, "states in MLflow")
-            if create or each.key in runs
-        )
+        runs = {}
+        for tags in wanted:
+            for run in self._find(tags):
+                runs[run.data.tags.get(RUN_TAG)] = run
+        changed = 0
+        for each in with_progress(ended, "states in MLflow"):
+            if create or each.key in runs:
+                changed += self._reconcile(each, runs.get(each.key))
+        return changed
 
     def _find(self, tags: Mapping[str, str]) -> list[Any]:
         return self._retry(lambda: find_runs(self.client, [self.experiment_id], tags))
@@ -114,12 +117,8 @@ class ParentRun:
             self._retry(lambda: log_missing_params(self.client, run_id, trial.parameters))
         else:
             run_id = run.info.run_id
-            tags = {
-                name: value for name, value in tags.items() if run.data.tags.get(name, "") != value
-            }
-            scores = {
-                name: value for name, value in scores.items() if run.data.metrics.get(name) != value
-            }
+            tags = _changed(tags, run.data.tags)
+            scores = _changed(scores, run.data.metrics)
             if not tags and not scores and run.info.status == status:
                 return False
         self._log(run_id, tags, scores)
@@ -139,6 +138,11 @@ class ParentRun:
 
     def _retry(self, action: Callable[[], _T]) -> _T:
         return retry(action, self.uri)
+
+
+def _changed(values: Mapping[str, _T], known: Mapping[str, _T]) -> dict[str, _T]:
+    """Return the values that a run does not have yet; an empty one counts as recorded."""
+    return {name: value for name, value in values.items() if known.get(name, "") != value}
 
 
 def open_parent_run(
@@ -177,7 +181,9 @@ def find_parent(sweep: SweepRecord) -> ParentRun | None:
         return None
     tags = {RUN_TAG: f"sweep/{spec.name}"}
     runs = retry(lambda: find_runs(client, [experiment.experiment_id], tags), uri)
-    return ParentRun(client, uri, runs[-1].info.run_id, experiment.experiment_id) if runs else None
+    if not runs:
+        return None
+    return ParentRun(client, uri, runs[-1].info.run_id, experiment.experiment_id)
 
 
 def open_parent(sweep: SweepRecord) -> ParentRun | None:

@@ -49,7 +49,6 @@ def summary(results: Results) -> dict[str, float]:
     """Return the sweep's summary metrics. final/score is the mean score of the best configuration.
     Fresh seeds decide the best configuration and the gain, if they were run.
     """
-    fresh = results.fresh
     states = [trial.state for trial in results.trials]
     numbers = {
         "sweep/trials_complete": float(states.count("COMPLETE")),
@@ -59,6 +58,8 @@ def summary(results: Results) -> dict[str, float]:
     trials = results.comparable
     best = results.best_of(trials)
     judged = results.verdict
+    fresh = results.fresh
+    in_rounds = fresh is not None and fresh.rounds is not None
     if fresh is not None and fresh.ended:
         trials = fresh.comparable
         best = headline(results).configuration
@@ -68,6 +69,6 @@ def summary(results: Results) -> dict[str, float]:
         numbers["final/score"] = float(scores.mean())
     if judged is not None and not results.arms:
         numbers["sweep/gain_over_baseline"] = judged.difference
-        if isinstance(judged, Tested) and (fresh is None or fresh.rounds is None):
+        if isinstance(judged, Tested) and not in_rounds:  # rounds have boundaries, not p-values
             numbers["sweep/p_value"] = judged.p_value
     return {name: value for name, value in numbers.items() if math.isfinite(value)}

@@ -7,7 +7,7 @@ from sweep.record.folder import write_spec
 from sweep.record.sweep_record import SweepRecord
 from sweep.tracking.outcomes import ended_trials
 from sweep.tracking.parent_run import open_parent, with_progress
-from trainer.errors import StorageError
+from trainer.errors import StorageError, listed
 from trainer.metrics.mlflow_runs import PARENT_TAG
 from trainer.run_folder import RunFolder
 from trainer.shell.run_folder import lock_folder
@@ -40,12 +40,12 @@ def upload_sweep(sweep: SweepRecord) -> Path:
         for trial in sorted(folder.trials.glob("*/")):
             if RunFolder(trial).tracking.is_file():
                 upload(trial, uri, {PARENT_TAG: parent.run_id})
-        ended = [
-            replace(each, tags={**each.tags, PARENT_TAG: parent.run_id})
-            for each in ended_trials(sweep)
-        ]
+        ended = []
+        for each in ended_trials(sweep):
+            ended.append(replace(each, tags={**each.tags, PARENT_TAG: parent.run_id}))
         parent.reconcile(ended)
-        parent.finish("FINISHED" if len(ended) >= sweep.planned else "KILLED")
+        all_ended = len(ended) >= sweep.planned
+        parent.finish("FINISHED" if all_ended else "KILLED")
         write_spec(folder, sweep.spec)
         results = read_results(sweep, may_run=False)
         path = write_report(sweep, results)
@@ -74,11 +74,8 @@ def send_unsent(sweep: SweepRecord, uri: str) -> None:
         left.append(run_dir.name)
     if problem is None:
         return
-    names = ", ".join(left[:_MAX_NAMED])
-    if len(left) > _MAX_NAMED:
-        names += f" and {len(left) - _MAX_NAMED} more"
     raise StorageError(
-        f"part of the record of {names} is not in MLflow: {problem.what}",
+        f"part of the record of {listed(left, _MAX_NAMED)} is not in MLflow: {problem.what}",
         problem.where,
         f"fix this, then run {sweep.command('resume')} to send it",
         code="records-not-sent",

@@ -108,7 +108,7 @@ def _charts(spec: SweepSpec, searched: list[str]) -> list[dict[str, Any]]:
             "xaxis": {"key": key, "type": "PARAM"},
             "yaxis": {"key": SCORE, "type": "METRIC"},
         }
-    return [
-        {**_TEMPLATE["chart"], **chart, "uuid": view_id(name), "displayName": name}
-        for name, chart in charts.items()
-    ]
+    named = []
+    for name, chart in charts.items():
+        named.append({**_TEMPLATE["chart"], **chart, "uuid": view_id(name), "displayName": name})
+    return named

@@ -142,8 +142,9 @@ def _free(resources: ResourcesSpec) -> str:
     }
     free = ray.available_resources()
     present = ray.cluster_resources()
-    return " and ".join(
-        f"{counted(wanted, kind)} ({free.get(kind, 0):g} of {present.get(kind, 0):g} free)"
-        for kind, wanted in needed.items()
-        if wanted
-    )
+    texts = []
+    for kind, wanted in needed.items():
+        if wanted:
+            available = f"{free.get(kind, 0):g} of {present.get(kind, 0):g} free"
+            texts.append(f"{counted(wanted, kind)} ({available})")
+    return " and ".join(texts)

@@ -147,21 +147,23 @@ def short_memory(memory: Footprint | None, nodes: list[Node], at_a_time: int) ->
             f"GPU memory: {format_bytes(needed)} needed, {format_bytes(memory.device.total_bytes)} "
             "available per GPU"
         )
-    there = [node.memory for node in nodes if node.memory is not None]
+    known = [node.memory for node in nodes if node.memory is not None]
+    if len(known) < len(nodes):
+        return
     needed = memory.host * at_a_time
-    if len(there) == len(nodes) and needed > sum(there):
+    if needed > sum(known):
         trials = "one trial" if at_a_time == 1 else f"{at_a_time} trials at a time"
         yield (
             f"host memory of {trials}: {format_bytes(needed)} needed, "
-            f"{format_bytes(sum(there))} installed"
+            f"{format_bytes(sum(known))} installed"
         )
 
 
 def _machines(nodes: list[Node]) -> str:
     machines = []
     for node, count in Counter(nodes).items():
-        text = node_text(node)
-        machines.append(f"{count} x {text}" if count > 1 else text)
+        times = f"{count} x " if count > 1 else ""
+        machines.append(times + node_text(node))
     return ", ".join(machines)
 
 
@@ -185,8 +187,8 @@ def print_plan(plan: Plan, sweep: SweepRecord, typed: Sequence[str], renamed: bo
         print(f"baseline {index}: {parameter_text(baseline)}")
     print()
     print_section("noise", noise_lines(plan.noise, spec, plan.configurations))
-    for heading, text in _lines(plan, spec, sweep.command("confirm")):
-        print_section(heading, [text])
+    for heading, lines in _sections(plan, spec, sweep.command("confirm")):
+        print_section(heading, lines)
     # commands are not in the table, which would break long ones into lines
     if plan.noise is None:
         measuring = noise_overrides(spec, plan.configurations)
@@ -241,59 +243,75 @@ def _range(parameter: ParameterSpec) -> str:
     return text
 
 
-def _lines(plan: Plan, spec: SweepSpec, confirm: str) -> Iterator[tuple[str, str]]:
-    """Yield headings and texts."""
-    size = f"{counted(plan.configurations, 'configuration')} x {counted(len(spec.seeds), 'seed')}"
+def _sections(plan: Plan, spec: SweepSpec, confirm: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield headings, each with its lines."""
     devices = f"{counted(plan.gpus_per_trial, 'GPU')}, {counted(plan.cpus_per_trial, 'CPU')}"
-    sampler, why = automatic_sampler(spec)
-    reason = f" because {why}" if spec.search.sampler == sampler else ""
-    yield "trials", f"{plan.trials}: {size}; sampler {spec.search.sampler}{reason}"
-    for line in _arms_lines(plan, spec, confirm):
-        yield "", line
-    yield "each", f"{devices}; {_steps_text(plan)}"
-    yield "machines", _machines(plan.nodes)
-    if plan.slots:
-        text = f"{counted(plan.slots, 'trial')}; waiting: {plan.waiting}"
-        # rounded, because three times 0.3333 of a GPU leaves a remainder
-        idle = round(sum(node.gpus for node in plan.nodes) - plan.slots * plan.gpus_per_trial, 2)
-        if plan.gpus_per_trial and idle:
-            text += f"; idle: {counted(idle, 'GPU')}"
-        yield "at a time", text
-    else:
-        yield (
-            "at a time",
-            "none: a trial needs more resources than this machine has; see --address, "
-            "--nodes and --gpus",
-        )
-    if plan.disk is None and spec.program.estimates_sizes:
-        yield "disk", "unknown model size; give a local folder instead of a Hub name"
-    elif plan.disk is not None:
-        of_all = (
-            f"at most {format_bytes(plan.disk.at_most)} of {format_bytes(plan.free_bytes)} free"
-        )
-        checkpoint = format_bytes(plan.disk.one_checkpoint)
-        ended = format_bytes(plan.disk.ended_trial)
-        yield "disk", f"{of_all}; {checkpoint} per checkpoint, {ended} per ended trial"
+    yield "trials", [_trials_text(plan, spec), *_arms_lines(plan, spec, confirm)]
+    yield "each", [f"{devices}; {_steps_text(plan)}"]
+    yield "machines", [_machines(plan.nodes)]
+    yield "at a time", [_slots_text(plan)]
+    if plan.disk is not None:
+        yield "disk", [_disk_text(plan.disk, plan.free_bytes)]
+    elif spec.program.estimates_sizes:
+        yield "disk", ["unknown model size; give a local folder instead of a Hub name"]
     if plan.memory is not None:
-        for index, line in enumerate(plan.memory.lines()):
-            yield "" if index else "memory", line
+        yield "memory", list(plan.memory.lines())
     elif plan.gpus_per_trial and spec.program.estimates_sizes:
-        yield "memory", "unknown: the model's config.json is not on this machine"
-    if plan.seconds is not None:
-        shorter = spec.scheduler.asha or plan.searches_steps
-        limit = "at most " if shorter else ""
-        hours = f", {plan.gpu_hours:.1f} GPU hours" if plan.gpu_hours else ""
-        each = f"{plan.trial_seconds:.3g} s per trial"
-        if plan.steps is not None:
-            each = f"not counting evaluations, at {plan.step_seconds:.3g} s per step"
-        yield "forecast", f"{limit}{duration(plan.seconds)}{hours}, {each} ({plan.step_source})"
-    elif plan.steps is None:
-        yield "forecast", f"unknown; {spec.program.forecast_needs}"
-    else:
-        hint = "Use --step-seconds, or run this sweep and plan again"
-        yield "forecast", f"unknown: no earlier sweep has measured a training step. {hint}"
+        yield "memory", ["unknown: the model's config.json is not on this machine"]
+    yield "forecast", [_forecast_text(plan, spec)]
     for shortage in plan.short:
-        yield "NOT ENOUGH", shortage
+        yield "NOT ENOUGH", [shortage]
+
+
+def _trials_text(plan: Plan, spec: SweepSpec) -> str:
+    size = f"{counted(plan.configurations, 'configuration')} x {counted(len(spec.seeds), 'seed')}"
+    text = f"{plan.trials}: {size}; sampler {spec.search.sampler}"
+    automatic, why = automatic_sampler(spec)
+    if spec.search.sampler == automatic:
+        text += f" because {why}"
+    return text
+
+
+def _slots_text(plan: Plan) -> str:
+    """Return how many trials run at a time, and what stays idle."""
+    if not plan.slots:
+        return (
+            "none: a trial needs more resources than this machine has; see --address, "
+            "--nodes and --gpus"
+        )
+    text = f"{counted(plan.slots, 'trial')}; waiting: {plan.waiting}"
+    # rounded, because three times 0.3333 of a GPU leaves a remainder
+    idle = round(sum(node.gpus for node in plan.nodes) - plan.slots * plan.gpus_per_trial, 2)
+    if plan.gpus_per_trial and idle:
+        text += f"; idle: {counted(idle, 'GPU')}"
+    return text
+
+
+def _disk_text(disk: Disk, free: int) -> str:
+    return (
+        f"at most {format_bytes(disk.at_most)} of {format_bytes(free)} free; "
+        f"{format_bytes(disk.one_checkpoint)} per checkpoint, "
+        f"{format_bytes(disk.ended_trial)} per ended trial"
+    )
+
+
+def _forecast_text(plan: Plan, spec: SweepSpec) -> str:
+    if plan.seconds is None and plan.steps is None:
+        return f"unknown; {spec.program.forecast_needs}"
+    if plan.seconds is None:
+        return (
+            "unknown: no earlier sweep has measured a training step. Use --step-seconds, or run "
+            "this sweep and plan again"
+        )
+    text = duration(plan.seconds)
+    if spec.scheduler.asha or plan.searches_steps:
+        text = f"at most {text}"
+    if plan.gpu_hours:
+        text += f", {plan.gpu_hours:.1f} GPU hours"
+    each = f"{plan.trial_seconds:.3g} s per trial"
+    if plan.steps is not None:
+        each = f"not counting evaluations, at {plan.step_seconds:.3g} s per step"
+    return f"{text}, {each} ({plan.step_source})"
 
 
 def _arms_lines(plan: Plan, spec: SweepSpec, confirm: str) -> list[str]:
@@ -302,7 +320,9 @@ def _arms_lines(plan: Plan, spec: SweepSpec, confirm: str) -> list[str]:
         return []
     tuned = arms(spec)
     budgets = [planned_trials(arm) for arm in tuned.values()]
-    each = f"{min(budgets)}" if len(set(budgets)) == 1 else f"{min(budgets)} to {max(budgets)}"
+    each = str(min(budgets))
+    if max(budgets) > min(budgets):
+        each = f"{min(budgets)} to {max(budgets)}"
     fresh = len(budgets) * ARM_SEEDS
     price = ""
     if plan.trial_seconds is not None and plan.slots:
@@ -329,11 +349,14 @@ def _measured(
     """Return the median seconds from the newest similar sweep with measurements, and that sweep's
     name.
     """
-    for other in sorted(
+    newest_first = sorted(
         earlier, key=lambda sweep: sweep.folder.space.stat().st_mtime, reverse=True
-    ):
-        if is_like(other.spec.program) and (found := seconds(other)):
-            return statistics.median(found), f"measured in {other.folder.name}"
+    )
+    for other in newest_first:
+        if is_like(other.spec.program):
+            measured = seconds(other)
+            if measured:
+                return statistics.median(measured), f"measured in {other.folder.name}"
     return None, ""
 
 
@@ -341,8 +364,5 @@ def _trial_seconds(sweep: SweepRecord) -> list[float]:
     """Return the seconds of each complete trial."""
     hours = sweep.device_hours()
     devices = sweep.spec.resources.devices
-    return [
-        3600 * hours.get(trial.name, 0.0) / devices
-        for trial in sweep.trials()
-        if trial.state == "COMPLETE"
-    ]
+    complete = [trial for trial in sweep.trials() if trial.state == "COMPLETE"]
+    return [3600 * hours.get(trial.name, 0.0) / devices for trial in complete]

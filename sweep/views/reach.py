@@ -85,26 +85,28 @@ def _is_fitted_grid(spec: SweepSpec) -> bool:
     if len(spec.seeds) < MIN_PEAK_SEEDS:
         return False
     tuned_arms = list(arms(spec).values())
-    grids = [
-        [parameter.options for parameter in arm.parameters.values() if _is_tuned(parameter)]
-        for arm in tuned_arms
-    ]
-    values = grids[0][0] if len(grids[0]) == 1 else None
-    if values is None or len(values) < FITTED_VALUES or grids.count(grids[0]) < len(grids):
+    grids = [_tuned_values(arm) for arm in tuned_arms]
+    first = grids[0]
+    if len(first) != 1 or grids.count(first) < len(grids):
+        return False
+    [values] = first
+    if values is None or len(values) < FITTED_VALUES:
         return False
     return all(planned_trials(arm) == len(values) * len(spec.seeds) for arm in tuned_arms)
 
 
-def _is_tuned(parameter: ParameterSpec) -> bool:
-    return parameter.kind not in ("value", "by")
+def _tuned_values(arm: SweepSpec) -> list[list[Any] | None]:
+    """Return the values of each tuned parameter; None for a range that is not a list."""
+    tuned = [each for each in arm.parameters.values() if each.kind not in ("value", "by")]
+    return [parameter.options for parameter in tuned]
 
 
 def _incomparable_arms(spec: SweepSpec) -> Iterator[Advice]:
     """Yield a warning for each reason why some arms cannot be compared with the first."""
-    sizes = {
-        name: (planned_trials(arm) // len(spec.seeds), Space(arm.parameters).count_tuned())
-        for name, arm in arms(spec).items()
-    }
+    sizes: dict[str, tuple[int, int]] = {}  # configurations and tuned parameters of each arm
+    for name, arm in arms(spec).items():
+        configurations = planned_trials(arm) // len(spec.seeds)
+        sizes[name] = (configurations, Space(arm.parameters).count_tuned())
     baseline, *others = sizes
     refused: dict[Refusal, list[str]] = {}
     for name in others:
