@@ -71,22 +71,28 @@ def rule_comparisons(results: Results) -> list[RuleComparison]:
         return [replace(blank, left_out="the baseline has no score on fresh seeds")]
     blank = replace(blank, baseline=str(rule_of[numbers[base]]))
     means = results.complete_means * results.objective.sign
-    ranked = sorted(
+    best_first = sorted(
         set(fresh.comparable.label), key=lambda label: -means.get(numbers[label], -math.inf)
     )
-    chosen = {str(rule_of[numbers[label]]): label for label in reversed(ranked)}
-    rules = [rule for rule in dict.fromkeys(map(str, rule_of.values())) if rule != blank.baseline]
+    chosen: dict[str, str] = {}  # rule -> the label of its best finalist
+    for label in best_first:
+        chosen.setdefault(str(rule_of[numbers[label]]), label)
+    rules = list(dict.fromkeys(map(str, rule_of.values())))
+    if blank.baseline in rules:
+        rules.remove(blank.baseline)
     if not rules:
         return [replace(blank, left_out="it tried only the baseline's rule")]
     # If the search dropped a rule, the remaining rules may have been selected by chance.
-    behind = not results.arms and any(rule not in chosen for rule in rules)
-    blank = replace(blank, chosen="chosen for its score" if behind else "")
-    return [
-        _judged(results, fresh, chosen[rule], replace(blank, rule=rule))
-        if rule in chosen
-        else replace(blank, rule=rule, left_out="tried, but not a finalist")
-        for rule in rules
-    ]
+    if not results.arms and not set(rules) <= set(chosen):
+        blank = replace(blank, chosen="chosen for its score")
+    compared = []
+    for rule in rules:
+        row = replace(blank, rule=rule)
+        if rule in chosen:
+            compared.append(_judged(results, fresh, chosen[rule], row))
+        else:
+            compared.append(replace(row, left_out="tried, but not a finalist"))
+    return compared
 
 
 def _judged(
@@ -122,21 +128,20 @@ def collect_comparisons(
 
     Each pair of model and task counts once per rule: the sweep with the most fresh seeds is used.
     """
+    rows: list[RuleComparison] = []
+    for results in sweeps:
+        rows += rule_comparisons(results)
+    rows.sort(key=lambda row: row.seeds, reverse=True)  # keeps the order of equal ones
     settings: dict[tuple[str, ...], RuleComparison] = {}
     excluded = []
-    for row in sorted(
-        (row for results in sweeps for row in rule_comparisons(results)), key=lambda row: -row.seeds
-    ):
+    for row in rows:
         if row.left_out:
             excluded.append(row)
             continue
         first = settings.setdefault((row.rule, row.baseline, row.metric, row.model, row.task), row)
         if first is not row:
-            excluded.append(
-                replace(
-                    row, left_out=f"{first.sweep} is used instead: it has at least as many seeds"
-                )
-            )
+            instead = f"{first.sweep} is used instead: it has at least as many seeds"
+            excluded.append(replace(row, left_out=instead))
     ordered = sorted(
         settings.values(), key=lambda row: (row.metric, row.rule, row.baseline, -row.gain)
     )

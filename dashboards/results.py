@@ -365,11 +365,9 @@ class Results:
         if fresh is None or fresh.baseline_label is None:
             return None
         base = fresh.baseline_label
-        scores = {
-            label: row
-            for label, row in fresh.seed_scores.items()
-            if only is None or label in (base, only)
-        }
+        scores = dict(fresh.seed_scores)
+        if only is not None:
+            scores = {label: scores[label] for label in scores if label in (base, only)}
         if fresh.pairing is not None:
             return verdict(
                 scores, base, fresh.objective.mode, answers=fresh.answers, pairing=fresh.pairing
@@ -381,12 +379,12 @@ class Results:
     def _scores_of_finalists(self, finalists: Collection[str]) -> SeedScores:
         """Return the search's scores of the configurations with these labels on fresh seeds."""
         assert self.fresh is not None
-        labels = self.fresh.labels
-        return {
-            labels[self.numbers[label]]: row
-            for label, row in self.seed_scores.items()
-            if labels.get(self.numbers[label]) in finalists
-        }
+        scores = {}
+        for label, row in self.seed_scores.items():
+            label_on_fresh = self.fresh.labels.get(self.numbers[label])
+            if label_on_fresh is not None and label_on_fresh in finalists:
+                scores[label_on_fresh] = row
+        return scores
 
     @property
     def _varied_in_arms(self) -> pd.DataFrame:

@@ -18,6 +18,7 @@ from dashboards.statistics.tournament import (
 )
 from dashboards.statistics.verdict import MIN_SEEDS, Tested, Undecided, Verdict, collapse_bound
 from dashboards.trial import Mode
+from trainer.errors import listed
 from trainer.shell.table import counted
 
 _MOST_NAMED = 4  # configurations listed in a sentence
@@ -216,7 +217,7 @@ def layouts(rows: Sequence[ArmRow], pairing: Pairing | None) -> str:
     for kind, text in _LAYOUTS.items():
         names = [row.name for row in compared if row.layout == kind]
         if names:
-            parts.append(f"{text}: {_listed(names)}")
+            parts.append(f"{text}: {listed(names, _MOST_NAMED)}")
     return f"Compared as the seeds allow. {'. '.join(parts)}."
 
 
@@ -232,14 +233,7 @@ def _counts(what: str, counts: Mapping[str, int]) -> str:
     named = [f"{name} ({count})" for name, count in counts.items() if count]
     if not named:
         return ""
-    return f"{what}: {counted(sum(counts.values()), 'run')}, {_listed(named)}."
-
-
-def _listed(names: Sequence[str], separator: str = ", ") -> str:
-    """List the first names, and say how many more there are."""
-    text = separator.join(names[:_MOST_NAMED])
-    more = len(names) - _MOST_NAMED
-    return f"{text} and {more} more" if more > 0 else text
+    return f"{what}: {counted(sum(counts.values()), 'run')}, {listed(named, _MOST_NAMED)}."
 
 
 def worse(rows: Sequence[ArmRow]) -> str:
@@ -251,7 +245,7 @@ def worse(rows: Sequence[ArmRow]) -> str:
     ]
     if not named:
         return ""
-    return f"Worse than the baseline: {_listed(named, '; ')}."
+    return f"Worse than the baseline: {listed(named, _MOST_NAMED, '; ')}."
 
 
 def not_worse(rows: Sequence[ArmRow], margin: float) -> str:
@@ -357,7 +351,7 @@ def failures(failed: Mapping[str, int]) -> str:
     named = [f"{name} ({count})" for name, count in failed.items()]
     return (
         "Failed seeds count as the worst score of all, those of the baseline as the best. "
-        f"Failed: {_listed(named)}."
+        f"Failed: {listed(named, _MOST_NAMED)}."
     )
 
 

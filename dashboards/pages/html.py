@@ -5,6 +5,7 @@ import gzip
 import json
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -41,17 +42,10 @@ def render_page(
         confirmed: whether fresh seeds confirmed an improvement.
         questions: questions about the verdict with their answers.
     """
-    pictures = [picture for several in chapters.values() for picture in several]
+    pictures: list[Picture] = []
+    for of_chapter in chapters.values():
+        pictures += of_chapter
     first = pictures[0] if pictures else None
-    below = {
-        name: [picture for picture in several if picture is not first]
-        for name, several in chapters.items()
-    }
-    figures = {
-        f"{picture.key}-{index}": json.loads(figure.to_json())
-        for picture in pictures
-        for index, figure in enumerate(picture.figures)
-    }
     loader = PackageLoader("dashboards", "pages")
     pages = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
     pages.filters |= {"cell": cell, "prose": _prose}
@@ -67,17 +61,36 @@ def render_page(
         questions=questions,
         questions_title=TITLE,
         first=first,
-        chapters={
-            name: several
-            for index, (name, several) in enumerate(below.items())
-            if several or not index
-        },
+        chapters=_below_headline(chapters, first),
         trials=trials,
-        figures=_packed(json.dumps(figures, allow_nan=False)),
+        figures=_packed(json.dumps(_figures(pictures), allow_nan=False)),
         plotly=_packed(get_plotlyjs()),
         style=asset("report.css"),
         script=asset("report.js"),
     )
+
+
+def _below_headline(
+    chapters: Mapping[str, Sequence[Picture]], first: Picture | None
+) -> dict[str, list[Picture]]:
+    """Return the chapters without the picture below the headline. The first chapter is kept even if
+    it is empty, because it has the verdict's sentences.
+    """
+    below: dict[str, list[Picture]] = {}
+    for name, pictures in chapters.items():
+        others = [picture for picture in pictures if picture is not first]
+        if others or not below:
+            below[name] = others
+    return below
+
+
+def _figures(pictures: Sequence[Picture]) -> dict[str, Any]:
+    """Return the JSON of all figures by the id of their place in the page."""
+    figures: dict[str, Any] = {}
+    for picture in pictures:
+        for index, figure in enumerate(picture.figures):
+            figures[f"{picture.key}-{index}"] = json.loads(figure.to_json())
+    return figures
 
 
 def _packed(text: str) -> str:

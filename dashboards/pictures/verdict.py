@@ -11,6 +11,7 @@ from dashboards import words
 from dashboards.pictures.confirmation import finalists
 from dashboards.pictures.tournament import chosen_rule, tournament_line
 from dashboards.results import Results, Rounds
+from dashboards.statistics.sequential import InterimResult
 from dashboards.statistics.verdict import MIN_SEEDS, Tested, Undecided, Verdict
 from dashboards.words import device_time, number, signed
 from trainer.config.variants import short_names, shown
@@ -261,17 +262,10 @@ def _of_fresh_seeds(results: Results, fresh: Results) -> Headline | None:
 def _confirm_again(results: Results, judged: Verdict) -> str:
     """Advise on the next step after an undecided confirmation, with the command."""
     step = words.next_step(judged)
-    if isinstance(judged, Undecided):
-        seeds = _DEFAULT_FRESH_SEEDS if judged.why in ("one seed", "no shared seed") else None
-    elif judged.claim == "too few seeds" or judged.improves:
-        seeds = judged.confirmation_seeds
-        if judged.claim == "too few seeds":
-            seeds = max(_DEFAULT_FRESH_SEEDS, seeds or 0)
-    else:
-        seeds = judged.deciding_seeds
-    if seeds is None or not results.name or results.fresh is None:
+    needed = _seeds_to_confirm(judged)
+    if needed is None or not results.name or results.fresh is None:
         return f"Next: {step}"
-    seeds = max(MIN_SEEDS, seeds)
+    seeds = max(MIN_SEEDS, needed)
     number = results.fresh.numbers[judged.best]
     command = results.command(
         "confirm", "--again", "--configurations", number, "--seeds", str(seeds)
@@ -279,6 +273,19 @@ def _confirm_again(results: Results, judged: Verdict) -> str:
     return (
         f"Next: {step} To do so: `{command}` ({2 * seeds} trials, which are judged on their own)."
     )
+
+
+def _seeds_to_confirm(judged: Verdict) -> int | None:
+    """Return how many new seeds would decide a comparison; None if more seeds do not help."""
+    if isinstance(judged, Undecided):
+        if judged.why in ("one seed", "no shared seed"):
+            return _DEFAULT_FRESH_SEEDS
+        return None
+    if judged.claim == "too few seeds":
+        return max(_DEFAULT_FRESH_SEEDS, judged.confirmation_seeds or 0)
+    if judged.improves:
+        return judged.confirmation_seeds
+    return judged.deciding_seeds
 
 
 def _after_rounds(results: Results, rounds: Rounds) -> str:
@@ -308,29 +315,36 @@ def _on_fresh_seeds(results: Results, fresh: Results) -> str:
 
 def _decided(results: Results, fresh: Results, decision: Rounds) -> str:
     """State the decision on each finalist, the cost, and the caveats of the winner."""
-    finalists = dict.fromkeys(result.finalist for result in decision.results)
-    labels = {name: fresh.labels.get(name, f"#{name}") for name in finalists}
-    estimates = [
-        words.interim_result_text(labels[result.finalist], result, decision.worthwhile)
-        for result in decision.last
-    ]
-    if not estimates:
+    if not decision.last:
         return (
             "On fresh seeds nothing is decided yet: the first interim analysis is after "
             f"{decision.planned[0]} seeds per configuration."
         )
-    winner = decision.winner
-    text = (
-        f"On at most {decision.planned[-1]} fresh seeds per configuration: "
+
+    def label(result: InterimResult) -> str:
+        return fresh.labels.get(result.finalist, f"#{result.finalist}")
+
+    estimates = []
+    for result in decision.last:
+        text = words.interim_result_text(label(result), result, decision.worthwhile)
+        estimates.append(text)
+    compared = {result.finalist for result in decision.results}  # without the baseline
+    most_seeds = decision.planned[-1]
+    most_trials = (len(compared) + 1) * most_seeds
+    decided = (
+        f"On at most {most_seeds} fresh seeds per configuration: "
         f"{'; '.join(estimates)}. This took {fresh.ended} of at most "
-        f"{(len(labels) + 1) * decision.planned[-1]} trials, "
-        f"{device_time(sum(fresh.cost), fresh.device)}."
+        f"{most_trials} trials, {device_time(sum(fresh.cost), fresh.device)}."
     )
     overall = results.fresh_verdict
-    judged = results.verdict_on_fresh(labels[winner.finalist]) if winner else overall
+    judged = overall
+    seeds = 0
+    if decision.winner is not None:
+        judged = results.verdict_on_fresh(label(decision.winner))
+        seeds = decision.winner.seeds
     if judged is None or overall is None:
-        return text
-    return f"{text} {words.caveats(judged, overall.failed, winner.seeds if winner else 0)}".rstrip()
+        return decided
+    return f"{decided} {words.caveats(judged, overall.failed, seeds)}".rstrip()
 
 
 def _no_baseline(results: Results) -> str:

@@ -6,7 +6,7 @@ import pandas as pd
 
 from dashboards.sources.run_columns import RunColumns
 from dashboards.trial import TrialRecord
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, listed
 from trainer.shell.table import counted
 
 _TOLERANCE = 0.05  # of the longest run: logging at other steps does not make a run short
@@ -41,11 +41,10 @@ def check_endings(trials: Sequence[TrialRecord], columns: RunColumns) -> None:
     if not short:
         return
     named = [f"{trial.rule} seed {trial.seed} (step {trial.step:.0f})" for trial in short]
-    more = f" and {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else ""
     common = min(trial.step for trial in complete)
     raise ConfigError(
         f"{counted(len(short), 'run')} of {len(complete)} ended before step {longest:.0f}, the "
-        f"end of the longest: {', '.join(named[:_MAX_NAMED])}{more}",
+        f"end of the longest: {listed(named, _MAX_NAMED)}",
         columns.step,
         f"compare all at their last common step with --at-step {common:.0f}; or take each run as "
         "it ended with --allow-unequal; if they failed, say so with --failed COLUMN=VALUE",

@@ -62,19 +62,21 @@ def _of_mapping(content: dict[str, Any]) -> pd.DataFrame:
         return _rows([_lm_eval(content)])
     values = list(content.values())
     if values and all(_are_records(value) for value in values):
-        return _rows(
-            {"name": name, **record} for name, records in content.items() for record in records
-        )
+        rows = []
+        for name, records in content.items():
+            rows += [{"name": name, **record} for record in records]
+        return _rows(rows)
     if values and all(isinstance(value, list) for value in values):
         lengths = {len(value) for value in values}
         if len(lengths) == 1:
             return pd.DataFrame(content)
     if values and all(isinstance(value, dict) for value in values):
-        if all(key.isdigit() for value in values for key in value):
-            return _by_number(content)
+        every_key = set().union(*values)
         shared = set.intersection(*map(set, values))
-        if len(values) > 1 and 2 * len(shared) >= len(set().union(*values)):
-            return _rows({"name": name, **value} for name, value in content.items())
+        if all(key.isdigit() for key in every_key):
+            return _by_number(content)
+        if len(values) > 1 and 2 * len(shared) >= len(every_key):
+            return _rows([{"name": name, **value} for name, value in content.items()])
     return _rows([content])
 
 

@@ -19,6 +19,7 @@ os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
 
 import pandas as pd
 from mlflow import MlflowClient
+from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 
 from dashboards.results import Results
@@ -131,16 +132,7 @@ def read_experiment(uri: str, name: str | None, score: str, seed: str) -> pd.Dat
         by_number = {run.info.run_id: run for run in runs}
         parents = {run.data.tags.get(_PARENT) for run in runs}
         for run in runs:
-            settings = {f"params.{key}": value for key, value in run.data.params.items()}
-            # a nested run has its parent's settings
-            if (parent := by_number.get(run.data.tags.get(_PARENT))) is not None:
-                inherited = {f"params.{key}": text for key, text in parent.data.params.items()}
-                settings = {**inherited, **settings}
-            settings |= {
-                f"tags.{key}": value
-                for key, value in run.data.tags.items()
-                if not key.startswith(_BOOKKEEPING)
-            }
+            settings = _settings(run, by_number.get(run.data.tags.get(_PARENT)))
             metrics |= set(run.data.metrics)
             settings_of_all |= set(settings)
             if seed and seed not in settings and f"params.{seed}" not in settings:
@@ -160,8 +152,9 @@ def read_experiment(uri: str, name: str | None, score: str, seed: str) -> pd.Dat
             for step, value in (values or {0: None}).items():
                 rows.append({**settings, "step": step, score: value})
     if not runs:
+        place = "the store" if name is None else f"the experiment {name}"
         raise MissingError(
-            "the store has no runs" if name is None else f"the experiment {name} has no runs",
+            f"{place} has no runs",
             uri,
             "name another folder, or an experiment as in mlflow:NAME with --store",
             code="no-runs",
@@ -178,6 +171,18 @@ def read_experiment(uri: str, name: str | None, score: str, seed: str) -> pd.Dat
             code="unknown-column",
         )
     return pd.DataFrame(rows)
+
+
+def _settings(run: Run, parent: Run | None) -> dict[str, Any]:
+    """Return the parameters and tags of a run; a nested run has its parent's parameters, too."""
+    settings: dict[str, Any] = {}
+    for each in (parent, run):
+        if each is not None:
+            settings |= {f"params.{key}": value for key, value in each.data.params.items()}
+    for key, value in run.data.tags.items():
+        if not key.startswith(_BOOKKEEPING):
+            settings[f"tags.{key}"] = value
+    return settings
 
 
 def _experiments(client: MlflowClient, uri: str, name: str | None) -> dict[str, str]:

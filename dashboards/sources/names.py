@@ -97,10 +97,9 @@ def with_columns(columns: RunColumns, table: pd.DataFrame) -> tuple[RunColumns, 
         column = find_column(name, table[by], anywhere=True)
         column = column or find_column(name, table, anywhere=True)
         baseline[column or name] = value
-    failed = [
-        Condition(found(condition.column), condition.operator, condition.value)
-        for condition in columns.failed
-    ]
+    failed = []
+    for condition in columns.failed:
+        failed.append(Condition(found(condition.column), condition.operator, condition.value))
     resolved = replace(
         columns,
         by=by,

@@ -15,7 +15,7 @@ from dashboards.sources.content import MAX_BYTES, is_utf16
 from dashboards.sources.formats import format_of
 from dashboards.sources.json_tables import read_json_table
 from dashboards.sources.settings import FILES, settings_beside
-from trainer.errors import ConfigError, MissingError, StorageError, first_line, shortened
+from trainer.errors import ConfigError, MissingError, StorageError, first_line, listed, shortened
 from trainer.shell.table import counted
 
 NOTES = "notes"  # key of a table's attrs: notes on how it was read
@@ -48,8 +48,7 @@ def read_files(pattern: str) -> pd.DataFrame:
     """
     pattern = os.path.normpath(pattern)
     parts = _SPECIAL.split(pattern)
-    literal = [part if _SPECIAL.fullmatch(part) else glob.escape(part) for part in parts]
-    wanted = "".join("*" if part.startswith("{") else part for part in literal)
+    wanted = "".join(map(_glob_of, parts))
     paths = [Path(path) for path in sorted(glob.glob(wanted, recursive=True))]
     if not paths:
         raise MissingError(
@@ -69,11 +68,10 @@ def read_files(pattern: str) -> pd.DataFrame:
         ) from None
     tables = [_read(path, named) for path in _without_doubles(paths)]
     table = pd.concat(tables, ignore_index=True)
-    notes = [
-        f"{path.name} is UTF-16 and was read as such."
-        for path in paths
-        if path.is_file() and is_utf16(path)
-    ]
+    notes = []
+    for path in paths:
+        if path.is_file() and is_utf16(path):
+            notes.append(f"{path.name} is UTF-16 and was read as such.")
     if EVENTS in table:
         notes += _check_scalars(table, pattern)
         table = table.drop(columns=EVENTS)
@@ -84,6 +82,13 @@ def read_files(pattern: str) -> pd.DataFrame:
         notes += part.attrs.get(NOTES, ())
     table.attrs[NOTES] = notes
     return table
+
+
+def _glob_of(part: str) -> str:
+    """Return a part of a pattern as `glob` reads it."""
+    if part.startswith("{"):
+        return "*"
+    return part if _SPECIAL.fullmatch(part) else glob.escape(part)
 
 
 def _check_scalars(table: pd.DataFrame, pattern: str) -> list[str]:
@@ -102,7 +107,8 @@ def _check_scalars(table: pd.DataFrame, pattern: str) -> list[str]:
             "leave them out, or log scalars with add_scalar",
             code="no-scalars",
         )
-    return [f"Without a scalar, so they count as failed: {_listed(without)}."]
+    named = listed(list(without), _MAX_NAMED)
+    return [f"Without a scalar, so they count as failed: {named}."]
 
 
 def _check_rows(table: pd.DataFrame, pattern: str) -> list[str]:
@@ -119,12 +125,7 @@ def _check_rows(table: pd.DataFrame, pattern: str) -> list[str]:
             "name the files that have results",
             code="unreadable-file",
         )
-    return [f"Only a header, so they count as failed: {_listed(without)}."]
-
-
-def _listed(names: "pd.Series[str]") -> str:
-    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    return ", ".join(names.iloc[:_MAX_NAMED]) + more
+    return [f"Only a header, so they count as failed: {listed(list(without), _MAX_NAMED)}."]
 
 
 def _expression(part: str) -> str:
@@ -195,9 +196,10 @@ def _read_folder(folder: Path) -> pd.DataFrame:
     if len(places) == 1:
         return _read_events(places[0])
     if places:
-        tables = [
-            _read_events(place).assign(run=place.relative_to(folder).as_posix()) for place in places
-        ]
+        tables = []
+        for place in places:
+            run = place.relative_to(folder).as_posix()
+            tables.append(_read_events(place).assign(run=run))
         return pd.concat(tables, ignore_index=True)
     files = _result_files(folder)
     if not files:
@@ -209,14 +211,19 @@ def _read_folder(folder: Path) -> pd.DataFrame:
         )
     runs = []
     for path in files:
-        place = path.relative_to(folder)
-        run = place.parent.as_posix() if len(place.parts) > 1 else path.name.partition(".")[0]
+        inside = path.relative_to(folder)
         table = _read_file(path)
-        runs.append(table if "run" in table else table.assign(run=run))
+        if "run" not in table:
+            run = path.name.partition(".")[0]
+            if len(inside.parts) > 1:
+                run = inside.parent.as_posix()
+            table = table.assign(run=run)
+        runs.append(table)
     table = pd.concat(runs, ignore_index=True)
-    between = "/".join(["*"] * (len(files[0].relative_to(folder).parts) - 1))
-    name = files[0].name if between else f"*{files[0].suffix}"
-    pattern = "/".join(part for part in (str(folder), between, name) if part not in ("", "."))
+    depth = len(files[0].relative_to(folder).parts)  # of all files
+    pattern = folder.joinpath(*["*"] * (depth - 1), files[0].name)
+    if depth == 1:
+        pattern = folder / f"*{files[0].suffix}"
     table.attrs[NOTES] = [f"Read: {pattern}, {counted(len(files), 'file')}."]
     return table
 
@@ -236,16 +243,19 @@ def _result_files(folder: Path) -> list[Path]:
     directly in the folder, at the depth with most of them.
     """
     for result in _RESULTS:
-        files = [path for path in sorted(folder.rglob(result)) if _may_be_results(path, folder)]
-        if not files:
+        by_depth: dict[int, list[Path]] = {}
+        for path in sorted(folder.rglob(result)):
+            if _may_be_results(path, folder):
+                by_depth.setdefault(len(path.relative_to(folder).parts), []).append(path)
+        if not by_depth:
             continue
-        depths = Counter(len(path.relative_to(folder).parts) for path in files)
-        depth = depths.most_common(1)[0][0]
-        files = [path for path in files if len(path.relative_to(folder).parts) == depth]
+        depth = max(by_depth, key=lambda depth: len(by_depth[depth]))  # the first of equal ones
+        files = by_depth[depth]
         if depth == 1:
             return files
         names = Counter(path.name for path in files)
-        return [path for path in files if path.name == names.most_common(1)[0][0]]
+        [(most_common, _)] = names.most_common(1)
+        return [path for path in files if path.name == most_common]
     return []
 
 

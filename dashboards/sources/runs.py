@@ -25,7 +25,7 @@ from dashboards.sources.wandb_tables import RUN_COLUMNS, is_run_table
 from dashboards.trial import Curve, Objective, TrialRecord
 from trainer.config.variants import short_names, shown
 from trainer.config.yaml_document import nearest
-from trainer.errors import ConfigError, shortened
+from trainer.errors import ConfigError, listed, shortened
 from trainer.shell.table import counted
 
 # prefixes of columns of settings
@@ -94,23 +94,27 @@ def read_runs(table: pd.DataFrame, columns: RunColumns, *, adaptive: bool = True
             "The score is the best of each run's evaluations, which is biased: it favors noisy "
             "runs and runs with many evaluations."
         )
-    window = columns.window if columns.step in runs and columns.take == "last" else 1
+    window = 1
+    if columns.step in runs and columns.take == "last":
+        window = columns.window
+    kinds = {}
+    for key, column in zip(columns.keys, columns.point, strict=True):
+        kinds[key] = _kind(runs[column])
     results = Results(
         name="",
         objective=Objective(columns.metric, columns.mode, window),
         trials=tuple(trials),
         searched=tuple(columns.keys),
-        kinds={
-            key: _kind(runs[column])
-            for key, column in zip(columns.keys, columns.point, strict=True)
-        },
+        kinds=kinds,
         source=columns.source,
         adaptive=adaptive,
         baseline=baseline,
         arms=arms if columns.tuned else (),
         warnings=tuple(notes),
     )
-    return results if columns.problems is None else _with_problems(results, columns.problems)
+    if columns.problems is not None:
+        return _with_problems(results, columns.problems)
+    return results
 
 
 def _trials(
@@ -312,7 +316,9 @@ def _numbers(values: "pd.Series[Any]") -> "pd.Series[Any]":
 def _kind(values: "pd.Series[Any]") -> str:
     if not pd.api.types.is_numeric_dtype(values) or values.dtype == bool:
         return "choice"
-    return "loguniform" if values.min() > 0 and values.max() >= 30 * values.min() else "uniform"
+    if values.min() > 0 and values.max() >= 30 * values.min():
+        return "loguniform"
+    return "uniform"
 
 
 def _check_unlisted_settings(
@@ -351,9 +357,8 @@ def _check_unlisted_settings(
         elif fixed or mixed:
             apart.append(column)
     if apart:
-        more = f" and {len(apart) - _MAX_NAMED} more" if len(apart) > _MAX_NAMED else ""
         raise ConfigError(
-            f"runs differ in {', '.join(apart[:_MAX_NAMED])}{more}, which --by leaves out",
+            f"runs differ in {listed(apart, _MAX_NAMED)}, which --by leaves out",
             "--by",
             "add settings that define a configuration to --by or --tuned, then --ignore the "
             f"rest: {_quoted_list(apart)}",
@@ -361,8 +366,7 @@ def _check_unlisted_settings(
         )
     if not of_names:
         return []
-    more = f" and {len(of_names) - _MAX_NAMED} more" if len(of_names) > _MAX_NAMED else ""
-    return [f"Configurations differ in {', '.join(of_names[:_MAX_NAMED])}{more}."]
+    return [f"Configurations differ in {listed(of_names, _MAX_NAMED)}."]
 
 
 def _repeats_point(runs: pd.DataFrame, column: str, columns: RunColumns) -> bool:
@@ -380,8 +384,13 @@ def _repeats_point(runs: pd.DataFrame, column: str, columns: RunColumns) -> bool
 
 def _quoted_list(names: Sequence[str]) -> str:
     """Return names as one argument of a command line."""
-    text = ",".join(f'"{name}"' if "," in name else name for name in names)
-    return f"'{text}'" if any(mark in text for mark in ' "()[]&;|<>*?$') else text
+    written = []
+    for name in names:
+        written.append(f'"{name}"' if "," in name else name)
+    text = ",".join(written)
+    if any(mark in text for mark in ' "()[]&;|<>*?$'):
+        return f"'{text}'"
+    return text
 
 
 def _with_scores(
@@ -436,14 +445,13 @@ def _same_twice(rows: pd.DataFrame, columns: RunColumns, trial: TrialRecord) -> 
         repeated = rows[columns.step][rows[columns.step].duplicated()].iloc[0]
         rows = rows[rows[columns.step] == repeated]
         setting += f" at {columns.step} {repeated:.0f}"
-    differ = [
-        str(column)
-        for column in rows
-        if rows[column].nunique() > 1 and column not in (columns.score, columns.step)
-    ]
-    named = f"; its rows differ in {', '.join(differ[:_MAX_NAMED])}" if differ else ""
+    what = f"{setting} has seed {trial.seed} several times"
+    others = [column for column in rows if column not in (columns.score, columns.step)]
+    differ = [str(column) for column in others if rows[column].nunique() > 1]
+    if differ:
+        what += f"; its rows differ in {', '.join(differ[:_MAX_NAMED])}"
     return ConfigError(
-        f"{setting} has seed {trial.seed} several times{named}",
+        what,
         columns.source,
         "drop the repeated run, or name the column that distinguishes the rows with --by, --step "
         "or --where; if these are separate runs, add --unpaired",
@@ -459,10 +467,9 @@ def _check_stopped(trials: Sequence[TrialRecord], baseline: str | None, state: s
     left = {trial.configuration for trial in trials} - stopped
     if not stopped or (len(left) > 1 and baseline not in stopped):
         return
+    pruned = "the baseline" if baseline in stopped else "every other configuration"
     raise ConfigError(
-        "runs of the baseline were pruned"
-        if baseline in stopped
-        else "runs of every other configuration were pruned",
+        f"runs of {pruned} were pruned",
         f"column {state}",
         "run them without a pruner: the scores of the runs that it let continue are biased "
         f"upward; to judge only these, add --where {state}=COMPLETE",
@@ -537,15 +544,16 @@ def _baseline(
             f"choose among: {shortened(named, _MAX_LISTED_CHARS)}",
             code="no-baseline",
         )
-    others = [name for name in dict.fromkeys(arm.values()) if name != arms[0]]
-    return (arms[0], *others), None if columns.tuned else numbers[matching[0]]
+    baseline_first = dict.fromkeys([*arms, *arm.values()])
+    number = None if columns.tuned else numbers[matching[0]]
+    return tuple(baseline_first), number
 
 
 def _text(parameters: Mapping[str, Any]) -> str:
     names = short_names(list(parameters))
-    texts = [
-        f"{names[name]}={shortened(shown(value), _MAX_CHARS)}" for name, value in parameters.items()
-    ]
+    texts = []
+    for name, value in parameters.items():
+        texts.append(f"{names[name]}={shortened(shown(value), _MAX_CHARS)}")
     return " ".join(texts)
 
 

@@ -45,35 +45,41 @@ def read_project(path: Path) -> pd.DataFrame:
                 configured = _rows(connection, "configs", "config", "")
         except sqlite3.Error as error:
             raise ValueError(str(error)) from None
-    settings = {
-        identity: {
-            f"config.{key}": value
-            for key, value in _content(config).items()
-            if not key.startswith("_")  # Trackio's own: user, time, group
-        }
-        for identity, _, config in configured
-    }
-    labels = _labels({identity: name for identity, name, *_ in (*configured, *logged)})
-    rows = [
-        {"run": labels[identity], "step": step, **_content(metrics), **settings.get(identity, {})}
-        for identity, _, metrics, step in logged
-    ]
-    started = {identity for identity, *_ in logged}
-    rows += [
-        {"run": labels[identity], **settings[identity]}
-        for identity, *_ in configured
-        if identity not in started
-    ]
+    names: dict[str, str] = {}
+    settings: dict[str, dict[str, Any]] = {}
+    for identity, name, config in configured:
+        names[identity] = name
+        settings[identity] = _settings(config)
+    for identity, name, _, _ in logged:
+        names[identity] = name
+    labels = _labels(names)
+    rows = []
+    without_metrics = dict.fromkeys(settings)
+    for identity, _, metrics, step in logged:
+        without_metrics.pop(identity, None)
+        of_run = settings.get(identity, {})
+        rows.append({"run": labels[identity], "step": step, **_content(metrics), **of_run})
+    for identity in without_metrics:
+        rows.append({"run": labels[identity], **settings[identity]})
     return pd.DataFrame(rows)
+
+
+def _settings(config: str | bytes) -> dict[str, Any]:
+    """Return the columns of a run's configuration, without Trackio's own: user, time, group."""
+    settings = {}
+    for key, value in _content(config).items():
+        if not key.startswith("_"):
+            settings[f"config.{key}"] = value
+    return settings
 
 
 def _labels(names: dict[str, str]) -> dict[str, str]:
     """Return a name for each run: its own, with its identity if others are called the same."""
-    shared = Counter(names.values())
-    return {
-        identity: name if shared[name] == 1 else f"{name} ({identity})"
-        for identity, name in names.items()
-    }
+    count = Counter(names.values())
+    labels = {}
+    for identity, name in names.items():
+        labels[identity] = name if count[name] == 1 else f"{name} ({identity})"
+    return labels
 
 
 def _rows(connection: sqlite3.Connection, table: str, columns: str, order: str) -> list[Any]:
@@ -88,7 +94,8 @@ def _rows(connection: sqlite3.Connection, table: str, columns: str, order: str) 
 
 
 def _content(text: str | bytes) -> dict[str, Any]:
-    return {
-        key: _NUMBERS.get(value, value) if isinstance(value, str) else value
-        for key, value in json.loads(text).items()
-    }
+    content: dict[str, Any] = json.loads(text)
+    for key, value in content.items():
+        if isinstance(value, str) and value in _NUMBERS:
+            content[key] = _NUMBERS[value]
+    return content

@@ -1,11 +1,12 @@
 """Whether the scores of all configurations are in one unit."""
 
+import itertools
 from collections.abc import Sequence
 
 from dashboards.sources.run_columns import RunColumns
 from dashboards.trial import TrialRecord
 from trainer.config.variants import shown
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, listed
 
 # between the typical scores of two configurations: 100 if one is in percent
 _SMALLEST_RATIO = 25
@@ -47,7 +48,6 @@ def check_units(trials: Sequence[TrialRecord], columns: RunColumns) -> None:
 
 
 def _range(scores: dict[str, list[float]], rules: dict[str, str]) -> str:
-    values = [value for row in scores.values() for value in row]
+    values = list(itertools.chain.from_iterable(scores.values()))
     names = sorted({rules[name] for name in scores})
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return f"{names[0]}{more} has {shown(min(values))} to {shown(max(values))}"
+    return f"{listed(names, 1)} has {shown(min(values))} to {shown(max(values))}"

@@ -12,10 +12,10 @@ from typing import Literal
 
 import numpy as np
 
-from dashboards.statistics.arms import Layout
+from dashboards.statistics.arms import ArmScores, Layout
 from dashboards.statistics.comparison import Comparison, GainEstimate
 from dashboards.statistics.dunnett import SIGNIFICANCE_LEVEL
-from dashboards.statistics.seed_noise import Scores, finite_scores
+from dashboards.statistics.seed_noise import Scores
 from dashboards.statistics.verdict import MIN_SEEDS
 
 ArmOutcome = Literal["baseline", "better", "worse", "not worse", "undecided", "not compared"]
@@ -27,10 +27,10 @@ class ArmRow:
 
     name: str
     runs: int  # that have a score or failed
-    missing: int  # seeds that arms with the same seeds have, and this one lacks
     failed: int
-    mean: float  # of the runs with a score
-    sd: float  # standard deviation of these scores; NaN for fewer than two
+    missing: int = 0  # seeds that arms with the same seeds have, and this one lacks
+    mean: float = math.nan  # of the runs with a score
+    sd: float = math.nan  # standard deviation of these scores; NaN for fewer than two
     difference: float = math.nan  # to the baseline, failed runs counted as in the verdict
     interval: tuple[float, float] | None = None  # 90%, simultaneous over all arms
     p_value: float | None = None  # two-sided, corrected for the number of arms
@@ -69,36 +69,40 @@ def arm_rows(
         not_worse_by: the margin of a non-inferiority test, in units of the score.
     """
     estimates = {estimate.name: estimate for estimate in comparison.estimates}
-    blocks: set[object] = set()
-    for name, row in scores.items():
+    on_blocks = []  # arms whose seeds are blocks
+    for name in scores:
         if layouts.get(name, "paired") not in ("unpaired", "against a number"):
-            blocks |= set(row)
-    finite = finite_scores(scores)
-    rows = []
+            on_blocks.append(name)
+    blocks: set[object] = set()
+    for name in on_blocks:
+        blocks.update(scores[name])
+    first: list[ArmRow] = []  # the baseline
+    compared: list[ArmRow] = []
+    others: list[ArmRow] = []
     for name, row in scores.items():
-        values = list(finite[name].values())
-        layout = layouts.get(name, "paired")
-        in_blocks = layout not in ("unpaired", "against a number")
-        arm = ArmRow(
-            name=name,
-            runs=len(row),
-            missing=len(blocks - set(row)) if in_blocks else 0,
-            failed=len(row) - len(values),
-            mean=float(np.mean(values)) if values else math.nan,
-            sd=float(np.std(values, ddof=1)) if len(values) > 1 else math.nan,
-        )
+        arm = _measured(name, row)
+        if name in on_blocks:
+            arm = replace(arm, missing=len(blocks - set(row)))
         if name == baseline:
-            rows.append(replace(arm, outcome="baseline"))
+            first.append(replace(arm, outcome="baseline"))
         elif name in estimates:
-            rows.append(_compared(arm, estimates[name], layout, sign, not_worse_by))
+            layout = layouts.get(name, "paired")
+            compared.append(_compared(arm, estimates[name], layout, sign, not_worse_by))
         else:
-            rows.append(arm)
+            others.append(arm)
+    compared.sort(key=lambda arm: sign * arm.difference, reverse=True)
+    return [*first, *compared, *others]
 
-    def order(arm: ArmRow) -> tuple[bool, bool, float]:
-        gain = sign * arm.difference
-        return arm.outcome != "baseline", math.isnan(gain), -gain if gain == gain else 0.0
 
-    return sorted(rows, key=order)
+def _measured(name: str, row: ArmScores) -> ArmRow:
+    """Return an arm with its own runs only, before it is compared."""
+    values = [score for score in row.values() if math.isfinite(score)]
+    arm = ArmRow(name=name, runs=len(row), failed=len(row) - len(values))
+    if values:
+        arm = replace(arm, mean=float(np.mean(values)))
+    if len(values) > 1:
+        arm = replace(arm, sd=float(np.std(values, ddof=1)))
+    return arm
 
 
 def _compared(

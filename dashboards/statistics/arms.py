@@ -65,7 +65,8 @@ class _Samples:
     def rest(self) -> tuple[list[float], list[float]]:
         """Scores on seeds that the other lacks: the baseline's, the arm's."""
         base = [score for seed, score in self.base.items() if seed not in self.arm]
-        return base, [score for seed, score in self.arm.items() if seed not in self.base]
+        arm = [score for seed, score in self.arm.items() if seed not in self.base]
+        return base, arm
 
 
 def layout_of(base: ArmScores, arm: ArmScores, pairing: Pairing = "auto") -> Layout:
@@ -189,10 +190,10 @@ def _variances(counted: Scores) -> dict[str, float]:
         return variances
     typical = float(np.median(known))
     largest = max(known)
-    return {
-        name: max(variance, typical) if variance else largest
-        for name, variance in variances.items()
-    }
+    for name, variance in variances.items():
+        # NaN is true, and `max` keeps it
+        variances[name] = max(variance, typical) if variance else largest
+    return variances
 
 
 def _within(counted: Scores) -> Noise:

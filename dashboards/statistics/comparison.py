@@ -33,7 +33,7 @@ docs/explanation/statistics.md has the tables.
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -45,6 +45,7 @@ from dashboards.statistics.seed_noise import (
     Noise,
     PairedDifference,
     Scores,
+    all_scores,
     baseline_noise,
     finite_scores,
     paired_differences,
@@ -73,6 +74,11 @@ class GainEstimate:
     p_worse: float | None = None
     # the interval uses evaluation noise, because no variance between seeds is detected beyond it
     by_problem: bool = False
+
+    @property
+    def largest_gain(self) -> float:
+        """The largest gain that the interval does not exclude; infinite without an interval."""
+        return math.inf if self.interval is None else self.interval[1]
 
     @property
     def better(self) -> bool:
@@ -145,18 +151,17 @@ def compare(
     require_baseline(finite_scores(scores), baseline)
     counted = impute_failures(scores, baseline)
     paired = paired_differences(counted, baseline)
-    candidates = {name: pair for name, pair in paired.items() if len(pair.by_seed) > 1} or paired
+    several = [name for name, pair in paired.items() if len(pair.by_seed) > 1]
+    candidates = {name: paired[name] for name in several or paired}
     stages = [_Stage(_matched(counted, baseline, candidates), baseline)]
     if earlier is not None:
-        finite = {
-            name: row for name, row in earlier.items() if all(map(math.isfinite, row.values()))
-        }
-        if baseline in finite:
-            stages.append(_Stage(_matched(finite, baseline, candidates), baseline))
+        without_failure = _without_failure(earlier)
+        if baseline in without_failure:
+            stages.append(_Stage(_matched(without_failure, baseline, candidates), baseline))
     noise = functools.reduce(Noise.pooled, [seed_noise(stage.scores) for stage in stages])
     blocks = seeds_are_blocks([stage.scores for stage in stages])
-    values = np.array([score for row in stages[0].scores.values() for score in row.values()])
     # Equal scores on all seeds mean coarse scores, not zero noise; any residual is rounding error.
+    values = np.array(all_scores(stages[0].scores))
     rounding = max(1e-9 * float(np.ptp(values)), 1e-13 * float(np.abs(values).max()))
     measurable = noise.dof > 0 and noise.sd > rounding
     same_seeds = len({frozenset(pair.by_seed) for pair in candidates.values()}) == 1
@@ -198,18 +203,25 @@ def impute_failures(scores: Scores, baseline: str, sign: float = 1) -> Scores:
     A baseline that failed on every seed stays without a score. ``sign`` is -1 if smaller is better.
     """
     finite = finite_scores(scores)
-    oriented = [sign * score for row in finite.values() for score in row.values()]
+    oriented = [sign * score for score in all_scores(finite)]
     worst = sign * min(oriented, default=math.nan)
     best = sign * max(oriented, default=math.nan)
     imputed = {}
     for name, row in scores.items():
-        instead = worst
-        if name == baseline:
-            if not finite[name]:
-                continue
-            instead = best
-        imputed[name] = {seed: finite[name].get(seed, instead) for seed in row}
+        if name != baseline:
+            imputed[name] = {seed: finite[name].get(seed, worst) for seed in row}
+        elif finite[name]:
+            imputed[name] = {seed: finite[name].get(seed, best) for seed in row}
     return imputed
+
+
+def _without_failure(scores: Scores) -> dict[str, Mapping[Hashable, float]]:
+    """Return the rows without a failed seed."""
+    complete = {}
+    for name, row in scores.items():
+        if all(map(math.isfinite, row.values())):
+            complete[name] = row
+    return complete
 
 
 def _matched(scores: Scores, baseline: str, candidates: Mapping[str, PairedDifference]) -> Scores:

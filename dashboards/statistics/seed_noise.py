@@ -7,7 +7,9 @@ finite is a trial that failed. Exclude configurations with trials that a schedul
 seeds that survive are a biased sample.
 """
 
+import itertools
 import math
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -55,13 +57,10 @@ def paired_differences(scores: Scores, baseline: str) -> dict[str, PairedDiffere
     """
     finite = finite_scores(scores)
     require_baseline(finite, baseline)
+    base = finite[baseline]
     differences = {}
     for name, by_seed in finite.items():
-        shared = {
-            seed: by_seed[seed] - finite[baseline][seed]
-            for seed in by_seed
-            if seed in finite[baseline]
-        }
+        shared = {seed: by_seed[seed] - base[seed] for seed in by_seed if seed in base}
         if name == baseline or not shared:
             continue
         values = np.array(list(shared.values()))
@@ -126,8 +125,8 @@ def baseline_noise(scores: Scores, baseline: str) -> tuple[Noise, Noise]:
         return Noise(math.nan, 0), Noise(math.nan, 0)
     noise = float(left @ left) / dof
     sds = np.array([finite[baseline][seed] - effects[seed] for seed in seeds])
-    scores_of_seed = np.array([sum(seed in row for row in others.values()) for seed in seeds])
-    in_effects = noise * float(np.mean(1 / scores_of_seed))
+    counts = Counter(itertools.chain.from_iterable(others.values()))  # scores of each seed
+    in_effects = noise * float(np.mean(1 / np.array([counts[seed] for seed in seeds])))
     own_variance = max(0.0, float(sds.var(ddof=1)) - in_effects)
     return Noise(math.sqrt(own_variance), len(seeds) - 1), Noise(math.sqrt(noise), dof)
 
@@ -136,30 +135,40 @@ def _additive(scores: Scores) -> tuple[Vector, dict[Hashable, float], int]:
     """Return residuals, effects of the seeds (up to a constant) and degrees of freedom of the
     additive model.
     """
-    finite = {name: by_seed for name, by_seed in finite_scores(scores).items() if by_seed}
-    seeds = list(dict.fromkeys(seed for by_seed in finite.values() for seed in by_seed))
-    cells = [
-        (i, seeds.index(s), y)
-        for i, by_seed in enumerate(finite.values())
-        for s, y in by_seed.items()
-    ]
-    if not cells:
+    rows = [by_seed for by_seed in finite_scores(scores).values() if by_seed]
+    seeds: dict[Hashable, int] = {}  # each seed's index
+    for by_seed in rows:
+        for seed in by_seed:
+            seeds.setdefault(seed, len(seeds))
+    if not rows:
         return np.zeros(0), {}, 0
-    design = np.zeros((len(cells), len(finite) + len(seeds)))
-    for row, (configuration, seed, _) in enumerate(cells):
-        design[row, [configuration, len(finite) + seed]] = 1
-    observed = np.array([y for _, _, y in cells])
+    # one row per score, with a 1 in the columns of its configuration and of its seed
+    observed = np.array([score for by_seed in rows for score in by_seed.values()])
+    design = np.zeros((len(observed), len(rows) + len(seeds)))
+    score = 0
+    for configuration, by_seed in enumerate(rows):
+        for seed in by_seed:
+            design[score, [configuration, len(rows) + seeds[seed]]] = 1
+            score += 1
     fitted, _, rank, _ = np.linalg.lstsq(design, observed, rcond=None)
-    effects = dict(zip(seeds, fitted[len(finite) :].tolist(), strict=True))
-    return observed - design @ fitted, effects, len(cells) - int(rank)
+    effects = dict(zip(seeds, fitted[len(rows) :].tolist(), strict=True))
+    return observed - design @ fitted, effects, len(observed) - int(rank)
 
 
 def finite_scores(scores: Scores) -> dict[str, dict[Hashable, float]]:
     """Return the finite scores: the scores of trials that did not fail."""
-    return {
-        name: {seed: float(y) for seed, y in row.items() if math.isfinite(y)}
-        for name, row in scores.items()
-    }
+    finite = {}
+    for name, row in scores.items():
+        finite[name] = {seed: float(y) for seed, y in row.items() if math.isfinite(y)}
+    return finite
+
+
+def all_scores(scores: Scores) -> list[float]:
+    """Return the scores of all configurations in one list."""
+    values: list[float] = []
+    for row in scores.values():
+        values += row.values()
+    return values
 
 
 def require_baseline(scores: Scores, baseline: str) -> None:

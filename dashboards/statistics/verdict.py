@@ -205,12 +205,16 @@ def _concluded(
         without_failed=_without_failed(scores, best.name, baseline, layouts),
     )
     if best.interval is None or best.p_value is None:
-        return Undecided(**vars(measured), why="one seed" if best.seeds < 2 else "no spread")
-    means = {estimate.name: estimate.gain for estimate in result.estimates}
+        why: Literal["one seed", "no spread"] = "one seed" if best.seeds < 2 else "no spread"
+        return Undecided(**vars(measured), why=why)
+    gains = {estimate.name: estimate.gain for estimate in result.estimates}
     seeds = {estimate.name: estimate.seeds for estimate in result.estimates}
-    shrunken = shrunken_difference(means, seeds, best.name, sd)
+    shrunken = shrunken_difference(gains, seeds, best.name, sd)
     # The test on fresh seeds also uses the search's seeds; these scores may be the search's own.
     dof = max(0, len((earlier or scores).get(baseline, ())) - 1)
+    detectable = minimum_detectable_effect(
+        noise_of_power, best.seeds, len(result.estimates) + 1, 0 if earlier is None else dof
+    )
     low, high = sorted(sign * bound for bound in best.interval)
     return Tested(
         **vars(measured),
@@ -222,13 +226,8 @@ def _concluded(
         dof=noise.dof,
         by_problem=best.by_problem,
         shrunken=sign * shrunken,
-        largest_gain=max(
-            math.inf if estimate.interval is None else estimate.interval[1]
-            for estimate in result.estimates
-        ),
-        detectable=minimum_detectable_effect(
-            noise_of_power, best.seeds, len(result.estimates) + 1, 0 if earlier is None else dof
-        ),
+        largest_gain=max(estimate.largest_gain for estimate in result.estimates),
+        detectable=detectable,
         confirmation_seeds=seeds_for(shrunken, noise_of_power, known_dof=dof),
     )
 
@@ -284,9 +283,10 @@ def collapse_bound(seeds: int) -> float:
 
 def oriented(scores: Scores, sign: float) -> Scores:
     """Multiply the scores by ``sign``, so that larger is better."""
-    return {
-        name: {seed: sign * score for seed, score in row.items()} for name, row in scores.items()
-    }
+    with_sign = {}
+    for name, row in scores.items():
+        with_sign[name] = {seed: sign * score for seed, score in row.items()}
+    return with_sign
 
 
 def _best(result: Comparison) -> GainEstimate:
@@ -296,17 +296,22 @@ def _best(result: Comparison) -> GainEstimate:
     shown = [estimate for estimate in result.estimates if estimate.better]
     estimates = shown or result.estimates
     top = max(estimate.gain for estimate in estimates)
-    pairs = [abs(gain) for pair in result.paired.values() for gain in pair.by_seed.values()]
-    spread = max(pairs, default=abs(top))
+    gains: list[float] = []
+    for pair in result.paired.values():
+        gains += pair.by_seed.values()
+    spread = max(map(abs, gains), default=abs(top))
     return next(estimate for estimate in estimates if estimate.gain >= top - 1e-9 * spread)
 
 
 def _unmatched(scores: Scores, baseline: str, sign: float, failed: Mapping[str, int]) -> Undecided:
     """Return the verdict if no configuration shares a seed with the baseline."""
     finite = finite_scores(scores)
-    means = {name: float(np.mean(list(row.values()))) for name, row in finite.items() if row}
-    others = {name: mean for name, mean in means.items() if name != baseline}
-    best = max(others, key=lambda name: sign * others[name], default=baseline)
+    means = {}
+    for name, row in finite.items():
+        if row:
+            means[name] = float(np.mean(list(row.values())))
+    others = [name for name in means if name != baseline]
+    best = max(others, key=lambda name: sign * means[name], default=baseline)
     difference = means[best] - means[baseline]
     return Undecided(
         best=best,
