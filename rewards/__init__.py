@@ -10,7 +10,7 @@ that could not be scored.
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import Any, cast
+from typing import Any
 
 from rewards import knights_knaves, last_number, math_answers, think_format
 from rewards.custom import as_batch, columns_of, is_batch_function, load_function
@@ -51,36 +51,34 @@ def combine_batch(functions: Weights) -> BatchRewardFunction:
     """
     if not functions:
         raise CodedValueError("name at least one reward function", code="no-reward")
-    names = [_short(name) for name in functions]
-    weights = list(functions.values())
     batch_functions = [_resolve_batch(name) for name in functions]
-    main = list(functions).index(correctness_reward(functions))
-
-    def weighted_sum(scores: Sequence[Score]) -> Score:
-        if len(scores) == 1:
-            breakdown = {part: weights[0] * value for part, value in scores[0].breakdown.items()}
-        else:
-            breakdown = {
-                name: weight * score.reward
-                for name, weight, score in zip(names, weights, scores, strict=True)
-            }
-        reward = sum(weight * score.reward for weight, score in zip(weights, scores, strict=True))
-        return Score(reward, scores[main].correct, breakdown, scores[main].parsed)
 
     def combined(
         texts: Sequence[str], answers: Sequence[Any], rows: Rows = ()
     ) -> list[Score | Exception]:
         by_function = [function(texts, answers, rows) for function in batch_functions]
-        results: list[Score | Exception] = []
-        for scores in zip(*by_function, strict=True):
-            error = next((score for score in scores if isinstance(score, Exception)), None)
-            if error is not None:
-                results.append(error)
-            else:
-                results.append(weighted_sum(cast(Sequence[Score], scores)))
-        return results
+        # zip(*...) turns one list per function into one tuple per text
+        return [_weighted_sum(functions, scores) for scores in zip(*by_function, strict=True)]
 
     return combined
+
+
+def _weighted_sum(functions: Weights, scores: Sequence[Score | Exception]) -> Score | Exception:
+    """Return the combined score of one text from each function's, or the first error."""
+    reward = 0.0
+    breakdown: dict[str, float] = {}
+    by_name: dict[str, Score] = {}
+    for (name, weight), score in zip(functions.items(), scores, strict=True):
+        if isinstance(score, Exception):
+            return score
+        reward += weight * score.reward
+        breakdown[_short(name)] = weight * score.reward
+        by_name[name] = score
+    judge = by_name[correctness_reward(functions)]
+    if len(by_name) == 1:  # the function's own parts
+        [weight] = functions.values()
+        breakdown = {part: weight * value for part, value in judge.breakdown.items()}
+    return Score(reward, judge.correct, breakdown, judge.parsed)
 
 
 def correctness_reward(functions: Weights) -> str:
@@ -97,8 +95,11 @@ def any_batch_function(functions: Weights) -> bool:
 
 def columns(functions: Weights) -> list[str]:
     """Return the dataset columns that the functions take as parameters."""
-    of_user = [name for name in functions if name not in REWARDS]
-    return [column for name in of_user for column in columns_of(load_function(name))]
+    found: list[str] = []
+    for name in functions:
+        if name not in REWARDS:
+            found += columns_of(load_function(name))
+    return found
 
 
 def prepare(functions: Weights) -> None:
@@ -113,17 +114,17 @@ def minimum(functions: Weights) -> float:
     """Return the weighted sum of the functions' ``MINIMUM``. A function without one, or with a
     negative weight, counts as 0.
     """
-    lowest = {
-        name: getattr(_module_of(name), "MINIMUM", 0.0)
-        for name, weight in functions.items()
-        if weight > 0
-    }
-    for name, value in lowest.items():
-        if not isinstance(value, int | float):
-            raise CodedValueError(
-                f"reward {name}: MINIMUM must be a number, got {value!r}", code="invalid-minimum"
-            )
-    return sum(functions[name] * value for name, value in lowest.items())
+    total = 0.0
+    for name, weight in functions.items():
+        if weight > 0:
+            value = getattr(_module_of(name), "MINIMUM", 0.0)
+            if not isinstance(value, int | float):
+                raise CodedValueError(
+                    f"reward {name}: MINIMUM must be a number, got {value!r}",
+                    code="invalid-minimum",
+                )
+            total += weight * value
+    return total
 
 
 def part_weight(functions: Weights, part: str) -> float:

@@ -1,6 +1,7 @@
 """User-facing errors: the fault, its place, and the next step."""
 
 import math
+from collections.abc import Sequence
 
 INTERRUPTED = 130  # exit code after an interruption that can be resumed
 
@@ -20,9 +21,21 @@ def one_line(text: object, most: int = 300) -> str:
 
 def printable(text: str) -> str:
     """Escape control characters, so that model output cannot send terminal escape sequences."""
-    return "".join(
-        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text
-    )
+    return "".join(map(_escaped, text))
+
+
+def _escaped(character: str) -> str:
+    if character.isprintable() or character in "\n\t":
+        return character
+    return character.encode("unicode_escape").decode()
+
+
+def listed(names: Sequence[str], most: int, separator: str = ", ") -> str:
+    """Join the first ``most`` names, and say how many more there are: ``a, b and 3 more``."""
+    text = separator.join(names[:most])
+    if len(names) > most:
+        text += f" and {len(names) - most} more"
+    return text
 
 
 def shortened(text: str, most: int) -> str:

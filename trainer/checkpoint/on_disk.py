@@ -172,20 +172,22 @@ def prune_checkpoints(root: Path, keep_last: int, keep_steps: Collection[int]) -
     Only checks that files exist. Hashes are computed on write and on load, not here: a 7B
     checkpoint is 107 GB.
     """
-    steps = steps_on_disk(root)
-    kept: list[int] = []
+    steps = steps_on_disk(root)  # newest first
     if len(steps) <= keep_last:
-        steps = []  # nothing to delete, so nothing is checked
+        return  # nothing to delete, so nothing is checked
+    kept: list[int] = []
     for step in steps:
-        if len(kept) == keep_last:
-            if step not in keep_steps:
-                shutil.rmtree(root / f"step-{step}")
-        elif not _has_all_files(root, step):
-            _set_aside(root, step)
-        else:
-            kept.append(step)
+        if len(kept) < keep_last:
+            if _has_all_files(root, step):
+                kept.append(step)
+            else:
+                _set_aside(root, step)
+        elif step not in keep_steps:
+            shutil.rmtree(root / f"step-{step}")
+    if not kept:
+        return
     for step in _steps(root, _SET_ASIDE):
-        if kept and step <= kept[0]:  # the run has passed it
+        if step <= kept[0]:  # the run has passed it
             shutil.rmtree(root / f"damaged-step-{step}")
 
 

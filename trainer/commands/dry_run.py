@@ -100,19 +100,20 @@ def _print_completion(
     rewards: RewardPool,
     given: Sequence[str],
 ) -> None:
-    texts = [problem.prefill + text for text in (completion.text, str(problem.answer), *given)]
-    count = len(texts)
-    sampled, alone, *of_given = rewards.score(
-        texts, [problem.answer] * count, [problem.columns] * count
+    texts = [completion.text, str(problem.answer), *given]
+    scores = rewards.score(
+        [problem.prefill + text for text in texts],
+        [problem.answer] * len(texts),
+        [problem.columns] * len(texts),
     )
     length = f"{len(completion.token_ids)} tokens"
     if completion.finish_reason == "length":
         length += ", truncated there"
     print(f"\ncompletion ({length}):\n{_indented(completion.text)}")
-    print(f"reward: {_verdict(sampled)}")
+    print(f"reward: {_verdict(scores[0])}")
     answer = shortened(printable(str(problem.answer)).replace("\n", " "), 40)
-    print(f"reward of the reference answer {answer} as completion: {_verdict(alone)}")
-    for text, scored in zip(given, of_given, strict=True):
+    print(f"reward of the reference answer {answer} as completion: {_verdict(scores[1])}")
+    for text, scored in zip(given, scores[2:], strict=True):
         print(f"\nyour completion:\n{_indented(text)}\nreward: {_verdict(scored)}")
     functions = [f"{weight:g} x {name}" for name, weight in config.reward.functions.items()]
     print(f"functions:  {', '.join(functions)}\n")

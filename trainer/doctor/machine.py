@@ -16,8 +16,8 @@ from typing import Literal
 
 import psutil
 
-from trainer.errors import MissingError
-from trainer.parallel.gpus import check_compiler, driver_version, visible_gpus
+from trainer.errors import MissingError, listed
+from trainer.parallel.gpus import check_compiler, driver_version, query_gpus, visible_gpus
 
 State = Literal["ok", "missing", "problem", "unknown"]
 
@@ -179,7 +179,7 @@ def _driver() -> Finding:
 
 def _gpus() -> list[Finding]:
     """Return one row per GPU of the driver, with its memory [GB] and the part in use."""
-    rows = _nvidia_smi("name,memory.total,memory.used")
+    rows = query_gpus("name,memory.total,memory.used")
     findings = []
     for index, row in enumerate(rows):
         name, total, used = [cell.strip() for cell in row.split(",")]
@@ -311,24 +311,12 @@ def _models() -> Finding:
     home = os.environ.get("HF_HOME") or str(Path.home() / ".cache" / "huggingface")
     hub = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub")
     models = sorted(path.name.removeprefix("models--") for path in hub.glob("models--*"))
-    names = ", ".join(name.replace("--", "/") for name in models[:5])
-    more = f" and {len(models) - 5} more" if len(models) > 5 else ""
-    offline = "; HF_HUB_OFFLINE=1: nothing is downloaded" if _offline() else ""
-    return Finding("models", "ok", f"in {hub}: {names or 'none'}{more}{offline}")
+    names = [name.replace("--", "/") for name in models]
+    found = f"in {hub}: {listed(names, 5) or 'none'}"
+    if _offline():
+        found += "; HF_HUB_OFFLINE=1: nothing is downloaded"
+    return Finding("models", "ok", found)
 
 
 def _offline() -> bool:
     return os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
-
-
-def _nvidia_smi(query: str) -> list[str]:
-    if shutil.which("nvidia-smi") is None:
-        return []
-    command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=QUERY_TIMEOUT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return []
-    return done.stdout.splitlines() if done.returncode == 0 else []

@@ -30,7 +30,7 @@ def driver_version() -> str | None:
 
 def gpu_bytes() -> int | None:
     """Return the memory of the smallest GPU [bytes], or None without a GPU."""
-    mebibytes = _nvidia_smi("--query-gpu=memory.total", "--format=csv,noheader,nounits")
+    mebibytes = query_gpus("memory.total")
     return min((int(text) << 20 for text in mebibytes if text.strip().isdigit()), default=None)
 
 
@@ -70,6 +70,13 @@ def check_compiler() -> None:
             _COMPILER,
             code="compiler-fails",
         ) from error
+
+
+def query_gpus(fields: str) -> list[str]:
+    """Return a line per GPU of the driver with these fields of ``nvidia-smi --query-gpu``, memory
+    in MiB; empty without a driver.
+    """
+    return _nvidia_smi(f"--query-gpu={fields}", "--format=csv,noheader,nounits")
 
 
 def _nvidia_smi(*arguments: str) -> list[str]:

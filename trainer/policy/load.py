@@ -21,7 +21,7 @@ from transformers.utils.logging import disable_progress_bar
 from trainer.config.model import ModelConfig
 from trainer.config.yaml_document import nearest
 from trainer.cpu.packed_rows import use_packed_attention
-from trainer.errors import ConfigError, MissingError, UserError, first_line
+from trainer.errors import ConfigError, MissingError, UserError, first_line, listed
 from trainer.hub import hub_is_reachable, unreachable
 from trainer.policy.adapters import SETTINGS_FILE, adapter_base, merge_adapter
 from trainer.policy.architectures import MAX_CONFIG_BYTES, local_folder
@@ -288,9 +288,8 @@ def _check_loaded(model: PreTrainedModel, keys: Mapping[str, Any], config: Model
     ]
     for code, fault, names in faults:
         if names:
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             raise MissingError(
-                f"the weights of {config.name_or_path} {fault} {', '.join(names[:3])}{more}",
+                f"the weights of {config.name_or_path} {fault} {listed(names, 3)}",
                 "model.name_or_path",
                 "give the config.json that belongs to the weights, or save the model again with "
                 "save_pretrained",

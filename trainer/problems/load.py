@@ -62,22 +62,22 @@ def load_evaluation_sets(
     """Load every evaluation set. Raises like `load_problems`, and ConfigError if two sets would
     write the same metric.
     """
-    sets = {
-        name: load_problems(dataset, config.data, tokenizer)
-        for name, dataset in config.evaluation.sets.items()
-    }
-    names = list(metric_names(sets))
-    duplicate = next((name for name in names if names.count(name) > 1), "")
-    if duplicate:
-        label = duplicate.removeprefix("eval/accuracy/")
-        raise ConfigError(
-            f"{label} is both an evaluation set and a difficulty label: both would write "
-            f"{duplicate}",
-            f"evaluation.sets.{label}",
-            "give the set another name",
-            key=f"evaluation.sets.{label}",
-            code="metric-name-taken",
-        )
+    sets = {}
+    for name, dataset in config.evaluation.sets.items():
+        sets[name] = load_problems(dataset, config.data, tokenizer)
+    seen: set[str] = set()
+    for metric in metric_names(sets):
+        if metric in seen:
+            label = metric.removeprefix("eval/accuracy/")
+            raise ConfigError(
+                f"{label} is both an evaluation set and a difficulty label: both would write "
+                f"{metric}",
+                f"evaluation.sets.{label}",
+                "give the set another name",
+                key=f"evaluation.sets.{label}",
+                code="metric-name-taken",
+            )
+        seen.add(metric)
     return sets
 
 
@@ -85,12 +85,13 @@ def metric_names(sets: Mapping[str, Sequence[Problem]]) -> Iterator[str]:
     """Yield the names of all metrics that an evaluation of the sets may log."""
     yield "eval/scoring_failures"
     for index, (name, problems) in enumerate(sets.items()):
-        suffix = f"/{name}" if index else ""
-        yield from (f"eval/{quantity}{suffix}" for quantity in _QUANTITIES)
+        is_first = index == 0  # its metrics do not name the set
+        for quantity in _QUANTITIES:
+            yield f"eval/{quantity}" if is_first else f"eval/{quantity}/{name}"
         labels = {problem.difficulty or "none" for problem in problems}
-        prefix = f"eval/accuracy/{name}." if index else "eval/accuracy/"
         if len(labels) > 1:
-            yield from (prefix + label for label in labels)
+            for label in labels:
+                yield f"eval/accuracy/{label}" if is_first else f"eval/accuracy/{name}.{label}"
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, problem: Problem) -> tuple[int, ...]:
