@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
+from sweep.gate.arm import ArmName
 from sweep.gate.exit_status import EXIT_CODES
 from trainer.errors import ConfigError, MissingError, UserError
 
@@ -219,7 +220,7 @@ def _add_writers(server: "MCPServer", sweep: Sweep) -> None:
     @_tool(server, reads_only=False)
     def gate_record(
         campaign: Folder,
-        arm: Literal["baseline", "proposal", "first"],
+        arm: ArmName,
         seed: int,
         score: Annotated[float | None, Field(description="null: the run failed")],
     ) -> dict[str, Any]:

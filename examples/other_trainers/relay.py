@@ -17,8 +17,10 @@ from pathlib import Path
 
 
 def json_lines(path):
-    """Yield step and metrics of each complete line."""
-    for line in path.read_text().splitlines(keepends=True) if path.is_file() else ():
+    """Yield step and metrics of each complete line; nothing before the file exists."""
+    if not path.is_file():
+        return
+    for line in path.read_text().splitlines(keepends=True):
         if line.endswith("\n"):
             row = json.loads(line)
             yield row["step"], row.get("data", row)
@@ -35,23 +37,29 @@ def event_files(folder):
                 yield point.step, {tag: point.value}
 
 
-source, metric = Path(sys.argv[1]), sys.argv[2]
-read = event_files if source.suffix != ".jsonl" else json_lines
-sent = set()
-child = subprocess.Popen(sys.argv[sys.argv.index("--") + 1 :])
+def numbers_of(metrics):
+    """Return the metrics that are numbers, without those that the sweep records itself."""
+    numbers = {}
+    for name, value in metrics.items():
+        if isinstance(value, int | float) and name not in ("step", "time"):
+            numbers[name] = value
+    return numbers
+
+
+source = Path(sys.argv[1])
+metric = sys.argv[2]
+command = sys.argv[sys.argv.index("--") + 1 :]
+read = json_lines if source.suffix == ".jsonl" else event_files
+sent = set()  # steps
+child = subprocess.Popen(command)
 signal.signal(signal.SIGTERM, lambda *_: child.terminate())
 with open(Path(os.environ["LOPTUNE_OUT"]) / "metrics.jsonl", "a", buffering=1) as record:
     ended = False
     while not ended:
-        ended = child.poll() is not None
+        ended = child.poll() is not None  # asked first, so that the last lines are read
         for step, metrics in read(source):
             if metric in metrics and step not in sent:
-                numbers = {
-                    key: value
-                    for key, value in metrics.items()
-                    if isinstance(value, int | float) and key not in ("step", "time")
-                }
-                record.write(json.dumps({"step": step, **numbers}) + "\n")
+                record.write(json.dumps({"step": step, **numbers_of(metrics)}) + "\n")
                 sent.add(step)
         if not ended:
             time.sleep(1)

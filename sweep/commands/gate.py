@@ -4,8 +4,9 @@ import argparse
 import math
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
+from sweep.gate.arm import ArmName
 from sweep.gate.exit_status import EXIT_CODES
 from trainer.config.yaml_document import parse_override
 from trainer.errors import ConfigError
@@ -46,7 +47,7 @@ def add_commands(commands: Commands) -> None:
     propose.add_argument("--note", default="", help="what was changed, for the record")
     propose.add_argument("--run", action="store_true", help="run what is needed at once")
     record = _add_part(parts, "record", _record, "record the score of a run of your own")
-    record.add_argument("arm", choices=("baseline", "proposal", "first"), help="whose run it was")
+    record.add_argument("arm", choices=get_args(ArmName), help="whose run it was")
     record.add_argument("seed", type=int, help="its seed")
     record.add_argument("score", help="its score, or `failed`")
     _add_part(parts, "run", _run, "run what is needed until the open proposal is decided")

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
+ArmName = Literal["baseline", "proposal", "first"]
 BASELINE: Final = "baseline"  # the names of arms that `sweep gate record` takes
 PROPOSAL: Final = "proposal"
 FIRST: Final = "first"  # in a re-check: the first baseline

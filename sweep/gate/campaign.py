@@ -22,7 +22,7 @@ from pydantic import Field
 
 from dashboards.statistics import gate
 from dashboards.statistics.online_levels import lord_level
-from sweep.gate.arm import BASELINE, FIRST, PROPOSAL, Arm
+from sweep.gate.arm import BASELINE, FIRST, PROPOSAL, Arm, ArmName
 from sweep.gate.recheck import DUE_AFTER, SEEDS_APART, Recheck
 from sweep.search.event_log import read_checked, with_checksum
 from trainer.config.yaml_document import dump_yaml, read_yaml, validate
@@ -78,7 +78,7 @@ class Proposal(Arm):
 class Need:
     """Runs that are needed before the next decision."""
 
-    arm: Literal["baseline", "proposal", "first"]
+    arm: ArmName
     seeds: tuple[int, ...]
 
 
