@@ -227,6 +227,12 @@ class PlannableProgram(Section, ABC):
         """Return the evaluations of the longest trial after its first step."""
         return None
 
+    def score_step(self, metric: str) -> float | None:
+        """Return by how much one more correct answer moves an evaluation's score; None if that is
+        unknown.
+        """
+        return None
+
     def checkpoints(self, on_gpu: bool) -> Checkpoints | None:
         """Return the checkpoints that a trial keeps; None if the program manages its own."""
         return None

@@ -59,6 +59,7 @@ from trainer.tracking.inputs import input_files
 if TYPE_CHECKING:  # torch takes seconds to import
     from trainer.loop import Trainer
 
+_ACCURACY = "eval/accuracy"  # of the first set; others: eval/accuracy/SET
 _DECIDE_OPTIMIZER_STEPS = (
     "rollout.prompts_per_step",
     "rollout.group_size",
@@ -477,6 +478,24 @@ class LoptuneProgram(Program):
         steps, _ = self.steps(possible)
         every = min(self._possible(possible, "evaluation.every_steps"))
         return None if steps is None else math.ceil(steps / int(every))
+
+    def score_step(self, metric: str) -> float | None:
+        """Return the step in which the accuracy on an evaluation set moves, if the number of
+        problems is known.
+        """
+        evaluation = self.base.evaluation
+        if metric != _ACCURACY and not metric.startswith(f"{_ACCURACY}/"):
+            return None
+        name = metric.removeprefix(_ACCURACY).removeprefix("/") or next(iter(evaluation.sets))
+        if name not in evaluation.sets:  # a difficulty
+            return None
+        dataset = evaluation.sets[name]
+        problems = dataset.limit
+        if dataset.source == "generated":
+            problems = min(dataset.size, dataset.limit or dataset.size)
+        if problems is None:
+            return None
+        return 1 / (problems * evaluation.of_set(name).completions_per_problem)
 
     def checkpoints(self, on_gpu: bool) -> Checkpoints:
         """Return the files that a trial keeps in its folder."""

@@ -26,6 +26,22 @@ def _is_better_if_smaller(metric: str) -> bool:
     return any(word in _SMALLER_IS_BETTER for word in _words(metric))
 
 
+def _coarse_scores(spec: SweepSpec) -> Iterator[Advice]:
+    """Yield a warning if one more correct answer would look like a worthwhile improvement."""
+    objective = spec.objective
+    step = spec.program.score_step(objective.metric)
+    if step is None:
+        return
+    step /= objective.window  # a score is the mean of so many evaluations
+    if step >= objective.worthwhile:
+        yield Advice(
+            f"scores move in steps of {step:.2g}, and an improvement of {objective.worthwhile:g} "
+            "counts as worthwhile: one more correct answer would look like one",
+            "objective.worthwhile",
+            "evaluate on more problems, or raise objective.worthwhile",
+        )
+
+
 def advise_space(spec: SweepSpec) -> Iterator[Advice]:
     """Yield advice on the search space."""
     window = spec.objective.window
@@ -50,6 +66,7 @@ def advise_space(spec: SweepSpec) -> Iterator[Advice]:
             "objective.mode",
             "write mode: min if a smaller value is better",
         )
+    yield from _coarse_scores(spec)
     yield from ineffective_key_warnings(spec.search, "search.")
     for index, baseline in enumerate(spec.baselines):
         for key, value in baseline.items():

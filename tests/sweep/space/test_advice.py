@@ -20,6 +20,23 @@ def test_a_window_longer_than_a_trial():
     assert " 30 " in advice.what and " 5" in advice.what
 
 
+@pytest.mark.parametrize(
+    ("problems", "completions", "advised"), [(8, 1, True), (8, 8, False), (64, 1, False)]
+)
+def test_scores_that_move_in_steps_as_large_as_what_counts(problems, completions, advised):
+    sets = f"trainer.evaluation.sets={{dev: {{split: dev, size: {problems}, people: [2]}}}}"
+    changes = [
+        sets,
+        f"trainer.evaluation.completions_per_problem={completions}",
+        "trainer.evaluation.temperature=1",
+        "objective.window=1",
+        "objective.worthwhile=0.02",
+    ]
+    space = load_space(find_space("quickstart"), changes)
+    assert space.program.score_step("eval/accuracy") == 1 / (problems * completions)
+    assert [advice.where for advice in advise_space(space)] == ["objective.worthwhile"] * advised
+
+
 def test_a_baseline_outside_of_what_is_searched():
     baseline = "{algorithm.advantage: grpo, algorithm.ar_alpha: 0.9, lopti: false}"
     (advice,) = advise_space(load_space(find_space("quickstart"), [f"baselines=[{baseline}]"]))
