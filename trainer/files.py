@@ -97,14 +97,10 @@ def as_storage_error(error: Exception, *written: Path) -> StorageError | None:
     if not isinstance(error, OSError) or error.errno not in _REMEDIES:
         return None
     named = error.filename2 or error.filename
-    disks = (
-        [Path(named)]
-        if isinstance(named, str)
-        else [*written, Path.cwd(), Path(tempfile.gettempdir())]
-    )
-    return storage_error(
-        "use the disk", min(disks, key=free_bytes) if disks[1:] else disks[0], error
-    )
+    if isinstance(named, str):
+        return storage_error("use the disk", Path(named), error)
+    disks = [*written, Path.cwd(), Path(tempfile.gettempdir())]
+    return storage_error("use the disk", min(disks, key=free_bytes), error)
 
 
 def flush_to_disk(path: Path) -> None:

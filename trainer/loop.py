@@ -58,7 +58,7 @@ from trainer.rollouts.prepared import prepare
 from trainer.rules.interface import StepSummary
 from trainer.run_folder import RunFolder
 from trainer.tracking.tracker import NullTracker, Tracker
-from trainer.types import Rollout, RunContext, TrainBatch
+from trainer.types import Rollout, RunContext, TrainBatch, all_rollouts
 
 
 def total_steps(config: TrainConfig, problems: int) -> int:
@@ -227,9 +227,7 @@ class Trainer:
             metrics = read_metrics([rollout_metrics(scored)], parallel)
             check_finite(step, "reward", metrics["rollout/reward"])
             if self._is_evaluated_after(step):
-                self._record_completions(
-                    {"train": [r for group in scored.groups for r in group.rollouts]}, step
-                )
+                self._record_completions({"train": all_rollouts(scored.groups)}, step)
             batch = with_rewards(batch, scored.groups, config.reward.functions)
             batch = self._with_rule_inputs(batch, step)
             batch = estimate_advantages(batch, algorithm, parallel.sum)
@@ -319,9 +317,10 @@ class Trainer:
             if parallel.is_main:
                 # only steps with a checkpoint: evaluations may be more frequent
                 best = best_evaluation(state.evaluations, steps_on_disk(root))
-                prune_checkpoints(
-                    root, settings.keep_last, {best[0]} if best and settings.keep_best else set()
-                )
+                kept = set()
+                if best is not None and settings.keep_best:
+                    kept.add(best[0])
+                prune_checkpoints(root, settings.keep_last, kept)
 
         self._checkpoint.begin(write)
         self._saved_step = step

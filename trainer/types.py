@@ -7,7 +7,7 @@ prompt + completion, G group size. Stages do not modify their inputs; they retur
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -83,6 +83,14 @@ class RolloutGroup:
 
     group_id: int
     rollouts: Sequence[Rollout]  # [G]
+
+
+def all_rollouts(groups: Iterable[RolloutGroup]) -> list[Rollout]:
+    """Return the completions of all groups in one list, group by group."""
+    rollouts: list[Rollout] = []
+    for group in groups:
+        rollouts += group.rollouts
+    return rollouts
 
 
 @dataclass(frozen=True)

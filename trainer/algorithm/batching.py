@@ -10,7 +10,7 @@ from torch import Tensor
 from rewards import part_weight
 from trainer.rules.groups import group_means, group_std
 from trainer.rules.interface import Gather
-from trainer.types import Rollout, RolloutGroup, TrainBatch
+from trainer.types import Rollout, RolloutGroup, TrainBatch, all_rollouts
 
 
 def build_batch(
@@ -19,7 +19,7 @@ def build_batch(
     """Return the completions of the groups as tensors. Model outputs are zero until
     `Scorer.score`.
     """
-    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    rollouts = all_rollouts(groups)
     sequences = [torch.tensor([*r.prompt_ids, *r.completion.token_ids]) for r in rollouts]
     logprobs = [torch.tensor(r.completion.rollout_logprobs, dtype=torch.float32) for r in rollouts]
     lengths = torch.tensor([len(r.completion.token_ids) for r in rollouts])
@@ -66,7 +66,13 @@ def with_rewards(
     A completion whose scoring failed leaves the update. It counts with the mean of the others of
     its group, so that it does not move their advantages either.
     """
-    rollouts = [rollout for group in groups for rollout in _without_failures(group)]
+    rollouts: list[Rollout] = []
+    part_weights: dict[str, float] = {}
+    for group in groups:
+        rollouts += _without_failures(group)
+    for rollout in rollouts:
+        for part in rollout.reward_breakdown:
+            part_weights[part] = part_weight(functions, part)
     rewards = torch.tensor([r.reward for r in rollouts])
     return replace(
         batch,
@@ -75,9 +81,7 @@ def with_rewards(
         group_stds=group_std(rewards, batch.group_ids).float(),
         failed=torch.tensor([float(r.scoring != "ok") for r in rollouts]),
         reward_parts=[r.reward_breakdown for r in rollouts],
-        part_weights={
-            part: part_weight(functions, part) for r in rollouts for part in r.reward_breakdown
-        },
+        part_weights=part_weights,
     )
 
 
@@ -89,7 +93,9 @@ def _without_failures(group: RolloutGroup) -> list[Rollout]:
     if not scored or len(scored) == len(group.rollouts):
         return list(group.rollouts)
     mean = sum(rollout.reward for rollout in scored) / len(scored)
-    parts = {part for rollout in scored for part in rollout.reward_breakdown}
+    parts: set[str] = set()
+    for rollout in scored:
+        parts.update(rollout.reward_breakdown)
     breakdown = {}
     for part in sorted(parts):
         values = [rollout.reward_breakdown.get(part, 0.0) for rollout in scored]

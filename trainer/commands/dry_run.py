@@ -24,6 +24,7 @@ from trainer.problems.sampler import training_steps
 from trainer.rollouts.collect import derive_seed, sample_completions, sampling_params
 from trainer.rollouts.prepared import prepare
 from trainer.rollouts.transformers import TransformersEngine
+from trainer.shell.table import counted
 from trainer.types import Completion, Problem
 
 _SHOWN_TOKENS = 24  # of the prompt
@@ -124,7 +125,8 @@ def _verdict(scored: ScoredText) -> str:
         return f"none ({scored.status}: {scored.message})"
     score = scored.score
     parts = [f"{name} {value:g}" for name, value in score.breakdown.items()]
-    text = f"{score.reward:g}, {'correct' if score.correct else 'not correct'}"
+    correct = "correct" if score.correct else "not correct"
+    text = f"{score.reward:g}, {correct}"
     if parts:
         text += f" ({', '.join(parts)})"
     return text
@@ -140,24 +142,31 @@ def _print_plan(
     steps = config.max_steps or training_steps(
         config.epochs, problems, rollout.prompts_per_step, config.data.drop_last
     )
-    passes = algorithm.update_epochs * (2 if algorithm.isolates else 1)
+    passes = algorithm.update_epochs
+    if algorithm.isolates:
+        passes *= 2
     updates = passes * math.ceil(completions / optim.update_batch_size)
     evaluations = math.ceil(steps / config.evaluation.every_steps) + config.evaluation.at_start
     answered = sum(sets.values()) * config.evaluation.completions_per_problem
-    lines = {
-        "model": f"{config.model.name_or_path}, {model.num_parameters() / 1e6:,.1f} M parameters, "
-        f"{str(model.dtype).removeprefix('torch.')} on {model.device.type}",
-        "data": f"{problems} training problems; evaluation: "
-        + ", ".join(f"{name} {count}" for name, count in sets.items()),
-        "steps": f"{steps}, each {rollout.prompts_per_step} prompts x {rollout.group_size} "
-        "completions and "
-        f"{updates} optimizer step{'s' if updates > 1 else ''}",
-        **({"time budget": f"{config.max_hours:g} h"} if config.max_hours is not None else {}),
-        "evaluations": f"{evaluations} of {answered} completions",
-        "checkpoints": f"{config.checkpoint.keep_last + config.checkpoint.keep_best} kept",
-    }
-    for name, text in lines.items():
-        _print_labeled(name, [text])
+    parameters = f"{model.num_parameters() / 1e6:,.1f} M parameters"
+    dtype = str(model.dtype).removeprefix("torch.")
+    evaluated = ", ".join(f"{name} {count}" for name, count in sets.items())
+    checkpoints = config.checkpoint.keep_last + config.checkpoint.keep_best
+    _print_labeled(
+        "model", [f"{config.model.name_or_path}, {parameters}, {dtype} on {model.device.type}"]
+    )
+    _print_labeled("data", [f"{problems} training problems; evaluation: {evaluated}"])
+    _print_labeled(
+        "steps",
+        [
+            f"{steps}, each {rollout.prompts_per_step} prompts x {rollout.group_size} completions "
+            f"and {counted(updates, 'optimizer step')}"
+        ],
+    )
+    if config.max_hours is not None:
+        _print_labeled("time budget", [f"{config.max_hours:g} h"])
+    _print_labeled("evaluations", [f"{evaluations} of {answered} completions"])
+    _print_labeled("checkpoints", [f"{checkpoints} kept"])
     ranks_to_show = (1, 4) if config.parallel.strategy == "deepspeed" else (1,)
     for ranks in ranks_to_show:
         _print_labeled("memory", _memory(config, model, ranks))

@@ -174,25 +174,26 @@ def evaluation_config(
             "name a run of `trainer ls`, or add --spec PRESET_OR_FILE, see `trainer presets`",
             code="no-evaluation-settings",
         )
-    base = load_config(spec or (str(named.run_config) if named.run_config else "tiny_kk"))
+    if spec is None:
+        spec = "tiny_kk" if named.run_config is None else str(named.run_config)
+    base = load_config(spec)
     asked = {**dict(map(parse_override, overrides)), **flags}
     changes: dict[str, Any] = {}
+    of_all_sets = {f"evaluation.{key}" for key in OVERRIDABLE_PER_SET}
     if "evaluation.sets" in flags:
         asked["evaluation.sets"] = dict(map(parse_set, flags["evaluation.sets"]))
-    elif "evaluation.sets" not in asked and any(
-        f"evaluation.{key}" in asked for key in OVERRIDABLE_PER_SET
-    ):
+    elif "evaluation.sets" not in asked and of_all_sets & asked.keys():
         # a command-line value applies to every set
-        changes |= {
-            f"evaluation.sets.{name}.{key}": None
-            for name in base.evaluation.sets
-            for key in OVERRIDABLE_PER_SET
-        }
+        for name in base.evaluation.sets:
+            for key in OVERRIDABLE_PER_SET:
+                changes[f"evaluation.sets.{name}.{key}"] = None
     if "evaluation.completions_per_problem" in asked:
         # the run's values of k may exceed this number
         changes["evaluation.pass_at_k"] = []
     changes |= asked
-    revision = base.model.revision if base.model.name_or_path == named.name_or_path else None
+    revision = None
+    if base.model.name_or_path == named.name_or_path:
+        revision = base.model.revision
     changes |= {
         "model.name_or_path": named.name_or_path,
         "model.revision": asked.get("model.revision", revision),

@@ -128,24 +128,29 @@ def _record(tracker: Any, result: EvaluationResult, summary: dict[str, Any], fil
 
 def print_rows(rows: Sequence[EvaluationRow]) -> None:
     """Print the results table, at most 160 columns wide outside of a terminal."""
-    cells = [
-        [
-            row["set"] if row["by"] == "all" else "",
-            "all" if row["by"] == "all" else f"{row['by']} {row['value'] or 'none'}",
-            row["problems"],
-            row["k"],
-            f"{row['accuracy']:.3f}",
-            f"{row['low']:.3f} .. {row['high']:.3f}",
-            _pass_at_k(row),
-            f"{row['completion_length']:.1f}",
-            *(
-                f"{row[fraction]:.1%}"
-                for fraction in ("truncated", "unparsed", "timeouts", "errors")
-            ),
-        ]
-        for row in rows
+    print_table(_HEADINGS, [_cells(row) for row in rows], _WIDTH)
+
+
+def _cells(row: EvaluationRow) -> list[object]:
+    of_set = row["set"]
+    by = "all"
+    if row["by"] != "all":
+        of_set = ""  # named in the row of the whole set
+        by = f"{row['by']} {row['value'] or 'none'}"
+    return [
+        of_set,
+        by,
+        row["problems"],
+        row["k"],
+        f"{row['accuracy']:.3f}",
+        f"{row['low']:.3f} .. {row['high']:.3f}",
+        _pass_at_k(row),
+        f"{row['completion_length']:.1f}",
+        f"{row['truncated']:.1%}",
+        f"{row['unparsed']:.1%}",
+        f"{row['timeouts']:.1%}",
+        f"{row['errors']:.1%}",
     ]
-    print_table(_HEADINGS, cells, _WIDTH)
 
 
 def _pass_at_k(row: EvaluationRow) -> str:

@@ -13,6 +13,7 @@ from trainer.policy.architectures import TINY
 
 _TEMPLATES = Path(__file__).parent
 _EXAMPLE_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
+_RANDOM = "random"  # --model random: a small one is made in the project
 
 
 def add_init(parser: argparse.ArgumentParser) -> None:
@@ -65,6 +66,17 @@ def _init_rule(folder: Path) -> int:
     return 0
 
 
+def _written_model(model: str) -> str:
+    """Return a model's name or path as the project's YAML files have it."""
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        model = str(folder.resolve())  # the commands run inside the project folder
+    elif model == _RANDOM:
+        model = "./model"
+    # quote names that YAML would not read as a string
+    return model if re.fullmatch(r"[\w./-]+", model) else json.dumps(model)
+
+
 def write_project(folder: Path, model: str = _EXAMPLE_MODEL) -> list[Path]:
     """Write a run file, a search space, a reward with its test, and example data. Return their
     paths.
@@ -83,8 +95,11 @@ def write_project(folder: Path, model: str = _EXAMPLE_MODEL) -> list[Path]:
             code="tiny-reads-only-puzzles",
         )
     source = _TEMPLATES / "project"
-    texts = {entry.name: entry.read_text("utf-8") for entry in source.iterdir() if entry.is_file()}
-    for name in sorted(texts):
+    files = [entry for entry in source.iterdir() if entry.is_file()]
+    texts = {}
+    for file in sorted(files, key=lambda file: file.name):
+        texts[file.name] = file.read_text("utf-8")
+    for name in texts:
         if (folder / name).exists():
             raise ConfigError(
                 f"{folder / name} exists",
@@ -92,18 +107,12 @@ def write_project(folder: Path, model: str = _EXAMPLE_MODEL) -> list[Path]:
                 "give a new folder: trainer init DIR",
                 code="files-exist",
             )
-    # Make a relative model folder absolute: the commands run inside the project folder.
-    model = str(Path(model).expanduser().resolve()) if Path(model).expanduser().is_dir() else model
-    model, make_model = ("./model", True) if model == "random" else (model, False)
-    # quote names that YAML would not read as a string
-    model = model if re.fullmatch(r"[\w./-]+", model) else json.dumps(model)
-    values = {"model": model, "gpus": "1" if shutil.which("nvidia-smi") else "0"}
-    spaces = {
-        name: Template(text).safe_substitute(values)
-        for name, text in texts.items()
-        if name.endswith(".yaml")
-    }
-    texts = {**dict(sorted((texts | spaces).items())), "run.schema.json": run_schema()}
+    gpus = "1" if shutil.which("nvidia-smi") else "0"
+    values = {"model": _written_model(model), "gpus": gpus}
+    for name in texts:
+        if name.endswith(".yaml"):
+            texts[name] = Template(texts[name]).safe_substitute(values)
+    texts["run.schema.json"] = run_schema()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
@@ -116,7 +125,7 @@ def write_project(folder: Path, model: str = _EXAMPLE_MODEL) -> list[Path]:
             code="folder-not-writable",
         ) from error
     written = [folder / name for name in texts]
-    if make_model:
+    if model == _RANDOM and not Path(model).is_dir():
         from trainer.policy.random_model import write_random_model  # torch takes seconds to import
 
         write_random_model(folder / "model")

@@ -35,11 +35,8 @@ class RunFile:
 def preset_names() -> list[str]:
     """Return names of the built-in presets."""
     folder = resources.files("trainer.config") / "presets"
-    return sorted(
-        entry.name.removesuffix(".yaml")
-        for entry in folder.iterdir()
-        if entry.name.endswith(".yaml")
-    )
+    files = [entry.name for entry in folder.iterdir() if entry.name.endswith(".yaml")]
+    return sorted(file.removesuffix(".yaml") for file in files)
 
 
 def variant_names(preset: str) -> list[str]:
@@ -49,11 +46,11 @@ def variant_names(preset: str) -> list[str]:
 
 def preset_specs() -> list[str]:
     """Return all presets and their variants as specs: ``kk_3b``, ``kk_3b:ar``."""
-    return [
-        spec
-        for preset in preset_names()
-        for spec in (preset, *(f"{preset}:{variant}" for variant in variant_names(preset)))
-    ]
+    specs = []
+    for preset in preset_names():
+        specs.append(preset)
+        specs += [f"{preset}:{variant}" for variant in variant_names(preset)]
+    return specs
 
 
 def find_spec(spec: str, relative_to: Path = Path()) -> RunFile:
@@ -114,7 +111,9 @@ def _resolve(file: RunFile, is_section: _IsSection, seen: tuple[Path, ...]) -> Y
         below = _resolve(parent, is_section, (*seen, file.path.resolve()))
         merged = _merge(below.data, document.data, is_section)
         document = YamlDocument(merged, {**below.lines, **document.lines}, document.source)
-    return _with_variant(document, file, is_section) if file.variant else document
+    if file.variant:
+        document = _with_variant(document, file, is_section)
+    return document
 
 
 def _parent(base: Any, document: YamlDocument, path: Path, seen: tuple[Path, ...]) -> RunFile:
@@ -132,11 +131,9 @@ def _parent(base: Any, document: YamlDocument, path: Path, seen: tuple[Path, ...
 def _with_variant(document: YamlDocument, file: RunFile, is_section: _IsSection) -> YamlDocument:
     variants = document.data.get("variants") or {}
     if file.variant not in variants:
-        hint = (
-            nearest(file.variant, map(str, variants))
-            if variants
-            else f"{file.path.stem} has no variants"
-        )
+        hint = f"{file.path.stem} has no variants"
+        if variants:
+            hint = nearest(file.variant, map(str, variants))
         raise document.error(f"no variant {file.variant}", ("variants",), hint, code="no-variant")
     variant_path = ("variants", file.variant)
     changes = variants[file.variant] or {}
@@ -147,13 +144,12 @@ def _with_variant(document: YamlDocument, file: RunFile, is_section: _IsSection)
             "write section: {key: value}",
             code="invalid-variant",
         )
-    lines = {
-        path[2:]: line
-        for path, line in document.lines.items()
-        if path[:2] == variant_path and len(path) > 2
-    }
+    lines = dict(document.lines)
+    for path, line in document.lines.items():
+        if path[:2] == variant_path and len(path) > 2:
+            lines[path[2:]] = line
     merged = _merge(document.data, changes, is_section)
-    return YamlDocument(merged, {**document.lines, **lines}, document.source)
+    return YamlDocument(merged, lines, document.source)
 
 
 def _merge(

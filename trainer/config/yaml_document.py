@@ -103,16 +103,18 @@ def nearest(word: str, choices: Iterable[str], listing: str = "") -> str:
     """
     names = sorted(choices)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
-    by_end = {name.rpartition(".")[2]: name for name in names if "." in name and "." not in word}
+    by_end: dict[str, str] = {}
+    if "." not in word:
+        by_end = {name.rpartition(".")[2]: name for name in names if "." in name}
     if not close or close[0] in by_end.values():
-        close = [
-            by_end[end] for end in difflib.get_close_matches(word, by_end, n=1, cutoff=0.6)
-        ] or close
+        ends = difflib.get_close_matches(word, by_end, n=1, cutoff=0.6)
+        if ends:
+            close = [by_end[ends[0]]]
     if close:
         return f"did you mean {close[0]}?"
-    if listing and len(names) > _MANY:
-        return listing
-    return f"valid: {', '.join(names[:_MANY])}{', and others' if len(names) > _MANY else ''}"
+    if len(names) <= _MANY:
+        return f"valid: {', '.join(names)}"
+    return listing or f"valid: {', '.join(names[:_MANY])}, and others"
 
 
 def read_yaml(path: Path) -> YamlDocument:
@@ -149,7 +151,9 @@ def _files_beside(path: Path) -> str:
     if not folder.is_dir():
         return f"there is no folder {folder}: check the path"
     files = [str(file) for file in folder.iterdir() if file.suffix in (".yaml", ".yml")]
-    return nearest(str(path), files) if files else f"{folder.absolute()} has no YAML file"
+    if not files:
+        return f"{folder.absolute()} has no YAML file"
+    return nearest(str(path), files)
 
 
 def parse_yaml(text: str, source: str) -> YamlDocument:

@@ -1,5 +1,6 @@
 """Evaluation of a policy on sets of problems."""
 
+import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,7 @@ from trainer.rollouts.collect import (
     score_groups,
 )
 from trainer.rollouts.engine import Sampler
-from trainer.types import Problem, Rollout
+from trainer.types import Problem, Rollout, all_rollouts
 
 IntArray = NDArray[np.int64]
 
@@ -62,14 +63,12 @@ def evaluate(
         )
         requests = []
         for index in range(parallel.rank, len(problems), parallel.world_size):
-            seeds = [
-                derive_seed(config.seed, "evaluation", name, index, k)
-                for k in range(evaluation.completions_per_problem)
-            ]
+            numbers = range(evaluation.completions_per_problem)
+            seeds = [derive_seed(config.seed, "evaluation", name, index, k) for k in numbers]
             requests.append(GroupRequest(index, problems[index], seeds))
         of_rank = score_groups(sample_groups(engine, tokenizer, requests, params), rewards)
         groups = sorted(parallel.gather(of_rank), key=lambda group: group.group_id)
-        rollouts[name] = [rollout for group in groups for rollout in group.rollouts]
+        rollouts[name] = all_rollouts(groups)
     values_of_k = {name: config.evaluation.of_set(name).pass_at_k for name in sets}
     metrics = evaluation_metrics(rollouts, values_of_k)
     return EvaluationResult(rollouts, metrics, values_of_k)
@@ -87,8 +86,8 @@ def evaluation_metrics(
     for each set further k, for ``eval/pass_at/K``. Completions of a problem must be adjacent and
     share a ``group_id``.
     """
-    failures = [r.scoring != "ok" for answers in rollouts.values() for r in answers]
-    metrics = {"eval/scoring_failures": _mean(failures)}
+    every_rollout = list(itertools.chain.from_iterable(rollouts.values()))
+    metrics = {"eval/scoring_failures": _mean([r.scoring != "ok" for r in every_rollout])}
     for index, (name, answers) in enumerate(rollouts.items()):
         suffix = f"/{name}" if index else ""
         for quantity, value in measured(answers, values_of_k.get(name, ())).items():
@@ -133,22 +132,29 @@ def completion_rows(rollouts: dict[str, list[Rollout]], count: int) -> list[dict
     """Return ``count`` rollouts of the first set as table rows, evenly spaced over the problems."""
     name, answers = next(iter(rollouts.items()))
     count = min(count, len(answers))
-    return [
-        {
-            "prompt": r.problem.prompt + r.problem.prefill,
-            "completion": r.completion.text,
-            "reward": r.reward,
-            "correct": r.correct,
-            "answer": str(r.problem.answer),
-            "difficulty": r.problem.difficulty,
-            "tokens": len(r.completion.token_ids),
-            "finish_reason": r.completion.finish_reason,
-            "scoring": f"{r.scoring}: {r.scoring_error}" if r.scoring_error else r.scoring,
-            "problem": r.problem.problem_id,
-            "set": name,
-        }
-        for r in (answers[place * len(answers) // count] for place in range(count))
-    ]
+    chosen = [answers[place * len(answers) // count] for place in range(count)]
+    return [_row(rollout, name) for rollout in chosen]
+
+
+def _row(rollout: Rollout, of_set: str) -> dict[str, Any]:
+    problem = rollout.problem
+    completion = rollout.completion
+    scoring: str = rollout.scoring
+    if rollout.scoring_error:
+        scoring += f": {rollout.scoring_error}"
+    return {
+        "prompt": problem.prompt + problem.prefill,
+        "completion": completion.text,
+        "reward": rollout.reward,
+        "correct": rollout.correct,
+        "answer": str(problem.answer),
+        "difficulty": problem.difficulty,
+        "tokens": len(completion.token_ids),
+        "finish_reason": completion.finish_reason,
+        "scoring": scoring,
+        "problem": problem.problem_id,
+        "set": of_set,
+    }
 
 
 def _mean(values: Sequence[float]) -> float:

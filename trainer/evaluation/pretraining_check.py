@@ -25,7 +25,7 @@ from trainer.rollouts.collect import (
     score_groups,
 )
 from trainer.rollouts.prepared import RunInputs, prepare
-from trainer.types import Rollout, RolloutGroup
+from trainer.types import Rollout, RolloutGroup, all_rollouts
 
 _logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class PretrainingCheck:
     @property
     def rollouts(self) -> list[Rollout]:
         """All completions."""
-        return [rollout for group in self.groups for rollout in group.rollouts]
+        return all_rollouts(self.groups)
 
     def zero_variance(self, group_size: int) -> float:
         """Return an unbiased estimate of the fraction of zero-variance groups, which give
@@ -109,11 +109,13 @@ class PretrainingCheck:
         low, high = values["accuracy_interval"]
         right, of = correct_by_problem(self.rollouts)
         prompts = config.rollout.prompts_per_step
-        groups = [
-            f"group size {size}: {zero_variance:.0%} zero-variance groups, so "
-            f"{prompts * (1 - zero_variance):.1f} of {prompts} prompts per step give a gradient"
-            for size, zero_variance in values["zero_variance_groups"].items()
-        ]
+        groups = []
+        for size, zero_variance in values["zero_variance_groups"].items():
+            useful = prompts * (1 - zero_variance)
+            groups.append(
+                f"group size {size}: {zero_variance:.0%} zero-variance groups, so {useful:.1f} of "
+                f"{prompts} prompts per step give a gradient"
+            )
         return [
             f"{len(right)} problems x {of[0]} completions: accuracy {values['accuracy']:.3f} (95% "
             f"interval {low:.3f} to {high:.3f}), pass@{of[0]} {values['pass_at_k']:.3f}, reward "

@@ -20,7 +20,7 @@ from trainer.metrics.declared import METRICS, declaration
 from trainer.parallel.device import memory_in_use
 from trainer.parallel.ranks import Parallel
 from trainer.rules.groups import is_constant
-from trainer.types import SampledGroups, TrainBatch
+from trainer.types import SampledGroups, TrainBatch, all_rollouts
 
 # A generator that yields this rank's values on their device, receives the values of all ranks
 # (float64 on the host), and returns metrics. A value is a metric before its reduction, which
@@ -102,7 +102,7 @@ def metric_values(totals: Mapping[str, Tensor], count: float) -> dict[str, float
 def rollout_metrics(sample: SampledGroups) -> Metrics:
     """Return the ``rollout/*`` and ``reward/*`` metrics of a step."""
     groups = sample.sampled
-    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    rollouts = all_rollouts(groups)
     rewards = torch.tensor([[r.reward for r in group.rollouts] for group in groups])  # [groups, G]
     spread = rewards.std(dim=1) if rewards.shape[1] > 1 else torch.zeros(len(groups))
     sums: dict[str, Tensor | float] = defaultdict(float)

@@ -273,14 +273,14 @@ def _check_loaded(model: PreTrainedModel, keys: Mapping[str, Any], config: Model
     """Raise if weights are missing, have wrong shapes, or are not finite. transformers would
     silently initialize missing weights.
     """
-    shapes = [
-        f"{name} {list(stored)}, expected {list(expected)}"
-        for name, stored, expected in sorted(keys["mismatched_keys"])
-    ]
+    shapes = []
+    for name, stored, expected in sorted(keys["mismatched_keys"]):
+        shapes.append(f"{name} {list(stored)}, expected {list(expected)}")
     missing = sorted(keys["missing_keys"])
-    infinite = [
-        name for name, weight in model.named_parameters() if not weight.detach().sum().isfinite()
-    ]
+    infinite = []
+    for name, weight in model.named_parameters():
+        if not weight.detach().sum().isfinite():
+            infinite.append(name)
     faults = [
         ("weights-missing", "lack", missing),
         ("weights-of-other-shapes", "have other shapes:", shapes),
@@ -323,12 +323,11 @@ def _restore_buffers(model: PreTrainedModel) -> None:
     which is several full turns at position 1,000.
     """
     for module in model.modules():
-        computed = [
-            name
-            for name, buffer in module.named_buffers(recurse=False)
-            if name in module._non_persistent_buffers_set
-            and buffer.dtype in (torch.bfloat16, torch.float16)
-        ]
+        computed = []
+        for name, buffer in module.named_buffers(recurse=False):
+            is_low_precision = buffer.dtype in (torch.bfloat16, torch.float16)
+            if name in module._non_persistent_buffers_set and is_low_precision:
+                computed.append(name)
         for name in computed:
             module.register_buffer(name, module.get_buffer(name).float(), persistent=False)
         if computed:

@@ -88,11 +88,11 @@ def saved_names(model: PreTrainedModel) -> dict[str, list[str]]:
     model. Tied parameters have several, one of which is saved.
     """
     weights = trained_weights(model)
-    return {
-        name: [saved for saved, tensor in weights.items() if tensor is parameter]
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad
-    }
+    names = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            names[name] = [saved for saved, tensor in weights.items() if tensor is parameter]
+    return names
 
 
 def load_weights(folder: Path, model: PreTrainedModel) -> None:
@@ -108,10 +108,9 @@ def load_weights(folder: Path, model: PreTrainedModel) -> None:
     for path in weight_files(folder, model):
         weights |= load_file(path)
     missing, unexpected = model.load_state_dict(weights, strict=False)
-    own_storage = {
-        tensor.data_ptr() for name, tensor in model.state_dict().items() if name in weights
-    }
-    lost = [name for name in missing if model.state_dict()[name].data_ptr() not in own_storage]
+    state = model.state_dict()
+    loaded = {state[name].data_ptr() for name in state if name in weights}
+    lost = [name for name in missing if state[name].data_ptr() not in loaded]  # not tied to one
     if lost or unexpected:
         raise StorageError(
             f"the checkpoint does not fit the model (missing {lost[:3]}, unexpected "
@@ -125,11 +124,11 @@ def load_weights(folder: Path, model: PreTrainedModel) -> None:
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Return Adam's state as ``parameter name/key`` -> tensor, copied to host memory."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    return {
-        f"{names[id(parameter)]}/{key}": host_copy(value)
-        for parameter, state in optimizer.state.items()
-        for key, value in state.items()
-    }
+    tensors = {}
+    for parameter, state in optimizer.state.items():
+        for key, value in state.items():
+            tensors[f"{names[id(parameter)]}/{key}"] = host_copy(value)
+    return tensors
 
 
 def load_optimizer_tensors(

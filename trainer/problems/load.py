@@ -236,7 +236,9 @@ def _from_rows(
     answer_column = require_column(rows[0], "answer", dataset.columns, task.answer_columns)
     difficulty_column = find_column(rows[0], "difficulty", dataset.columns, task.difficulty_columns)
     source_column = find_column(rows[0], "source", dataset.columns, ("data_source", "source"))
-    levels = [value_at(row, difficulty_column) if difficulty_column else None for row in rows]
+    levels: list[Any] = [None] * len(rows)
+    if difficulty_column:
+        levels = [value_at(row, difficulty_column) for row in rows]
     use_bands = any(isinstance(level, float) and not level.is_integer() for level in levels)
     prompts = PromptBuilder(task, data, tokenizer)
     dropped_turns = 0
@@ -256,7 +258,9 @@ def _from_rows(
             ) from error
         dropped_turns += len(asked.messages) < len(question.messages) and not asked.prefill
         prompt, prefill = prompts.build(asked)
-        source = value_at(row, source_column) if source_column else None
+        source = Path(dataset.source).stem
+        if source_column:
+            source = str(value_at(row, source_column) or source)
         difficulty = (
             task.difficulty(answer) if level is None else _difficulty_label(level, use_bands)
         )
@@ -266,7 +270,7 @@ def _from_rows(
                 prompt=prompt,
                 prefill=prefill,
                 answer=answer,
-                source=str(source or Path(dataset.source).stem),
+                source=source,
                 difficulty=difficulty,
                 columns=row.values,
                 place=row.where(answer_column),

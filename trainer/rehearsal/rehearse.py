@@ -59,28 +59,29 @@ class Rehearsal:
 
     def failed(self) -> list[str]:
         """Return the names of measurements out of bounds; NaN is out of bounds."""
-        return [
-            name
-            for name, bound in self.bounds().items()
-            if not all(rank[name] <= bound for rank in self.ranks)
-        ]
+        failed = []
+        for name, bound in self.bounds().items():
+            in_bounds = all(rank[name] <= bound for rank in self.ranks)
+            if not in_bounds:
+                failed.append(name)
+        return failed
 
     def row(self) -> dict[str, str]:
         """Return this rehearsal's row of the table."""
         parallel = self.config.parallel
+        ranks = f"{len(self.ranks)} {parallel.strategy}"
+        if parallel.strategy == "deepspeed":
+            ranks += f" {parallel.zero_stage}"
+        if parallel.offload != "none":
+            ranks += f", {parallel.offload} offloaded"
+        row = {"preset": self.name, "ranks": ranks}
         failed = self.failed()
-        stage = f" {parallel.zero_stage}" if parallel.strategy == "deepspeed" else ""
-        offload = f", {parallel.offload} offloaded" if parallel.offload != "none" else ""
-        worst = {name: max(rank[name] for rank in self.ranks) for name in self.bounds()}
-        cells = {
-            name: f"{value:.3g}{' FAILED' if name in failed else ''}"
-            for name, value in worst.items()
-        }
-        return {
-            "preset": self.name,
-            "ranks": f"{len(self.ranks)} {parallel.strategy}{stage}{offload}",
-            **cells,
-        }
+        for name in self.bounds():
+            worst = max(rank[name] for rank in self.ranks)
+            row[name] = f"{worst:.3g}"
+            if name in failed:
+                row[name] += " FAILED"
+        return row
 
 
 def rehearse(
@@ -121,17 +122,22 @@ def shrunken(config: TrainConfig, model: Path, engine: str, device: str = "cpu")
     attention = config.model.attn_implementation
     if device == "cpu" and attention not in ("sdpa", "eager"):
         attention = "sdpa"
-    several = rollout.prompts_per_step * rollout.group_size > config.optim.update_batch_size
+    dtype = config.model.dtype
+    if dtype == "auto":
+        dtype = "bfloat16"
+    if rollout.engine == "transformers":
+        engine = "transformers"
+    several_updates = rollout.prompts_per_step * rollout.group_size > config.optim.update_batch_size
     return apply_overrides(
         config,
         {
             **read_yaml(_SHRUNKEN).data,
             "model.name_or_path": str(model),
-            "model.dtype": "bfloat16" if config.model.dtype == "auto" else config.model.dtype,
+            "model.dtype": dtype,
             "model.attn_implementation": attention,
             "reward.overlong_buffer": min(config.reward.overlong_buffer, 8),
-            "rollout.engine": engine if rollout.engine != "transformers" else rollout.engine,
-            "optim.update_batch_size": 8 if several else 16,
+            "rollout.engine": engine,
+            "optim.update_batch_size": 8 if several_updates else 16,
             "parallel.device": device,
         },
     )

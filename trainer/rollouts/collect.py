@@ -22,7 +22,7 @@ from trainer.progress import ProgressReport
 from trainer.rollouts.dynamic_sampling import sample_until_varied
 from trainer.rollouts.engine import IntegerRows, RolloutEngine, Sampler, SamplingParams
 from trainer.rollouts.overlong import apply_overlong_penalty
-from trainer.types import Completion, Problem, Rollout, RolloutGroup, SampledGroups
+from trainer.types import Completion, Problem, Rollout, RolloutGroup, SampledGroups, all_rollouts
 
 _logger = logging.getLogger(__name__)
 
@@ -48,12 +48,13 @@ def group_requests(
     """Return requests for this rank's share of a step's problems, numbered from ``first``, with one
     seed per completion.
     """
-    seeds = range(config.rollout.group_size)
-    return [
-        GroupRequest(i, problem, [derive_seed(config.seed, step, i, g) for g in seeds])
-        for i, problem in enumerate(problems, start=first)
-        if (i - first) % parallel.world_size == parallel.rank
-    ]
+    requests = []
+    for place in range(parallel.rank, len(problems), parallel.world_size):
+        number = first + place
+        completions = range(config.rollout.group_size)
+        seeds = [derive_seed(config.seed, step, number, completion) for completion in completions]
+        requests.append(GroupRequest(number, problems[place], seeds))
+    return requests
 
 
 def stop_tokens(config: TrainConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
@@ -128,12 +129,12 @@ def sample_groups(
     completions = sample_completions(
         engine, tokenizer, prompts, [request.seeds for request in requests], params
     )
-    return [
-        RolloutGroup(
-            r.group_id, [Rollout(r.group_id, r.problem, prompt, completion) for completion in group]
-        )
-        for r, prompt, group in zip(requests, prompts, completions, strict=True)
-    ]
+    groups = []
+    for request, prompt, sampled in zip(requests, prompts, completions, strict=True):
+        number = request.group_id
+        rollouts = [Rollout(number, request.problem, prompt, each) for each in sampled]
+        groups.append(RolloutGroup(number, rollouts))
+    return groups
 
 
 def score_groups(groups: Sequence[RolloutGroup], rewards: RewardPool) -> list[RolloutGroup]:
@@ -142,7 +143,7 @@ def score_groups(groups: Sequence[RolloutGroup], rewards: RewardPool) -> list[Ro
     Raises:
         RewardError: scoring failed for too many completions.
     """
-    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    rollouts = all_rollouts(groups)
     try:
         scored = rewards.score(
             [rollout.problem.prefill + rollout.completion.text for rollout in rollouts],
@@ -153,9 +154,11 @@ def score_groups(groups: Sequence[RolloutGroup], rewards: RewardPool) -> list[Ro
         raise scoring_error(str(error)) from error
     _report_failures(rewards, scored)
     with_rewards = map(_scored, rollouts, scored)
-    return [
-        replace(group, rollouts=list(islice(with_rewards, len(group.rollouts)))) for group in groups
-    ]
+    scored_groups = []
+    for group in groups:
+        of_group = list(islice(with_rewards, len(group.rollouts)))
+        scored_groups.append(replace(group, rollouts=of_group))
+    return scored_groups
 
 
 def _report_failures(rewards: RewardPool, scored: Sequence[ScoredText]) -> None:

@@ -6,6 +6,7 @@ equal (metric, step, time, value), so lost responses and crashes are harmless. I
 recomputes steps, they are uploaded again, and the newest value of a step is the valid one.
 """
 
+import itertools
 import json
 import math
 import time
@@ -82,11 +83,11 @@ def metrics_record(
 
 def metric_values(record: Record) -> dict[str, float]:
     """Return the finite metrics of a record."""
-    return {
-        name: value
-        for name, value in record.items()
-        if value is not None and name not in ("step", "time", "nonfinite", ATTEMPT)
-    }
+    values = {}
+    for name, value in record.items():
+        if value is not None and name not in ("step", "time", "nonfinite", ATTEMPT):
+            values[name] = value
+    return values
 
 
 def recorded_times(path: Path) -> tuple[int, int] | None:
@@ -110,11 +111,12 @@ def recorded_values(path: Path, metric: str) -> dict[int, float]:
 
 def values_of(records: Iterable[Record], metric: str) -> dict[int, float]:
     """Return a metric by training step; NaN where it was not finite."""
-    return {
-        int(record["step"]): math.nan if record[metric] is None else float(record[metric])
-        for record in records
-        if metric in record
-    }
+    values = {}
+    for record in records:
+        if metric in record:
+            value = record[metric]
+            values[int(record["step"])] = math.nan if value is None else float(value)
+    return values
 
 
 _saving = Lock()
@@ -319,10 +321,13 @@ class Uploader:
             return
         lines = list(read_json_lines(path))
         rows = [record for record, _ in lines[-_MAX_TABLE_ROWS:]]
-        columns = list(dict.fromkeys(name for row in rows for name in row))
+        columns = list(dict.fromkeys(itertools.chain.from_iterable(rows)))
         # same format as MlflowClient.log_table, which would download and re-upload the table for
         # every row
-        table = {"columns": columns, "data": [[row.get(name) for name in columns] for row in rows]}
+        data = []
+        for row in rows:
+            data.append([row.get(name) for name in columns])
+        table = {"columns": columns, "data": data}
         self._client.log_dict(self._run_id, table, COMPLETIONS_TABLE)
         kind = json.dumps([{"path": COMPLETIONS_TABLE, "type": "table"}])
         self._client.set_tag(self._run_id, "mlflow.loggedArtifacts", kind)

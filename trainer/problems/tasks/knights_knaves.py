@@ -108,12 +108,11 @@ class Puzzle:
         seeded by the key.
         """
         rng = random.Random(self.key)
-        spoken = [
-            rng.choice(_SPEECH_TEMPLATES).format(
-                name=name, claim=_claim(statement, self.names, _PROSE)
-            )
-            for name, statement in zip(self.names, self.statements, strict=True)
-        ]
+        spoken = []
+        for name, statement in zip(self.names, self.statements, strict=True):
+            template = rng.choice(_SPEECH_TEMPLATES)
+            claim = _claim(statement, self.names, _PROSE)
+            spoken.append(template.format(name=name, claim=claim))
         return (
             "A very special island is inhabited only by knights and knaves. Knights always tell "
             f"the truth, and knaves always lie. You meet {len(self.names)} inhabitants: "
@@ -123,17 +122,13 @@ class Puzzle:
     @property
     def solution_text(self) -> str:
         """The expected answer, one line per person: ``(1) Zoey is a knight``."""
-        return "\n".join(
-            f"({number}) {role_statement(name, knight)}"
-            for number, (name, knight) in enumerate(
-                zip(self.names, self.solution, strict=True), start=1
-            )
-        )
+        roles = map(role_statement, self.names, self.solution)
+        return "\n".join(f"({number}) {role}" for number, role in enumerate(roles, start=1))
 
 
 def role_statement(name: str, knight: bool) -> str:
     """Return ``Ava is a knight`` or ``Ava is a knave``."""
-    return f"{name} is a {'knight' if knight else 'knave'}"
+    return f"{name} is a knight" if knight else f"{name} is a knave"
 
 
 def compact_prompt(puzzle: Puzzle) -> str:
@@ -143,10 +138,8 @@ def compact_prompt(puzzle: Puzzle) -> str:
     knave ;`` Role statements are always the whole phrase of ``role_statement``.
     """
     parts = ["people : " + " , ".join(puzzle.names)]
-    parts += [
-        f"{name} says {_claim(statement, puzzle.names, _COMPACT)}"
-        for name, statement in zip(puzzle.names, puzzle.statements, strict=True)
-    ]
+    for name, statement in zip(puzzle.names, puzzle.statements, strict=True):
+        parts.append(f"{name} says {_claim(statement, puzzle.names, _COMPACT)}")
     return " ; ".join(parts) + " ;"
 
 
@@ -182,11 +175,11 @@ def solve(statements: Sequence[Statement]) -> list[tuple[bool, ...]]:
     for person, statement in enumerate(statements):
         disagreeing = truth_table(statement, people) ^ knight_table(person, people)
         consistent &= ~disagreeing
-    return [
-        tuple(bool(row >> person & 1) for person in range(people))
-        for row in range(1 << people)
-        if consistent >> row & 1
-    ]
+    solutions = []
+    for row in range(1 << people):
+        if consistent >> row & 1:
+            solutions.append(tuple(bool(row >> person & 1) for person in range(people)))
+    return solutions
 
 
 def digest(content: Any) -> str:

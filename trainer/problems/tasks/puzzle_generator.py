@@ -125,13 +125,14 @@ def _meanings(statements: Sequence[Statement]) -> list[ReducedTable]:
 @lru_cache(maxsize=4096)
 def _meaning(table: int, people: int) -> ReducedTable:
     """Return the people that a truth table depends on, and the table restricted to them."""
-    depends = tuple(
-        person
-        for person in range(people)
-        if (table & knight_table(person, people)) >> (1 << person)
-        != table & ~knight_table(person, people)
-    )
-    return depends, _project(table, depends)
+    depends = []
+    for person in range(people):
+        knights = knight_table(person, people)
+        if_knight = (table & knights) >> (1 << person)
+        if_knave = table & ~knights
+        if if_knight != if_knave:
+            depends.append(person)
+    return tuple(depends), _project(table, depends)
 
 
 def _renumber_meaning(meaning: ReducedTable, numbers: Mapping[int, int]) -> ReducedTable:
@@ -167,10 +168,10 @@ def _numberings(
         if len(sorted_signatures) == len(set(ranks)):
             break
         ranks = [sorted_signatures.index(signature) for signature in signatures]
-    classes = [
-        [person for person in people if ranks[person] == rank] for rank in sorted(set(ranks))
-    ]
-    for parts in itertools.product(*map(itertools.permutations, classes)):
+    classes: dict[int, list[int]] = {rank: [] for rank in sorted(set(ranks))}
+    for person in people:
+        classes[ranks[person]].append(person)
+    for parts in itertools.product(*map(itertools.permutations, classes.values())):
         order = tuple(itertools.chain(*parts))
         yield order, {person: number for number, person in enumerate(order)}
 
@@ -180,10 +181,10 @@ def _signature(meaning: ReducedTable, speaker: int, ranks: Sequence[int]) -> tup
     statement depends on, the rank and the number of true rows in which that person is a knight.
     """
     depends, table = meaning
-    about = [
-        (ranks[person], person == speaker, (table & knight_table(bit, len(depends))).bit_count())
-        for bit, person in enumerate(depends)
-    ]
+    about = []
+    for bit, person in enumerate(depends):
+        true_if_knight = (table & knight_table(bit, len(depends))).bit_count()
+        about.append((ranks[person], person == speaker, true_if_knight))
     return table.bit_count(), tuple(sorted(about))
 
 
