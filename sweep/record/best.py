@@ -61,7 +61,7 @@ def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> BestWit
     confirmed = sweep.folder.confirmation.event_log.exists()
     candidate = None
     if winner is not None:
-        candidate = scored_configuration(sweep, str(winner.number))
+        candidate = _with_score(sweep, winner)
     elif not confirmed:
         return BestWithCaveats(None, [])
     fresh = sweep.command("confirm")
@@ -121,18 +121,24 @@ def _has_finalist(sweep: SweepRecord) -> bool:
 
 def scored_configuration(sweep: SweepRecord, configuration: str | None) -> BestConfiguration | None:
     """Return a configuration with its score; None if it has no score."""
-    spec = sweep.spec
     for each in sweep.configurations:
-        score = outcome(each, spec.seeds).score
-        if str(each.number) == configuration and score is not None:
-            return BestConfiguration(
-                configuration=each.number,
-                score=score,
-                seeds=len(spec.seeds),
-                parameters=dict(each.resolved),
-                shown=setting_text(spec, each.resolved, each.parameters),
-            )
+        if str(each.number) == configuration:
+            return _with_score(sweep, each)
     return None
+
+
+def _with_score(sweep: SweepRecord, configuration: Configuration) -> BestConfiguration | None:
+    spec = sweep.spec
+    score = outcome(configuration, spec.seeds).score
+    if score is None:
+        return None
+    return BestConfiguration(
+        configuration=configuration.number,
+        score=score,
+        seeds=len(spec.seeds),
+        parameters=dict(configuration.resolved),
+        shown=setting_text(spec, configuration.resolved, configuration.parameters),
+    )
 
 
 def arm_lines(sweep: SweepRecord) -> list[str]:
