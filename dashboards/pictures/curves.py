@@ -1,5 +1,6 @@
 """Pictures of trials over time: learning curves, training health, failures."""
 
+import html
 import math
 from typing import Any
 
@@ -12,6 +13,7 @@ from dashboards.words import number
 
 _MANY_TRIALS = 20  # above this, lines are faint, so that dense regions stand out
 MAX_LINES = 100
+_MEAN_WIDTH = 4.5  # of the line of a mean over seeds
 _MAX_EQUAL = 4  # groups of equal curves that are named
 _CURVE_TITLES = {
     "policy/kl": "KL to the reference",
@@ -33,6 +35,7 @@ def learning_curves(results: Results) -> Picture | None:
         return None
     drawing = figure("training step", metric, height=420)
     trial_lines(drawing, results, values, width=1.6)
+    means = _mean_lines(drawing, results, values)
     ends = values.sort_values("step").groupby("trial").value.agg(["first", "last"])
     change = ends["last"] - ends["first"]
     rising = change > 0 if results.objective.mode == "max" else change < 0
@@ -42,7 +45,42 @@ def learning_curves(results: Results) -> Picture | None:
         "dotted lines are trials that failed or were "
         f"stopped.{_thinning_note(results.table)}{_coinciding(values)}"
     )
+    if means:
+        text += f" Thick lines are means over the complete seeds of {' and '.join(means)}."
     return Picture("curves", "Learning curves", text, (drawing,))
+
+
+def _mean_lines(drawing: Any, results: Results, values: pd.DataFrame) -> list[str]:
+    """Add the mean over seeds of the baseline and of the best configuration, at the steps that all
+    their complete trials have; return the labels of those with several.
+    """
+    table = results.table
+    shades = colors(table.rule)
+    labels = [results.baseline_label]
+    if results.verdict is not None:
+        labels.append(results.verdict.best)
+    drawn = []
+    for label in dict.fromkeys(labels):
+        complete = table[(table.label == label) & (table.state == "COMPLETE")]
+        if label is None or len(complete) < 2:
+            continue
+        of_label = values[values.trial.isin(complete.trial)]
+        by_step = of_label.pivot_table(index="step", columns="trial", values="value").dropna()
+        if by_step.empty:
+            continue
+        rule = complete.rule.iloc[0]
+        add_points(
+            drawing,
+            by_step.index,
+            by_step.mean(axis="columns"),
+            html.escape(f"{label}, mean of {len(complete)} seeds"),
+            hovertemplate="%{hovertext}<br>step %{x}: %{y:.3~g}<extra></extra>",
+            mode="lines",
+            name=rule,
+            line={"color": shades[rule], "width": _MEAN_WIDTH},
+        )
+        drawn.append(str(label))
+    return drawn
 
 
 def _coinciding(values: pd.DataFrame) -> str:

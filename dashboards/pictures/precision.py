@@ -10,8 +10,6 @@ from dashboards.statistics.problems import Array, ProblemSplit, paired_answers, 
 from dashboards.statistics.verdict import Verdict
 from dashboards.words import number
 
-# above this fraction of the variance, evaluation limits the verdict; below it, seeds do
-_LIMITING_FRACTION = 0.5
 # gain that is detected with 80% power, in standard errors
 _STANDARD_ERRORS_AT_80_POWER = float(stats.norm.ppf(0.95) + stats.norm.ppf(0.8))
 
@@ -38,12 +36,15 @@ def _what_limits(verdict: Verdict, ours: Array, theirs: Array, worthwhile: float
             "The difference between the best configuration and the baseline is the same on "
             "every seed."
         )
+    # the width of the interval grows with the root of the variance
+    with_problems = 1 - math.sqrt(1 - fraction / 2)
+    with_seeds = 1 - math.sqrt(1 / 2)
     text = (
         f"Of the variance of the paired difference between {verdict.best} and "
         f"{verdict.baseline}, {fraction:.0%} comes from evaluating on few problems and "
-        f"{1 - fraction:.0%} from training differences between seeds. More "
-        f"{'problems' if fraction > _LIMITING_FRACTION else 'seeds'} would narrow the interval "
-        "most."
+        f"{1 - fraction:.0%} from training differences between seeds. With twice the problems the "
+        f"interval would be about {with_problems:.0%} narrower, with twice the seeds "
+        f"{with_seeds:.0%}."
     )
     return text + _hidden(parts, worthwhile)
 

@@ -18,10 +18,21 @@ from tests.dashboards.table import results_of, shown, with_trials
 
 def test_learning_curves_draw_every_trial_and_mark_the_failed():
     picture = shown(learning_curves(results_of()))
-    dashes = [trace.line.dash for trace in picture.figures[0].data]
-    assert dashes == ["solid"] * 9 + ["dot"]
+    of_trials = [trace for trace in picture.figures[0].data if "mean" not in trace.hovertext]
+    assert [trace.line.dash for trace in of_trials] == ["solid"] * 9 + ["dot"]
     assert picture.sentence.startswith("From first to last evaluation 9 of 10 trials improve")
     assert set(picture.legend) == {"grpo", "grpo + AR", "grpo + Lopti", "rpp", "rpp + AR + Lopti"}
+
+
+def test_means_over_seeds_of_the_baseline_and_the_best_are_drawn():
+    picture = shown(learning_curves(results_of()))
+    means = [trace for trace in picture.figures[0].data if "mean" in trace.hovertext]
+    assert [list(trace.x) for trace in means] == [[0, 20], [0, 20]]
+    assert list(means[0].y) == pytest.approx([0.3, 0.55])  # seeds 0.50 and 0.60
+    assert list(means[1].y) == pytest.approx([0.3, 0.75])  # seeds 0.70 and 0.80
+    one_seed = with_trials(results_of(), results_of().table.query("seed == '0'"))
+    data = shown(learning_curves(one_seed)).figures[0].data
+    assert not [trace for trace in data if "mean" in trace.hovertext]
 
 
 def test_training_health_quotes_the_last_step_of_what_happened():
@@ -59,5 +70,5 @@ def test_a_picture_says_that_it_shows_a_part(monkeypatch):
     assert "are drawn" not in shown(learning_curves(sweep)).sentence
     monkeypatch.setattr(curves, "MAX_LINES", 4)
     picture = shown(learning_curves(sweep))
-    assert len(picture.figures[0].data) == 4
+    assert len([trace for trace in picture.figures[0].data if "mean" not in trace.hovertext]) == 4
     assert f"4 of {len(sweep.trials)} trials are drawn" in picture.sentence
