@@ -422,23 +422,30 @@ def rules(results: Sequence[RuleResult], baseline: str) -> str:
     """State which rules, each at its own best, beat the baseline's rule on fresh seeds, and which
     are worse.
     """
-    sentences = [
-        f"{rule.rule} beats {baseline} by {rule_bounds(rule)}" for rule in results if rule.better
-    ]
-    lost = [rule for rule in results if rule.worse]
-    open_ = [
-        rule for rule in results if rule.interval is not None and not rule.better and not rule.worse
-    ]
-    rest = "no other" if sentences else "none"
-    if open_:
-        nearest = f"the nearest is {open_[0].rule}: {rule_bounds(open_[0])}"
+    better: list[RuleResult] = []
+    worse: list[RuleResult] = []
+    undecided: list[RuleResult] = []
+    not_compared: list[RuleResult] = []
+    for rule in results:
+        if rule.interval is None:
+            not_compared.append(rule)
+        elif rule.better:
+            better.append(rule)
+        elif rule.worse:
+            worse.append(rule)
+        else:
+            undecided.append(rule)
+    sentences = [f"{rule.rule} beats {baseline} by {rule_bounds(rule)}" for rule in better]
+    rest = "no other" if better else "none"
+    if undecided:
+        nearest = f"the nearest is {undecided[0].rule}: {rule_bounds(undecided[0])}"
         sentences.append(f"{rest} is shown to beat {baseline} at its best ({nearest})")
-    elif lost:
+    elif worse:
         sentences.append(f"{rest} beats {baseline} at its best")
-    sentences += [f"{rule.rule} is worse: {rule_bounds(rule)}" for rule in lost]
-    sentences += [f"{rule.rule} {rule_bounds(rule)}" for rule in results if rule.interval is None]
+    sentences += [f"{rule.rule} is worse: {rule_bounds(rule)}" for rule in worse]
+    sentences += [f"{rule.rule} {rule_bounds(rule)}" for rule in not_compared]
     text = f"Rules at their own best, on fresh seeds: {'; '.join(sentences)}."
-    if all(rule.interval is None for rule in results):
+    if len(not_compared) == len(results):
         return text
     return (
         f"{text} Intervals are corrected for {counted(len(results), 'comparison')} and "

@@ -19,6 +19,7 @@ concurrently.
 
 import functools
 import inspect
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -121,40 +122,55 @@ def columns_of(function: Function) -> dict[str, bool]:
 def _caller(
     function: Function, name: str
 ) -> Callable[[Sequence[str], Sequence[Any], Sequence[Any]], Any]:
-    columns = columns_of(function)
-    by_name = {*_parameters(function)} & {*_PARAMETERS, *_BATCH_PARAMETERS}
-    is_batch = _is_batch(function)
+    """Return a function of texts, answers and rows that calls the reward once for a batch, or once
+    for each text.
+    """
+    call = _Call(function, name)
     is_async = _is_async(function)
 
-    def call(given: Mapping[str, Any]) -> Any:
-        for column, needed in columns.items():
-            if needed and column not in given:
-                raise CodedValueError(
-                    f"reward {name} has a parameter {column}, but the row has no such column: "
-                    "name its parameters text, answer (or texts, answers) and columns of the "
-                    "data, or give them defaults",
-                    code="no-such-column",
-                )
-        positional = [] if by_name else [given["text"], given["answer"]]
-        return function(
-            *positional, **{key: given[key] for key in given if key in by_name or key in columns}
-        )
+    def on_batch(texts: Sequence[str], answers: Sequence[Any], rows: Rows) -> Any:
+        given: dict[str, Any] = {}
+        for column in set(itertools.chain.from_iterable(rows)):
+            given[column] = [row.get(column) for row in rows]
+        result = call({**given, "texts": texts, "answers": answers})
+        return _event_loop().run(result) if is_async else result
 
-    def results(texts: Sequence[str], answers: Sequence[Any], rows: Rows) -> Any:
-        if is_batch:
-            available_columns = {column for row in rows for column in row}
-            lists = {column: [row.get(column) for row in rows] for column in available_columns}
-            result = call({**lists, "texts": texts, "answers": answers})
-            return _event_loop().run(result) if is_async else result
-        each = [
-            {**row, "text": text, "answer": answer}
-            for text, answer, row in zip(texts, answers, rows, strict=True)
-        ]
+    def on_each(texts: Sequence[str], answers: Sequence[Any], rows: Rows) -> Any:
+        each = []
+        for text, answer, row in zip(texts, answers, rows, strict=True):
+            each.append({**row, "text": text, "answer": answer})
         if is_async:
             return _event_loop().run(_gather(call, each))
         return [_attempt(call, given) for given in each]
 
-    return results
+    return on_batch if _is_batch(function) else on_each
+
+
+class _Call:
+    """Calls a user's function with those of the available values that its signature names."""
+
+    def __init__(self, function: Function, name: str) -> None:
+        self._function = function
+        self._name = name
+        self._columns = columns_of(function)
+        self._by_name = {*_parameters(function)} & {*_PARAMETERS, *_BATCH_PARAMETERS}
+
+    def __call__(self, given: Mapping[str, Any]) -> Any:
+        for column, is_required in self._columns.items():
+            if is_required and column not in given:
+                raise CodedValueError(
+                    f"reward {self._name} has a parameter {column}, but the row has no such "
+                    "column: name its parameters text, answer (or texts, answers) and columns of "
+                    "the data, or give them defaults",
+                    code="no-such-column",
+                )
+        named = {}
+        for key, value in given.items():
+            if key in self._by_name or key in self._columns:
+                named[key] = value
+        if self._by_name:
+            return self._function(**named)
+        return self._function(given["text"], given["answer"], **named)
 
 
 def _attempt(call: Function, given: Mapping[str, Any]) -> Any:
