@@ -367,7 +367,6 @@ def _mean(scores: dict[int, float]) -> float | None:
 
 def _sentences(campaign: "Campaign", verdict: "GateVerdict") -> list[str]:
     """Return a verdict in words."""
-    folder = campaign.folder
     lines = []
     answer = verdict.answer
     measured = ""
@@ -400,9 +399,9 @@ def _sentences(campaign: "Campaign", verdict: "GateVerdict") -> list[str]:
         if campaign.recheck_due:
             lines.append(
                 f"{len(campaign.unconfirmed)} changes were kept since the chain was last checked "
-                f"against the first baseline: sweep gate recheck {folder}"
+                f"against the first baseline: {campaign.command('recheck')}"
             )
-        lines.append(f"next: sweep gate propose {folder} {change}")
+        lines.append(f"next: {campaign.command('propose')} {change}")
     else:
         subject = "The baseline"
         if campaign.open_recheck is not None:
@@ -414,9 +413,10 @@ def _sentences(campaign: "Campaign", verdict: "GateVerdict") -> list[str]:
             lines.append(f"  {need.arm}: seeds {', '.join(map(str, need.seeds))}")
         if campaign.spec.space is None:
             need = verdict.needs[0]
-            lines.append(f"next: sweep gate record {folder} {need.arm} {need.seeds[0]} SCORE")
+            record = campaign.command("record", need.arm, str(need.seeds[0]))
+            lines.append(f"next: {record} SCORE")
         else:
-            lines.append(f"next: sweep gate run {folder}")
+            lines.append(f"next: {campaign.command('run')}")
     return lines
 
 

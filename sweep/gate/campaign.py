@@ -29,7 +29,7 @@ from trainer.config.yaml_document import dump_yaml, read_yaml, validate
 from trainer.errors import ConfigError, MissingError
 from trainer.files import JsonLines, Record, storage_error, write_atomically
 from trainer.section import Positive, Section
-from trainer.shell.run_folder import lock_folder
+from trainer.shell.run_folder import command_line, lock_folder
 
 _FRESH = 1000  # distance of the seeds of successive baselines
 _DAMAGED = "restore it from a backup, or start a campaign in another folder"
@@ -110,7 +110,7 @@ class Campaign:
             raise MissingError(
                 f"no campaign in {folder}",
                 str(path),
-                f"`sweep gate start {folder} --worthwhile 0.01` starts one",
+                f"`{self.command('start', '--worthwhile', '0.01')}` starts one",
                 code="no-campaign",
             )
         self.spec = validate(CampaignSpec, read_yaml(path))
@@ -227,21 +227,25 @@ class Campaign:
         self._add({"event": "recheck", "first_seed": self._first_seed() + SEEDS_APART})
         return self.rechecks[-1]
 
+    def command(self, verb: str, *words: str) -> str:
+        """Return a command for this campaign, quoted for a shell."""
+        return command_line("sweep", "gate", verb, str(self.folder), *words)
+
     def _refuse_while_open(self) -> None:
         """Refuse a new question before the last one is answered."""
         if self.open is not None:
             raise ConfigError(
                 f"proposal {self.open.number} is not decided yet",
                 str(self.folder),
-                f"`sweep gate status {self.folder}` prints what it needs; "
-                f"`sweep gate withdraw {self.folder}` gives it up",
+                f"`{self.command('status')}` prints what it needs; "
+                f"`{self.command('withdraw')}` gives it up",
                 code="proposal-open",
             )
         if self.open_recheck is not None:
             raise ConfigError(
                 "the re-check of the chain is not decided yet",
                 str(self.folder),
-                f"`sweep gate status {self.folder}` prints what it needs",
+                f"`{self.command('status')}` prints what it needs",
                 code="recheck-open",
             )
 
@@ -271,14 +275,14 @@ class Campaign:
             raise ConfigError(
                 "no re-check is open",
                 str(self.folder),
-                f"`sweep gate recheck {self.folder}` first",
+                f"`{self.command('recheck')}` first",
                 code="no-open-recheck",
             )
         if target is None:
             raise ConfigError(
                 "no proposal is open",
                 str(self.folder),
-                f"`sweep gate propose {self.folder} KEY=VALUE` first",
+                f"`{self.command('propose')} KEY=VALUE` first",
                 code="no-open-proposal",
             )
         if score is not None and not math.isfinite(score):
@@ -287,14 +291,14 @@ class Campaign:
             raise ConfigError(
                 f"the {arm}'s seed {seed} has a result already",
                 str(self.folder / "events.jsonl"),
-                f"a result is final: use a seed that `sweep gate status {self.folder}` asks for",
+                f"a result is final: use a seed that `{self.command('status')}` asks for",
                 code="result-twice",
             )
         if seed not in self._allowed_seeds(arm):
             raise ConfigError(
                 f"the {arm} does not need seed {seed} now",
                 str(self.folder),
-                f"`sweep gate status {self.folder}` prints the seeds that it needs: more seeds "
+                f"`{self.command('status')}` prints the seeds that it needs: more seeds "
                 "than asked for would make it easier to be lucky",
                 code="seed-not-asked",
             )
@@ -634,7 +638,8 @@ def start_campaign(folder: Path, spec: CampaignSpec) -> Campaign:
         raise ConfigError(
             f"{folder} holds a campaign already",
             str(folder / "campaign.yaml"),
-            f"`sweep gate status {folder}` continues it; another campaign needs another folder",
+            f"`{command_line('sweep', 'gate', 'status', str(folder))}` continues it; another "
+            "campaign needs another folder",
             code="campaign-exists",
         )
     if folder.is_dir() and any(folder.iterdir()):

@@ -24,8 +24,8 @@ def run_until_decided(campaign: Campaign) -> GateVerdict:
         raise ConfigError(
             "this campaign has no program to run",
             str(campaign.folder),
-            f"run the seeds that `sweep gate status {campaign.folder}` asks for yourself, and "
-            f"`sweep gate record {campaign.folder} ARM SEED SCORE`",
+            f"run the seeds that `{campaign.command('status')}` asks for yourself, "
+            f"and `{campaign.command('record')} ARM SEED SCORE`",
             code="no-program",
         )
     while True:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -64,6 +65,22 @@ def test_an_agent_reads_what_to_run_and_records_it(here, capsys):
     assert (status, said["outcome"]) == (10, "discard")
     status, said = answer(capsys, "status", "camp")
     assert (status, said["proposals"], said["kept"]) == (0, 2, [])
+
+
+def test_the_next_command_works_for_a_folder_with_a_space(here, capsys):
+    main(["gate", "start", "my camp", "--worthwhile", "0.1", "--first-seeds", "3"])
+    for seed in range(3):
+        printed = capsys.readouterr().out.splitlines()[-1]
+        program, *words = shlex.split(printed.removeprefix("next: "))
+        assert program == "sweep" and words[:5] == [
+            "gate",
+            "record",
+            "my camp",
+            "baseline",
+            str(seed),
+        ]
+        main([*words[:-1], str(0.5 + seed / 100)])
+    assert Campaign(here / "my camp").baseline.scores == {0: 0.5, 1: 0.51, 2: 0.52}
 
 
 @pytest.mark.parametrize(
