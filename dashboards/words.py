@@ -36,6 +36,11 @@ _LAYOUTS: Mapping[Layout, str] = {
     "partly paired": "On shared and on other seeds",
     "unpaired": "Without pairing, because fewer than half of the seeds are shared",
 }
+NOTHING_ENDED = "No configuration has finished yet."
+NO_TRIALS = "The sweep has no trials yet."
+NO_BASELINE = "no baseline is listed, and no plain configuration has finished"
+OTHERS_WORSE = "every other configuration is worse"
+NO_GAIN_LEFT = "After correcting for selection, no improvement is left: search another region."
 FIX_FAILURES = "Fix what makes trials fail, then retry them."
 _REMEDIES = {
     "alone": "Run the other configurations.",
@@ -125,9 +130,7 @@ def searched(verdict: Verdict) -> str:
         )
     if isinstance(verdict, Tested) and verdict.seeds >= MIN_SEEDS and verdict.excludes(0.0):
         worse_ones = (
-            f"{best} is worse"
-            if verdict.comparisons == 1
-            else f"every other configuration is worse. Closest {best}"
+            f"{best} is worse" if verdict.comparisons == 1 else f"{OTHERS_WORSE}. Closest {best}"
         )
         return f"Nothing beats the baseline {base}: {worse_ones}: {gain(verdict)}."
     nearest = "Best candidate" if verdict.improves else "Closest"
@@ -159,7 +162,7 @@ def confirmed(verdict: Verdict, worthwhile: float = 0.0, kind: str = "fresh seed
         if verdict.largest_gain <= 0 and verdict.comparisons == 1:
             return f"Keep {base}: {best} is worse: {gained}."
         if verdict.largest_gain <= 0:
-            finding = "every other configuration is worse"
+            finding = OTHERS_WORSE
         else:
             finding = f"no other configuration improves by {worthwhile:g} or more"
         return f"Keep {base}: {finding}. {best}: {gained}."
@@ -380,7 +383,7 @@ def next_step(verdict: Verdict) -> str:
         )
     # relative to the difference, because rounding rarely leaves exactly 0
     if verdict.shrunken / verdict.difference <= 1e-9:
-        return "After correcting for selection, no improvement is left: search another region."
+        return NO_GAIN_LEFT
     if verdict.confirmation_seeds is None:
         return (
             f"After correcting for picking the best, {verdict.shrunken:+.3g} is left, which takes "

@@ -178,7 +178,7 @@ def _of_rules(results: Results) -> Headline:
 def _in_search(results: Results) -> Headline:
     judged = results.comparable
     if judged.empty:
-        return Headline("No configuration has finished yet.")
+        return Headline(words.NOTHING_ENDED)
     answer = results.verdict
     metric = results.objective.metric
     if answer is None:
@@ -349,7 +349,7 @@ def _decided(results: Results, fresh: Results, decision: Rounds) -> str:
 
 def _no_baseline(results: Results) -> str:
     if results.baseline is None:
-        return "no baseline is listed, and no plain configuration has finished"
+        return words.NO_BASELINE
     return f"the baseline #{results.baseline} has not finished"
 
 
@@ -424,7 +424,7 @@ def _next_step(results: Results, judged: Verdict) -> str:
 
 def _trial_counts(results: Results) -> str:
     if results.table.empty:
-        return "The sweep has no trials yet."
+        return words.NO_TRIALS
     states = results.table.state.value_counts()
     counts = ", ".join(
         f"{count} {_STATE_TEXT.get(str(state), str(state))}" for state, count in states.items()

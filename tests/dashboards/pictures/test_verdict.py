@@ -4,6 +4,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from dashboards import words
 from dashboards.pictures.verdict import confirmed, headline, verdict
 from dashboards.results import Rounds
 from dashboards.statistics.sequential import InterimResult
@@ -87,8 +88,8 @@ def test_a_gain_that_luck_explains_takes_no_number_of_seeds():
     assert isinstance(judged, Tested)
     assert judged.improves
     for left in (-0.002, 1e-16):  # rounding leaves the second
-        assert "no improvement is left" in next_step(
-            replace(judged, shrunken=left, confirmation_seeds=None)
+        assert (
+            next_step(replace(judged, shrunken=left, confirmation_seeds=None)) == words.NO_GAIN_LEFT
         )
 
 
@@ -130,8 +131,8 @@ def test_a_search_names_a_candidate_and_failed_seeds_count_as_worst():
 @pytest.mark.parametrize("score", [math.nan, 0.5])
 def test_before_anything_ended(score):
     sweep = sweep_with({(0.0, 0.0): [score]}, c0s0="RUNNING")
-    assert verdict(sweep)[0] == "No configuration has finished yet."
-    assert verdict(with_trials(sweep, sweep.table.iloc[:0]))[-1] == "The sweep has no trials yet."
+    assert verdict(sweep)[0] == words.NOTHING_ENDED
+    assert verdict(with_trials(sweep, sweep.table.iloc[:0]))[-1] == words.NO_TRIALS
 
 
 def test_progress_is_told_by_trials_and_not_by_the_parent_alone():
@@ -177,7 +178,7 @@ def test_worse_configurations_are_called_worse_on_all_kinds_of_seeds():
     # on the search's own seeds
     assert "Nothing beats" in headline(sweep_with(lost)).sentence
     assert "#1 grpo α 0.3 is worse: -0.1" in headline(sweep_with(lost)).sentence
-    assert "every other configuration is worse" in headline(sweep_with(more_lost)).sentence
+    assert words.OTHERS_WORSE in headline(sweep_with(more_lost)).sentence
     assert "worse" not in headline(sweep_with(mixed)).sentence
     # on fresh seeds the loser is named below the headline, which names the best
     lines = confirmed(replace(sweep_with(mixed), fresh=sweep_with(mixed)))
