@@ -50,7 +50,7 @@ _CHOICES = (
     "grid",
     "grid_search",
 )
-_OF_EXPONENTS = ("log_uniform", "q_log_uniform")  # in W&B, min and max are exponents of e
+_OF_EXPONENTS = ("log_uniform", "q_log_uniform")  # min and max are natural logarithms (W&B)
 _WITHOUT_A_FORM = (
     "normal",
     "q_normal",
@@ -65,7 +65,7 @@ _WITHOUT_A_FORM = (
     "inv_log_uniform_values",
     "sample_from",
 )
-# keys of mappings with one key for each end, W&B's and Optuna's
+# W&B and Optuna write a range as a mapping: the keys of its bounds, step and kind
 _LOW = ("min", "low", "lower", "lower_bound")
 _HIGH = ("max", "high", "upper", "upper_bound")
 _STEP = ("q", "step", "quantization")
@@ -214,7 +214,7 @@ def _first(written: Mapping[Any, Any], names: Sequence[str]) -> Any:
 
 
 def _show(kind: str, value: Any) -> str:
-    """Write a range of ours; JSON is YAML, too."""
+    """Format a range as we write it. JSON is valid YAML."""
     try:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError):  # a date

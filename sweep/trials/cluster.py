@@ -41,7 +41,7 @@ ANSWER_LIMIT_S = 5.0
 # HTTP/2 client preface (RFC 9113, section 3.4), followed by an empty SETTINGS frame.
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
 _SETTINGS_FRAME = 4  # type of the first frame that an HTTP/2 server, such as gRPC's, sends
-_GPU_UNITS = 10_000  # of one GPU, as Ray counts them
+_GPU_UNITS = 10_000  # units into which Ray divides a GPU
 _OBJECT_STORE_BYTES = 200 * 2**20  # results are small dicts; Ray would take 30% of the memory
 
 # Documented settings of Ray and Tune without an API argument.
