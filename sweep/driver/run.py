@@ -290,7 +290,7 @@ def _fit(tuner: tune.Tuner, searcher: ConfigurationSearcher, control: StopContro
     try:
         tuner.fit()
     except tune.TuneError as error:
-        raise searcher.failure or _tune_error(error, control) from error
+        raise searcher.failure or tune_error(error, control) from error
     except RuntimeError as error:
         # If Ray killed a trial's process for memory, Tune does not count it as a failure of the
         # trial.
@@ -301,7 +301,7 @@ def _fit(tuner: tune.Tuner, searcher: ConfigurationSearcher, control: StopContro
         ) from error
 
 
-def _tune_error(error: tune.TuneError, control: StopControl) -> ResumableError:
+def tune_error(error: tune.TuneError, control: StopControl) -> ResumableError:
     """Return the error that Tune wraps: Tune's own message is a traceback."""
     cause: BaseException = error
     while isinstance(cause, tune.TuneError):

@@ -14,7 +14,7 @@ _COUNTS = {
 }
 
 
-def _reached() -> Iterator[tuple[Path, int]]:
+def reached() -> Iterator[tuple[Path, int]]:
     """Yield this process's limits with the number of times each was hit."""
     with suppress(OSError):
         for line in _OWN.read_text().splitlines():
@@ -27,12 +27,12 @@ def _reached() -> Iterator[tuple[Path, int]]:
                         yield folder / limit, int(dict(map(str.split, lines))[word])
 
 
-_AT_START = dict(_reached())
+_AT_START = dict(reached())
 
 
 def with_limits(text: str) -> str:
     """Append to the text the limits that were hit since this process started."""
-    for path, count in _reached():
+    for path, count in reached():
         if count > _AT_START.get(path, 0):
             text += f"; limit reached: {path} is {path.read_text().strip()}"
     return text

@@ -41,7 +41,7 @@ def check_shared_files(sweep: SweepRecord) -> None:
     probe = folder.root / f"reach-{uuid.uuid4().hex}"
     probe.touch()
     try:
-        for node, path in _unseen(nodes, [probe, *spec.program.paths(spec.searched)]):
+        for node, path in unseen_paths(nodes, [probe, *spec.program.paths(spec.searched)]):
             place = where = str(path)
             if path == probe:
                 place, where = str(folder.runs_dir), "--runs-dir"
@@ -55,8 +55,15 @@ def check_shared_files(sweep: SweepRecord) -> None:
         probe.unlink()
 
 
-def _unseen(nodes: Sequence[dict[str, str]], paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
-    look = ray.remote(num_cpus=0, max_retries=0)(_missing)
+def unseen_paths(
+    nodes: Sequence[dict[str, str]], paths: Sequence[Path]
+) -> Iterator[tuple[str, Path]]:
+    """Yield the host name of each node with each path that it does not see.
+
+    Raises:
+        MissingError: a node does not answer in time, or cannot import loptune.
+    """
+    look = ray.remote(num_cpus=0, max_retries=0)(missing_on_this_node)
     answers = {}  # of all nodes at the same time
     for node in nodes:
         on_node = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
@@ -83,7 +90,8 @@ def _unseen(nodes: Sequence[dict[str, str]], paths: Sequence[Path]) -> Iterator[
             yield host, path
 
 
-def _missing(paths: Sequence[Path]) -> list[Path]:
+def missing_on_this_node(paths: Sequence[Path]) -> list[Path]:
+    """Return the paths that this node does not see. Fails if it cannot import loptune."""
     import sweep.space.spec  # noqa: F401  fails on a node that cannot import loptune
 
     return missing_paths(paths)

@@ -169,7 +169,7 @@ class WorkerGroup:
         answers = []
         for rank, environment in zip(self._ranks, environments, strict=True):
             answers.append(rank.set_environment.remote(environment, shares_gpu))
-        self._gather(answers, START_TIMEOUT_S)
+        self.gather(answers, START_TIMEOUT_S)
 
     def call(
         self,
@@ -187,16 +187,21 @@ class WorkerGroup:
             WorkerLostError: a rank died or hung; the other ranks may still be waiting for it.
             Exception: the unchanged exception of the method on a rank.
         """
-        return self._gather(
+        return self.gather(
             [getattr(rank, method).remote(*arguments) for rank in self._ranks], timeout, progress
         )
 
-    def _gather(
+    def gather(
         self,
         futures: Sequence[ray.ObjectRef],
         timeout: float,
         progress: Callable[[], object] = lambda: None,
     ) -> list[Any]:
+        """Return the results of all ranks, in the order of the ranks.
+
+        Raises:
+            WorkerLostError: a rank died, or made no ``progress`` for ``timeout`` seconds.
+        """
         seen = progress()
         moved = time.monotonic()  # not the wall clock, which may jump
         pending = list(futures)
@@ -206,7 +211,7 @@ class WorkerGroup:
             ready, pending = ray.wait(pending, num_returns=1, timeout=POLL_S)
             for future in ready:
                 try:
-                    _result(future, futures.index(future))
+                    result_of(future, futures.index(future))
                 except WorkerLostError:
                     raise
                 except Exception:
@@ -221,7 +226,7 @@ class WorkerGroup:
                 raise WorkerLostError(
                     f"rank {', '.join(map(str, hung))} did not answer for {idle:.0f} s"
                 )
-        return [_result(future, rank) for rank, future in enumerate(futures)]
+        return [result_of(future, rank) for rank, future in enumerate(futures)]
 
     def _raise_if_rank_died(
         self, futures: Sequence[ray.ObjectRef], pending: Sequence[ray.ObjectRef]
@@ -237,7 +242,7 @@ class WorkerGroup:
             ready, waiting = ray.wait(waiting, num_returns=1, timeout=left)
             for future in ready:
                 try:
-                    _result(future, futures.index(future))
+                    result_of(future, futures.index(future))
                 except WorkerLostError:
                     raise
                 except Exception:  # another consequence, or the same error as the first rank's
@@ -310,7 +315,12 @@ def rank_environments(
     return environments
 
 
-def _result(future: ray.ObjectRef, rank: int) -> Any:
+def result_of(future: ray.ObjectRef, rank: int) -> Any:
+    """Return a rank's result, or raise its own exception.
+
+    Raises:
+        WorkerLostError: the rank died; the error names memory, the node or Ray's reason.
+    """
     try:
         return ray.get(future)
     except ray.exceptions.RayTaskError as error:

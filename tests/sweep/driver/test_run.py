@@ -11,7 +11,7 @@ from ray.exceptions import OutOfMemoryError
 
 from sweep.driver.control import StopControl
 from sweep.driver.guard import dead_scratch
-from sweep.driver.run import Options, _fit, _tune_error, start_sweep
+from sweep.driver.run import Options, _fit, start_sweep, tune_error
 from sweep.record.folder import sweep_folder
 from sweep.record.sweep_record import SweepRecord
 from sweep.space.file import load_space
@@ -123,10 +123,10 @@ def test_what_tune_gives_up_with_is_told_by_the_error_that_it_wraps(tmp_path):
         except OSError:
             raise tune.TuneError("Traceback:\n  File x") from None
     except tune.TuneError as wrapped:
-        error = _tune_error(wrapped, control_of(tmp_path))
+        error = tune_error(wrapped, control_of(tmp_path))
     assert error.what == "Ray Tune gave up: OSError: [Errno 5] Input/output error"
     assert error.hint == "sweep resume fake"
-    assert _tune_error(tune.TuneError("Failures: x"), control_of(tmp_path)).what.endswith(
+    assert tune_error(tune.TuneError("Failures: x"), control_of(tmp_path)).what.endswith(
         "TuneError: Failures: x"
     )
 

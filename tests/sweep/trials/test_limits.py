@@ -26,7 +26,7 @@ def test_a_limit_that_was_reached_since_the_start_is_named_with_its_place(
     (tmp_path / "own").write_text(own)
     monkeypatch.setattr(limits, "_GROUPS", tmp_path)
     monkeypatch.setattr(limits, "_OWN", tmp_path / "own")
-    monkeypatch.setattr(limits, "_AT_START", dict(limits._reached()))
+    monkeypatch.setattr(limits, "_AT_START", dict(limits.reached()))
     assert limits.with_limits("rank 0 died") == "rank 0 died"
     path.with_name(counter).write_text(f"{word} 3\n")
     assert limits.with_limits("rank 0 died") == f"rank 0 died; limit reached: {path} is 64"

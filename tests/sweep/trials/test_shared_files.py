@@ -48,7 +48,7 @@ def looked_for(monkeypatch):
         shared_files.ray, "nodes", lambda: [node("head", 0), node("lost"), node("gpu-1")]
     )
     monkeypatch.setattr(shared_files, "is_reachable", lambda node: node["NodeID"] != "lost")
-    monkeypatch.setattr(shared_files, "_unseen", unseen)
+    monkeypatch.setattr(shared_files, "unseen_paths", unseen)
     return paths
 
 
@@ -89,8 +89,10 @@ def test_an_mlflow_file_is_no_store_for_other_machines(tmp_path, looked_for):
 def test_a_node_answers_what_it_does_not_see(tmp_path, monkeypatch):
     monkeypatch.setattr(nodes, "VISIBLE_WITHIN_S", 0.0)
     (tmp_path / "here").touch()
-    assert shared_files._missing([tmp_path / "here", tmp_path / "gone"]) == [tmp_path / "gone"]
-    assert shared_files._missing([tmp_path / "here"]) == []
+    assert shared_files.missing_on_this_node([tmp_path / "here", tmp_path / "gone"]) == [
+        tmp_path / "gone"
+    ]
+    assert shared_files.missing_on_this_node([tmp_path / "here"]) == []
 
 
 def test_a_busy_node_is_not_asked_to_install_anything(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,5 +104,5 @@ def test_a_busy_node_is_not_asked_to_install_anything(monkeypatch: pytest.Monkey
     monkeypatch.setattr(shared_files.ray, "get", get)
     busy = {"NodeID": "1" * 56, "NodeManagerHostname": "gpu-1"}
     with refused("node-too-busy", MissingError) as raised:
-        next(shared_files._unseen([busy], []))
+        next(shared_files.unseen_paths([busy], []))
     assert "gpu-1" in raised.value.what and "60 s" in raised.value.what

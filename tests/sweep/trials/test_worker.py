@@ -89,15 +89,15 @@ def test_a_jump_of_the_clock_is_no_stall(monkeypatch):
         return ([], pending) if len(waits) < 10 else (pending, [])
 
     monkeypatch.setattr("sweep.trials.worker.ray.wait", wait)
-    monkeypatch.setattr("sweep.trials.worker._result", lambda future, rank: future)
-    assert group._gather(["answer"], timeout=5.0) == ["answer"]
+    monkeypatch.setattr("sweep.trials.worker.result_of", lambda future, rank: future)
+    assert group.gather(["answer"], timeout=5.0) == ["answer"]
 
     waits.clear()
     with pytest.raises(WorkerLostError, match=r"rank 0\b"):
-        group._gather(["answer"], timeout=0.05)
+        group.gather(["answer"], timeout=0.05)
     waits.clear()
     steps = iter(range(100))
-    assert group._gather(["answer"], timeout=0.15, progress=lambda: next(steps)) == ["answer"]
+    assert group.gather(["answer"], timeout=0.15, progress=lambda: next(steps)) == ["answer"]
 
 
 def test_a_rank_that_ray_ends_for_memory_is_told_with_the_numbers(monkeypatch):
@@ -108,7 +108,7 @@ def test_a_rank_that_ray_ends_for_memory_is_told_with_the_numbers(monkeypatch):
 
     monkeypatch.setattr(worker.ray, "get", get)
     with pytest.raises(WorkerLostError, match=r"rank 1\b.*22\.1GB / 23\.2GB"):
-        worker._result(None, 1)
+        worker.result_of(None, 1)
 
 
 class Run:
