@@ -16,15 +16,15 @@ from dashboards.statistics import peaks, tournament
 from dashboards.statistics.arm_table import ArmRow, arm_rows
 from dashboards.statistics.arms import Layout, Pairing, compare_arms, compare_with_number
 from dashboards.statistics.comparison import compare, impute_failures
+from dashboards.statistics.dunnett import repeats_factor
 from dashboards.statistics.problems import Answers
 from dashboards.statistics.seed_noise import Scores
 from dashboards.statistics.sequential import InterimResult
 from dashboards.statistics.verdict import (
     Verdict,
-    corrected_for_repeats,
     oriented,
-    repeats_factor,
     verdict,
+    verdict_on_fresh_seeds,
     verdict_on_number,
 )
 from dashboards.trial import Objective, TrialRecord, best_first
@@ -118,7 +118,8 @@ class Results:
     # configuration -> its label in the search, of finalists
     search_labels: Mapping[str, str] = field(default_factory=dict)
     rounds: Rounds | None = None  # set if these are finalists of a sequential confirmation
-    # of the same finalists; their scores are left out, and p-values are corrected for them
+    # of the same finalists; their scores are left out, and p-values and intervals are corrected for
+    # them
     earlier_confirmations: int = 0
     # warnings: trials that may not be comparable, seeds that may have no effect
     warnings: tuple[str, ...] = ()
@@ -331,8 +332,7 @@ class Results:
             if self.fresh.rounds is not None:
                 return []
             earlier = self._scores_of_finalists(self.fresh.seed_scores)
-            factor = repeats_factor(self.fresh.earlier_confirmations)
-            return [row.corrected(factor) for row in self.fresh._arm_table(earlier)]
+            return self.fresh._arm_table(earlier)
         return self._arm_table(None)
 
     def _arm_table(self, earlier: Scores | None) -> list[ArmRow]:
@@ -346,7 +346,13 @@ class Results:
             comparison, layouts = compare_with_number(gains, sign * self.against)
         elif self.pairing is None:
             earlier_gains = None if earlier is None else oriented(earlier, sign)
-            comparison = compare(gains, baseline, earlier=earlier_gains, answers=self.answers)
+            comparison = compare(
+                gains,
+                baseline,
+                earlier=earlier_gains,
+                answers=self.answers,
+                repeats=repeats_factor(self.earlier_confirmations),
+            )
         else:
             comparison, layouts = compare_arms(gains, baseline, self.pairing, answers=self.answers)
         return arm_rows(self.seed_scores, baseline, sign, comparison, layouts, self.not_worse_by)
@@ -373,8 +379,14 @@ class Results:
                 scores, base, fresh.objective.mode, answers=fresh.answers, pairing=fresh.pairing
             )
         earlier = self._scores_of_finalists(scores)
-        judged = verdict(scores, base, fresh.objective.mode, earlier=earlier, answers=fresh.answers)
-        return corrected_for_repeats(judged, fresh.earlier_confirmations)
+        return verdict_on_fresh_seeds(
+            scores,
+            base,
+            fresh.objective.mode,
+            earlier=earlier,
+            answers=fresh.answers,
+            repeats=repeats_factor(fresh.earlier_confirmations),
+        )
 
     def _scores_of_finalists(self, finalists: Collection[str]) -> SeedScores:
         """Return the search's scores of the configurations with these labels on fresh seeds."""
@@ -414,9 +426,10 @@ class Results:
         parameters = self._varied_in_arms.sum(axis="columns")
         means = self.arm_means
         tunings = {arm: tournament.Tuning(list(means[arm]), int(parameters[arm])) for arm in fresh}
-        results = tournament.compare_rules(fresh, self.arms[0], tunings, self.objective.mode)
-        factor = 1 if self.fresh is None else repeats_factor(self.fresh.earlier_confirmations)
-        return [result.corrected(factor) for result in results]
+        repeats = repeats_factor(self.fresh.earlier_confirmations) if self.fresh else 1
+        return tournament.compare_rules(
+            fresh, self.arms[0], tunings, self.objective.mode, repeats=repeats
+        )
 
     @cached_property
     def fresh_arm_scores(self) -> Scores:

@@ -7,6 +7,7 @@ from typing import Any
 
 from dashboards.statistics.arm_table import ArmRow
 from dashboards.statistics.arms import Layout, Pairing
+from dashboards.statistics.dunnett import coverage, repeats_factor
 from dashboards.statistics.peaks import PeakResult
 from dashboards.statistics.power import MAX_SEEDS
 from dashboards.statistics.sequential import Decision, InterimResult
@@ -96,9 +97,14 @@ def device_time(hours: float, device: str) -> str:
     return f"{number(hours)} {device}-hours"
 
 
-def between(interval: tuple[float, float]) -> str:
-    """Format an interval."""
-    return f"90% interval {signed(interval[0])} to {signed(interval[1])}"
+def percent_interval(coverage: float) -> str:
+    """Name an interval by its coverage."""
+    return f"{100 * coverage:.4g}% interval"
+
+
+def between(interval: tuple[float, float], coverage: float = 0.9) -> str:
+    """Format an interval with its coverage."""
+    return f"{percent_interval(coverage)} {signed(interval[0])} to {signed(interval[1])}"
 
 
 def gain(verdict: Verdict, kind: str = "seed") -> str:
@@ -109,7 +115,7 @@ def gain(verdict: Verdict, kind: str = "seed") -> str:
     elif verdict.layout != "paired":
         seeds = f"{verdict.runs[0]} against {counted(verdict.runs[1], 'run')}"
     if isinstance(verdict, Tested):
-        seeds = f"{between(verdict.interval)}, {seeds}"
+        seeds = f"{between(verdict.interval, verdict.coverage)}, {seeds}"
     return f"{signed(verdict.difference)} ({seeds})"
 
 
@@ -183,12 +189,12 @@ def repeated(earlier_confirmations: int) -> str:
     """State how a confirmation that follows others is judged; empty for the first."""
     if not earlier_confirmations:
         return ""
-    factor = 2**earlier_confirmations
+    factor = repeats_factor(earlier_confirmations)
     return (
         f"This is confirmation {earlier_confirmations + 1} of these finalists, on new seeds. The "
-        "earlier one is left out, because its scores led to this one, and p-values are multiplied "
-        f"by {factor}: all confirmations together report a false improvement in less than 10% of "
-        "cases."
+        "earlier one is left out, because its scores led to this one. P-values are multiplied "
+        f"by {factor}, and intervals have {100 * coverage(factor):.4g}% coverage instead of 90%: "
+        "all confirmations together report a false improvement in less than 10% of cases."
     )
 
 
@@ -242,7 +248,7 @@ def _counts(what: str, counts: Mapping[str, int]) -> str:
 def worse(rows: Sequence[ArmRow]) -> str:
     """Name the arms that are shown to be worse than the baseline; empty if there are none."""
     named = [
-        f"{row.name} {signed(row.difference)} ({between(row.interval)})"
+        f"{row.name} {signed(row.difference)} ({between(row.interval, row.coverage)})"
         for row in rows
         if row.outcome == "worse" and row.interval is not None
     ]
@@ -268,7 +274,8 @@ def reason(verdict: Verdict) -> str:
     if isinstance(verdict, Undecided):
         return _WHY[verdict.why] + _more_seeds(verdict)
     tested = (
-        f"{between(verdict.interval)}, one-sided p = {max(verdict.p_value, _SMALLEST_P):.2g}, "
+        f"{between(verdict.interval, verdict.coverage)}, "
+        f"one-sided p = {max(verdict.p_value, _SMALLEST_P):.2g}, "
         f"corrected for {counted(verdict.comparisons, 'comparison')}, "
         f"{_runs_of(verdict)}"
     )
@@ -413,7 +420,7 @@ def rule_bounds(rule: RuleResult) -> str:
     """Format a rule's difference with its interval."""
     if rule.interval is None:
         return f"{signed(rule.difference)}, not compared: {refusal(rule)}"
-    return f"{signed(rule.difference)}, {between(rule.interval)}"
+    return f"{signed(rule.difference)}, {between(rule.interval, rule.coverage)}"
 
 
 def refusal(rule: RuleResult) -> str:

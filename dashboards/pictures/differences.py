@@ -17,7 +17,7 @@ from dashboards.pictures.theme import (
 )
 from dashboards.results import Results
 from dashboards.statistics.arm_table import ArmRow
-from dashboards.words import number, signed
+from dashboards.words import between, number, percent_interval, signed
 
 _MAX_DRAWN = 20
 
@@ -47,7 +47,12 @@ def arm_cells(results: Results) -> tuple[list[str], list[list[str]]]:
             ]
         )
     headings = ["configuration", "runs", "missing", "failed", "mean", "SD", "difference"]
-    return [*headings, "90% interval", "p (two-sided)", "result"], cells
+    return [*headings, _interval_of(results.arm_table), "p (two-sided)", "result"], cells
+
+
+def _interval_of(arms: list[ArmRow]) -> str:
+    """Name the interval of all arms by its coverage."""
+    return percent_interval(arms[0].coverage if arms else 0.9)
 
 
 def differences(results: Results) -> Picture | None:
@@ -77,7 +82,7 @@ def differences(results: Results) -> Picture | None:
     text = _sentence(arms, judged)
     if len(drawn) < len(arms):
         text += f" The best {len(drawn)} are drawn."
-    title = "Difference to the baseline, with 90% intervals"
+    title = f"Difference to the baseline, with {_interval_of(arms)}s"
     return Picture("paired", title, text, (drawing,), arm_cells(results))
 
 
@@ -93,7 +98,7 @@ def _draw(drawing: go.Figure, arm: ArmRow, pairs: pd.DataFrame, shade: str) -> N
     note = f"{arm.name}: {signed(arm.difference)}"
     if arm.interval is not None:
         low, high = arm.interval
-        note += f", 90% interval {signed(low)} to {signed(high)}"
+        note += f", {between(arm.interval, arm.coverage)}"
         line = {"color": shade, "width": 3}
         add_points(
             drawing, [low, high], [arm.name] * 2, [html.escape(note)] * 2, mode="lines", line=line
@@ -108,8 +113,9 @@ def _sentence(arms: list[ArmRow], judged: Results) -> str:
     counts = pd.Series([arm.outcome for arm in arms]).value_counts()
     found = ", ".join(f"{counts[kind]} {kind}" for kind in counts.index)
     text = (
-        f"{len(arms)} compared with {judged.baseline_label}: {found}. Lines are 90% intervals, "
-        "each bound with 95% coverage over all configurations together; dots are single seeds."
+        f"{len(arms)} compared with {judged.baseline_label}: {found}. Lines are "
+        f"{_interval_of(arms)}s, with this coverage over all configurations together; dots are "
+        "single seeds."
     )
     if judged.objective.worthwhile:
         text += f" The band holds improvements below {judged.objective.worthwhile:g}, the smallest "

@@ -11,7 +11,7 @@ from dashboards.pictures.peaks import arm_colors, peak_line
 from dashboards.pictures.theme import MUTED, Picture, add_points, figure, label_rows, rows
 from dashboards.results import Results
 from dashboards.statistics.tournament import RuleResult
-from dashboards.words import FIX_FAILURES, failures, number, rule_bounds, rules
+from dashboards.words import FIX_FAILURES, failures, number, percent_interval, rule_bounds, rules
 
 # default of `sweep confirm` after tuning arms (same number as `sweep.space.arms.ARM_SEEDS`)
 _SEEDS = 8
@@ -55,8 +55,8 @@ def tournament(results: Results) -> Picture | None:
     if compared:
         text += (
             f" Below: each rule at its best compared with {results.arms[0]} at its best, on "
-            "the same fresh seeds. The 90% intervals are corrected for the number of rules "
-            "and include tuning variance."
+            f"the same fresh seeds. The {percent_interval(compared[0].coverage)}s are corrected "
+            "for the number of rules and include tuning variance."
         )
     return Picture("tournament", "Rules at their own best", text, figures, rule_table(results))
 

@@ -2,7 +2,7 @@
 
 Both directions are claims here: an arm may be shown to be better or worse. Each bound of an
 interval has 95% coverage over all arms together, so an interval has 90%, and an arm is better or
-worse if its interval excludes 0.
+worse if its interval excludes 0. A confirmation that follows others has wider intervals.
 """
 
 import math
@@ -14,7 +14,7 @@ import numpy as np
 
 from dashboards.statistics.arms import ArmScores, Layout
 from dashboards.statistics.comparison import Comparison, GainEstimate
-from dashboards.statistics.dunnett import SIGNIFICANCE_LEVEL
+from dashboards.statistics.dunnett import coverage
 from dashboards.statistics.seed_noise import Scores
 from dashboards.statistics.verdict import MIN_SEEDS
 
@@ -32,22 +32,11 @@ class ArmRow:
     mean: float = math.nan  # of the runs with a score
     sd: float = math.nan  # standard deviation of these scores; NaN for fewer than two
     difference: float = math.nan  # to the baseline, failed runs counted as in the verdict
-    interval: tuple[float, float] | None = None  # 90%, simultaneous over all arms
+    interval: tuple[float, float] | None = None  # simultaneous over all arms
+    coverage: float = 0.9  # of the interval; more after earlier confirmations
     p_value: float | None = None  # two-sided, corrected for the number of arms
     layout: Layout | None = None  # how the difference was taken; None for the baseline
     outcome: ArmOutcome = "not compared"
-
-    def corrected(self, factor: int) -> "ArmRow":
-        """Return the row with its p-value multiplied, for repeated confirmations; the interval
-        stays.
-        """
-        if self.p_value is None or factor == 1:
-            return self
-        p_value = min(1.0, factor * self.p_value)
-        outcome = self.outcome
-        if outcome in ("better", "worse") and p_value >= 2 * SIGNIFICANCE_LEVEL:
-            outcome = "undecided"
-        return replace(self, p_value=p_value, outcome=outcome)
 
 
 def arm_rows(
@@ -80,7 +69,7 @@ def arm_rows(
     compared: list[ArmRow] = []
     others: list[ArmRow] = []
     for name, row in scores.items():
-        arm = _measured(name, row)
+        arm = replace(_measured(name, row), coverage=coverage(comparison.repeats))
         if name in on_blocks:
             arm = replace(arm, missing=len(blocks - set(row)))
         if name == baseline:

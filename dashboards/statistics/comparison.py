@@ -96,6 +96,7 @@ class Comparison:
     failed: Mapping[str, int]  # configuration -> its failed seeds
     # configuration -> the noise of one score that its own test used, where that is another
     noises: Mapping[str, Noise] = field(default_factory=dict)
+    repeats: int = 1  # factor of the p-values after earlier confirmations
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,7 @@ def compare(
     earlier: Scores | None = None,
     answers: Answers | None = None,
     comparisons: int | None = None,
+    repeats: int = 1,
 ) -> Comparison:
     """Compare every configuration with the baseline.
 
@@ -144,6 +146,8 @@ def compare(
         earlier: scores of these configurations on other seeds, used only to estimate noise.
         answers: per-problem accuracies, if the score is an accuracy.
         comparisons: number of comparisons to correct for, if there are others than these.
+        repeats: factor of p-values and divisor of the intervals' level, for repeated
+            confirmations (`dunnett.repeats_factor`).
 
     Raises:
         ValueError: the baseline has no score.
@@ -182,9 +186,10 @@ def compare(
                 comparisons or len(candidates),
                 thresholds,
                 same_seeds=same_seeds,
+                repeats=repeats,
             )
         estimates.append(estimate)
-    return Comparison(tuple(estimates), candidates, noise, failed_seeds(scores))
+    return Comparison(tuple(estimates), candidates, noise, failed_seeds(scores), repeats=repeats)
 
 
 def failed_seeds(scores: Scores) -> dict[str, int]:
@@ -271,6 +276,7 @@ def _decided(
     thresholds: Thresholds | None,
     *,
     same_seeds: bool,
+    repeats: int,
 ) -> GainEstimate:
     """Add interval and p value."""
     sd = difference_noise(variances, comparisons, own_counts_half=thresholds is None)
@@ -279,9 +285,15 @@ def _decided(
     if thresholds is None:
         t = estimate.gain / error
         dof = variances.dof
-        p_value = dunnett.p_value(t, comparisons, dof, same_seeds=same_seeds)
-        p_worse = dunnett.p_value(-t, comparisons, dof, same_seeds=same_seeds)
-        needed = (dunnett.critical_value(comparisons, variances.dof, same_seeds=same_seeds),) * 2
+        p_value, p_worse = (
+            min(1.0, repeats * dunnett.p_value(side * t, comparisons, dof, same_seeds=same_seeds))
+            for side in (1, -1)
+        )
+        level = dunnett.level(dof) / repeats
+        critical = dunnett.critical_value(
+            comparisons, dof, same_seeds=same_seeds, probability=level
+        )
+        needed = (critical, critical)
     else:
         reached = thresholds(estimate.seeds)
         if reached is None:

@@ -29,6 +29,21 @@ def level(dof: int) -> float:
     return SIGNIFICANCE_LEVEL * dof / (dof + _SCARCE)
 
 
+def repeats_factor(earlier_confirmations: int) -> int:
+    """Return the factor of p-values after earlier confirmations of the same finalists.
+
+    It doubles with each, so all confirmations together report a false improvement with a
+    probability below twice the level of one: 1 + 1/2 + 1/4 + ... = 2. Intervals use the level
+    divided by it, so an interval excludes 0 exactly if p is significant.
+    """
+    return int(2**earlier_confirmations)
+
+
+def coverage(repeats: int = 1) -> float:
+    """Return the coverage of a two-sided interval whose level is divided by ``repeats``."""
+    return 1 - 2 * SIGNIFICANCE_LEVEL / repeats
+
+
 def p_value(t: float, comparisons: int, dof: int, *, same_seeds: bool) -> float:
     """Return the probability that the largest t reaches ``t`` when no configuration differs, times
     ``SIGNIFICANCE_LEVEL`` / `level`, at most 1.

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from scipy import optimize, special
 
-from dashboards.statistics.dunnett import Vector, critical_value
+from dashboards.statistics.dunnett import Vector, critical_value, level
 from dashboards.statistics.guards import Variances, difference_noise
 
 MAX_SEEDS = 100  # larger numbers of seeds per configuration are not reported
@@ -16,7 +16,7 @@ _STANDARD_ERRORS_AT_80_POWER = 0.8
 
 
 def minimum_detectable_effect(
-    sd: float, seeds: int, configurations: int = 2, known_dof: int = 0
+    sd: float, seeds: int, configurations: int = 2, known_dof: int = 0, repeats: int = 1
 ) -> float:
     """Return the smallest true gain over the baseline that the verdict detects with 80% power.
 
@@ -25,23 +25,26 @@ def minimum_detectable_effect(
         seeds: per configuration, at least 2.
         configurations: number of configurations, baseline included.
         known_dof: degrees of freedom that other seeds add for two configurations.
+        repeats: factor of the p-value after earlier confirmations (`dunnett.repeats_factor`).
     """
     if seeds < 2 or configurations < 2:
         raise ValueError("power needs at least 2 seeds and 2 configurations")
     error = sd * math.sqrt(2 / seeds)
     if configurations == 2:
-        return error * _detectable_alone(seeds - 1 + known_dof)
-    return error * _detectable_t(seeds, configurations)
+        return error * _detectable_alone(seeds - 1 + known_dof, repeats)
+    return error * _detectable_t(seeds, configurations, repeats)
 
 
-def seeds_for(effect: float, sd: float, configurations: int = 2, known_dof: int = 0) -> int | None:
+def seeds_for(
+    effect: float, sd: float, configurations: int = 2, known_dof: int = 0, repeats: int = 1
+) -> int | None:
     """Return the fewest seeds per configuration that detect a true gain ``effect`` with 80% power.
     None if more than ``MAX_SEEDS`` are needed or ``effect`` is not positive. ``known_dof`` counts
     for two configurations, on fresh seeds.
     """
 
     def enough(seeds: int) -> bool:
-        return minimum_detectable_effect(sd, seeds, configurations, known_dof) <= effect
+        return minimum_detectable_effect(sd, seeds, configurations, known_dof, repeats) <= effect
 
     if effect <= 0 or not enough(MAX_SEEDS):
         return None
@@ -49,7 +52,7 @@ def seeds_for(effect: float, sd: float, configurations: int = 2, known_dof: int 
 
 
 @functools.cache
-def _detectable_alone(dof: int) -> float:
+def _detectable_alone(dof: int, repeats: int) -> float:
     """Return the gain, in true standard errors, that the verdict on one configuration detects with
     80% power if seeds are no blocks.
     """
@@ -69,16 +72,16 @@ def _detectable_alone(dof: int) -> float:
         own_dof=dof,
         unpaired=(of_one + of_base) / dof,
     )
-    needed = difference_noise(variances, 1) / math.sqrt(2) * critical_value(1, dof)
+    needed = difference_noise(variances, 1) / math.sqrt(2) * _critical(1, dof, repeats)
     return _shift_found(needed)
 
 
 @functools.cache
-def _detectable_t(seeds: int, configurations: int) -> float:
+def _detectable_t(seeds: int, configurations: int, repeats: int) -> float:
     """Return the gain, in true standard errors, whose t statistic exceeds the critical value 8
     times in 10.
     """
-    return _shift_found(_needed_t(configurations, seeds))
+    return _shift_found(_needed_t(configurations, seeds, repeats))
 
 
 def _shift_found(needed: Vector) -> float:
@@ -92,7 +95,7 @@ def _shift_found(needed: Vector) -> float:
     return float(optimize.brentq(lacking, 0.0, 10 * float(needed.mean()) + 10, xtol=1e-6))
 
 
-def _needed_t(configurations: int, seeds: int) -> Vector:
+def _needed_t(configurations: int, seeds: int, repeats: int) -> Vector:
     """Simulate the smallest significant difference, in true standard errors, for three
     configurations or more.
 
@@ -102,30 +105,34 @@ def _needed_t(configurations: int, seeds: int) -> Vector:
     as if seeds had no effect.
     """
     generator = np.random.default_rng(1)
-    repeats = seeds - 1
+    seeds_dof = seeds - 1
     others = configurations - 1
-    base = generator.standard_normal((_DRAWS, repeats))
-    mean = generator.standard_normal((_DRAWS, repeats)) / math.sqrt(others)
+    base = generator.standard_normal((_DRAWS, seeds_dof))
+    mean = generator.standard_normal((_DRAWS, seeds_dof)) / math.sqrt(others)
     u = (base - mean) / math.sqrt(configurations / others)
-    w = generator.standard_normal((_DRAWS, repeats))
+    w = generator.standard_normal((_DRAWS, seeds_dof))
     best = mean + w * math.sqrt((others - 1) / others)
     differences = best - base
-    others_dof = (others - 1) * repeats
-    left = generator.chisquare((others - 2) * repeats, _DRAWS) if others > 2 else 0.0
+    others_dof = (others - 1) * seeds_dof
+    left = generator.chisquare((others - 2) * seeds_dof, _DRAWS) if others > 2 else 0.0
     of_others = (w**2).sum(axis=1) + left
     of_base = (u**2).sum(axis=1)
     other_variance = of_others / others_dof
     variances = Variances(
-        pooled=(of_others + of_base) / (others * repeats),
-        dof=others * repeats,
-        own=(differences**2).sum(axis=1) / repeats,
-        own_dof=repeats,
-        unpaired=((best**2).sum(axis=1) + (base**2).sum(axis=1)) / repeats,
-        base=np.maximum(0, configurations / others * of_base / repeats - other_variance / others),
-        base_dof=repeats,
+        pooled=(of_others + of_base) / (others * seeds_dof),
+        dof=others * seeds_dof,
+        own=(differences**2).sum(axis=1) / seeds_dof,
+        own_dof=seeds_dof,
+        unpaired=((best**2).sum(axis=1) + (base**2).sum(axis=1)) / seeds_dof,
+        base=np.maximum(0, configurations / others * of_base / seeds_dof - other_variance / others),
+        base_dof=seeds_dof,
         others=other_variance,
         others_dof=others_dof,
     )
-    return (
-        difference_noise(variances, others) / math.sqrt(2) * critical_value(others, variances.dof)
-    )
+    needed = _critical(others, variances.dof, repeats)
+    return difference_noise(variances, others) / math.sqrt(2) * needed
+
+
+def _critical(comparisons: int, dof: int, repeats: int) -> float:
+    """Return the critical value of the largest t, at the level divided by ``repeats``."""
+    return critical_value(comparisons, dof, probability=level(dof) / repeats)

@@ -17,13 +17,13 @@ of these rules.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from scipy import special
 
-from dashboards.statistics.dunnett import SIGNIFICANCE_LEVEL
+from dashboards.statistics.dunnett import SIGNIFICANCE_LEVEL, coverage
 from dashboards.statistics.seed_noise import Scores, paired_differences
 
 _SPLITS = 100
@@ -55,11 +55,11 @@ class RuleResult:
 
     rule: str
     difference: float  # mean over shared fresh seeds, in units of the score
-    # each bound has 95% coverage, simultaneous over all rules
-    interval: tuple[float, float] | None = None
+    interval: tuple[float, float] | None = None  # simultaneous over all rules
     p_value: float | None = None  # one-sided, corrected for the number of rules
     p_worse: float | None = None  # the same of the other side
     refusal: Refusal | None = None  # why there is no interval
+    coverage: float = 0.9  # of the interval; more after earlier confirmations
 
     @property
     def better(self) -> bool:
@@ -68,16 +68,8 @@ class RuleResult:
 
     @property
     def worse(self) -> bool:
-        """Whether a loss is shown: without repeats, the interval lies wholly on that side."""
+        """Whether a loss is shown: the interval lies wholly on that side."""
         return self.p_worse is not None and self.p_worse < SIGNIFICANCE_LEVEL
-
-    def corrected(self, factor: int) -> "RuleResult":
-        """Return the result with its p-values multiplied, for repeated confirmations."""
-        if self.p_value is None or self.p_worse is None:
-            return self
-        return replace(
-            self, p_value=min(1.0, factor * self.p_value), p_worse=min(1.0, factor * self.p_worse)
-        )
 
 
 def tuning_variance(scores: Sequence[float]) -> float:
@@ -91,11 +83,18 @@ def tuning_variance(scores: Sequence[float]) -> float:
 
 
 def compare_rules(
-    fresh: Scores, baseline: str, tunings: Mapping[str, Tuning], mode: Literal["max", "min"] = "max"
+    fresh: Scores,
+    baseline: str,
+    tunings: Mapping[str, Tuning],
+    mode: Literal["max", "min"] = "max",
+    *,
+    repeats: int = 1,
 ) -> list[RuleResult]:
     """Compare every rule with the baseline; best first.
 
     ``fresh`` is rule -> fresh seed -> score of its best setting, with failed seeds imputed.
+    ``repeats`` corrects p-values and intervals for earlier confirmations
+    (`dunnett.repeats_factor`).
 
     Raises:
         ValueError: the baseline has no score.
@@ -125,13 +124,16 @@ def compare_rules(
         tuned = np.mean([np.mean(variances[one.parameters]) for one in (rule_tuning, base)])
         error = math.sqrt(float(values.var(ddof=1)) / len(values) + tuned)
         dof = len(values) - 1
-        half = float(special.stdtrit(dof, 1 - SIGNIFICANCE_LEVEL / len(paired))) * error
+        tests = repeats * len(paired)
+        half = float(special.stdtrit(dof, 1 - SIGNIFICANCE_LEVEL / tests)) * error
         p_value, p_worse = (
-            min(1.0, len(paired) * float(special.stdtr(dof, side * difference / error)))
+            min(1.0, tests * float(special.stdtr(dof, side * difference / error)))
             for side in (-sign, sign)
         )
         interval = (difference - half, difference + half)
-        results.append(RuleResult(rule, difference, interval, p_value, p_worse))
+        results.append(
+            RuleResult(rule, difference, interval, p_value, p_worse, coverage=coverage(repeats))
+        )
     return sorted(results, key=lambda one: -sign * one.difference)
 
 

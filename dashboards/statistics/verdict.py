@@ -7,14 +7,14 @@ does not undo this, so a search's own seeds give candidates and only fresh seeds
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from dashboards.statistics.arms import Layout, Pairing, compare_arms, compare_with_number
 from dashboards.statistics.comparison import Comparison, GainEstimate, compare
-from dashboards.statistics.dunnett import SIGNIFICANCE_LEVEL
+from dashboards.statistics.dunnett import coverage, repeats_factor
 from dashboards.statistics.power import minimum_detectable_effect, seeds_for
 from dashboards.statistics.problems import Answers
 from dashboards.statistics.seed_noise import Scores, finite_scores
@@ -68,7 +68,8 @@ class Tested(Difference):
     """A difference with its test."""
 
     claim: Claim
-    interval: tuple[float, float]  # each bound has 95% coverage, simultaneous over all comparisons
+    interval: tuple[float, float]  # simultaneous over all comparisons
+    coverage: float  # of the interval; 0.9, or more after earlier confirmations
     p_value: float  # one-sided, corrected for selecting the best of `comparisons`
     median: float  # median of the differences by seed
     sd: float  # standard deviation of one score between seeds
@@ -102,7 +103,6 @@ def verdict(
     baseline: str,
     mode: Mode = "max",
     *,
-    earlier: Scores | None = None,
     adaptive: bool = False,
     answers: Answers | None = None,
     pairing: Pairing | None = None,
@@ -116,7 +116,6 @@ def verdict(
             failed.
         baseline: the configuration to beat.
         mode: whether larger or smaller scores are better.
-        earlier: for fresh seeds: scores of the same configurations on the search's seeds.
         adaptive: whether scores on these seeds decided which configurations were tried.
         answers: per-problem accuracies, if the score is an accuracy.
         pairing: for runs of other programs, whether a seed is a block (`arms`). If None, every
@@ -125,15 +124,47 @@ def verdict(
     Raises:
         ValueError: the baseline has no score.
     """
-    sign = _sign(mode)
-    gains = oriented(scores, sign)
+    gains = oriented(scores, _sign(mode))
     layouts: Mapping[str, Layout] = {}
     if pairing is None:
-        earlier_scores = None if earlier is None else oriented(earlier, sign)
-        result = compare(gains, baseline, earlier=earlier_scores, answers=answers)
+        result = compare(gains, baseline, answers=answers)
     else:
         result, layouts = compare_arms(gains, baseline, pairing, answers=answers)
-    return _concluded(scores, baseline, mode, result, layouts, earlier=earlier, adaptive=adaptive)
+    return _concluded(scores, baseline, mode, result, layouts, earlier=None, adaptive=adaptive)
+
+
+def verdict_on_fresh_seeds(
+    scores: Scores,
+    baseline: str,
+    mode: Mode = "max",
+    *,
+    earlier: Scores,
+    answers: Answers | None = None,
+    repeats: int = 1,
+) -> Verdict:
+    """Compare finalists with the baseline on seeds that chose nothing.
+
+    Args:
+        scores: as for `verdict`.
+        baseline: the configuration to beat.
+        mode: whether larger or smaller scores are better.
+        earlier: scores of the same configurations on the search's seeds, which add to the noise
+            estimate only.
+        answers: per-problem accuracies, if the score is an accuracy.
+        repeats: factor of p-values after earlier confirmations (`dunnett.repeats_factor`).
+
+    Raises:
+        ValueError: the baseline has no score.
+    """
+    sign = _sign(mode)
+    result = compare(
+        oriented(scores, sign),
+        baseline,
+        earlier=oriented(earlier, sign),
+        answers=answers,
+        repeats=repeats,
+    )
+    return _concluded(scores, baseline, mode, result, {}, earlier=earlier, adaptive=False)
 
 
 def verdict_on_number(
@@ -145,24 +176,6 @@ def verdict_on_number(
     sign = _sign(mode)
     result, layouts = compare_with_number(oriented(scores, sign), sign * number)
     return _concluded(scores, name, mode, result, layouts, earlier=None, adaptive=adaptive)
-
-
-def repeats_factor(earlier_confirmations: int) -> int:
-    """Return the factor of p-values after earlier confirmations of the same finalists.
-
-    It doubles with each, so all confirmations together report a false improvement with a
-    probability below twice the level of one: 1 + 1/2 + 1/4 + ... = 2.
-    """
-    return int(2**earlier_confirmations)
-
-
-def corrected_for_repeats(judged: Verdict, earlier_confirmations: int) -> Verdict:
-    """Return the verdict of a confirmation that follows undecided ones; its interval stays."""
-    if earlier_confirmations == 0 or isinstance(judged, Undecided):
-        return judged
-    p_value = min(1.0, repeats_factor(earlier_confirmations) * judged.p_value)
-    claim = judged.claim if p_value < SIGNIFICANCE_LEVEL else "none"
-    return replace(judged, p_value=p_value, claim=claim)
 
 
 def _sign(mode: Mode) -> float:
@@ -190,6 +203,8 @@ def _concluded(
         sd = _noise_of(scores, baseline)
     # A number has no noise of its own, so a difference to it varies half as much.
     noise_of_power = sd if baseline in scores else sd / math.sqrt(2)
+    # Seeds are proposed for the confirmation that follows, and a second one has a stricter level.
+    following = result.repeats if earlier is None else repeats_factor(1) * result.repeats
     measured = Difference(
         best=best.name,
         baseline=baseline,
@@ -201,7 +216,9 @@ def _concluded(
         layout=layouts.get(best.name, "paired"),
         runs=(len(scores[best.name]), len(scores.get(baseline, ()))),
         sign=int(sign),
-        deciding_seeds=seeds_for(abs(best.gain), noise_of_power) if sd > 0 else None,
+        deciding_seeds=seeds_for(abs(best.gain), noise_of_power, repeats=following)
+        if sd > 0
+        else None,
         without_failed=_without_failed(scores, best.name, baseline, layouts),
     )
     if best.interval is None or best.p_value is None:
@@ -213,13 +230,18 @@ def _concluded(
     # The test on fresh seeds also uses the search's seeds; these scores may be the search's own.
     dof = max(0, len((earlier or scores).get(baseline, ())) - 1)
     detectable = minimum_detectable_effect(
-        noise_of_power, best.seeds, len(result.estimates) + 1, 0 if earlier is None else dof
+        noise_of_power,
+        best.seeds,
+        len(result.estimates) + 1,
+        0 if earlier is None else dof,
+        result.repeats,
     )
     low, high = sorted(sign * bound for bound in best.interval)
     return Tested(
         **vars(measured),
         claim=_claim(best, adaptive=adaptive),
         interval=(low, high),
+        coverage=coverage(result.repeats),
         p_value=best.p_value,
         median=sign * best.median,
         sd=sd,
@@ -228,7 +250,7 @@ def _concluded(
         shrunken=sign * shrunken,
         largest_gain=max(estimate.largest_gain for estimate in result.estimates),
         detectable=detectable,
-        confirmation_seeds=seeds_for(shrunken, noise_of_power, known_dof=dof),
+        confirmation_seeds=seeds_for(shrunken, noise_of_power, known_dof=dof, repeats=following),
     )
 
 

@@ -121,9 +121,16 @@ def test_a_rule_whose_interval_lies_below_zero_is_called_worse():
     line = tournament_line(sweep)
     assert "AR is worse: -8.995" in line and "plain" in line
     assert "nearest" not in line
-    # another chance of a false claim: the p-value is doubled until it no longer shows a loss
-    assert not result.corrected(2**10).worse
     assert not confirmed(gain=0.01).arm_results[0].worse
+
+
+def test_rules_after_an_earlier_confirmation_have_wider_intervals():
+    once = confirmed(gain=9.0)
+    fresh = replace(once.fresh, earlier_confirmations=2)
+    (alone,), (again,) = once.arm_results, replace(once, fresh=fresh).arm_results
+    assert again.p_value == pytest.approx(4 * alone.p_value)
+    assert again.interval[0] < alone.interval[0] and again.coverage == 0.975
+    assert "97.5% interval" in tournament_line(replace(once, fresh=fresh))
 
 
 def test_rules_that_are_better_open_and_worse_are_each_told():

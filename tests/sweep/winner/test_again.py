@@ -7,7 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
-from dashboards.pictures.verdict import confirmed, headline
+from dashboards.pictures.differences import arm_cells
+from dashboards.pictures.verdict import confirmed, headline, verdict
 from sweep.cli import main
 from sweep.driver import run
 from sweep.record.results import read_results
@@ -69,7 +70,7 @@ def test_without_numbers_all_finalists_run_again(undecided):
     assert started[0].spec.seeds == [4, 5, 6, 7]
 
 
-def test_the_new_confirmation_is_judged_alone_with_doubled_p_values(undecided):
+def test_the_new_confirmation_is_judged_alone_and_stricter(undecided):
     runs, _ = undecided
     once = scores([0, 0.08], 4, 5, 0.02)
     write_confirmation(runs, "demo-confirm-2", [0, 1], once)
@@ -82,7 +83,16 @@ def test_the_new_confirmation_is_judged_alone_with_doubled_p_values(undecided):
     object.__setattr__(alone.fresh, "earlier_confirmations", 0)
     assert again.p_value == pytest.approx(2 * alone.fresh_verdict.p_value)
     assert again.claim == "evidence" and again.difference == alone.fresh_verdict.difference
-    assert any("confirmation 2" in line for line in confirmed(results))
+    # the interval is wider, and it is called by its coverage
+    before = alone.fresh_verdict
+    assert (before.coverage, again.coverage) == (0.9, 0.95)
+    assert again.interval[0] < before.interval[0] < before.interval[1] < again.interval[1]
+    assert again.detectable > before.detectable
+    text = " ".join([*confirmed(results), *verdict(results)])
+    assert "confirmation 2" in text and "95% interval" in text
+    (row,) = [row for row in results.arm_table if row.interval is not None]
+    assert row.interval == again.interval and row.coverage == 0.95
+    assert "95% interval" in arm_cells(results)[0]
 
 
 def test_a_gain_that_only_one_confirmation_shows_is_not_claimed(undecided):
@@ -91,7 +101,10 @@ def test_a_gain_that_only_one_confirmation_shows_is_not_claimed(undecided):
         results = scores([0, 0.08], 4, 5, sd)
         write_confirmation(runs, "demo-confirm-2", [0, 1], results)
         read = read_results(open_sweep(runs, "demo"))
-        if 0.05 <= read.fresh_verdict.p_value < 0.1:
+        judged = read.fresh_verdict
+        # what p says, the interval says
+        assert (judged.p_value < 0.05) == (judged.interval[0] > 0)
+        if 0.05 <= judged.p_value < 0.1:
             break
         shutil.rmtree(runs / "demo-confirm-2")
     assert read.fresh_verdict.claim == "none"
