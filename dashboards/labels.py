@@ -29,10 +29,13 @@ def _short(value: Any) -> str:
 def configuration_labels(trials: pd.DataFrame, searched: Sequence[str]) -> "pd.Series[str]":
     """Return a short configuration label for each trial, such as ``#3 grpo α 0.3 lr=1e-05``.
 
-    If arms are tuned separately, a label lists only settings that vary within the arm.
+    If arms are tuned separately, a label lists only settings that vary within the arm. Finalists of
+    arms, one each, are labeled by the settings that vary among them.
     """
     named = {name: short for name, short in short_names(searched).items() if name not in RULE}
-    varies = trials.groupby("arm")[list(named)].nunique() > 1
+    tuned = trials.groupby("arm").configuration.nunique().max() > 1
+    group = trials.arm if tuned else pd.Series("", index=trials.index)
+    varies = trials.groupby(group)[list(named)].nunique() > 1
 
     def strength(row: "pd.Series[Any]", key: str) -> float:
         value = row.get(key)
@@ -43,7 +46,8 @@ def configuration_labels(trials: pd.DataFrame, searched: Sequence[str]) -> "pd.S
         parts += [
             f"{sign} {row[key]:.3g}" for key, sign in RULE_SIGNS.items() if strength(row, key) > 0
         ]
-        varying = [name for name in named if varies.loc[row.arm, name] and pd.notna(row[name])]
+        differs = varies.loc[row.arm if tuned else ""]
+        varying = [name for name in named if differs[name] and pd.notna(row[name])]
         parts += [f"{named[name]}={_short(row[name])}" for name in varying]
         return " ".join(parts)
 

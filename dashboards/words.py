@@ -365,6 +365,11 @@ def failures(failed: Mapping[str, int]) -> str:
     )
 
 
+def no_spread() -> str:
+    """State why seeds with equal differences decide nothing, and what to check."""
+    return f"{_WHY['no spread']} {_REMEDIES['no spread']}"
+
+
 def next_step(verdict: Verdict) -> str:
     """Advise what to run after a verdict."""
     if isinstance(verdict, Undecided):
@@ -383,10 +388,10 @@ def next_step(verdict: Verdict) -> str:
         return "Keep the baseline, or search another region."
     if not verdict.improves:
         if verdict.deciding_seeds is None:
-            return "Keep the baseline, search another region, or run more seeds."
+            return "Run more seeds, search another region, or keep the baseline."
         return (
-            f"Keep the baseline, search another region, or run {verdict.deciding_seeds} seeds of "
-            "each: they detect a difference of this size with 80% power."
+            f"Run {verdict.deciding_seeds} seeds of each, which detect a difference of this size "
+            "with 80% power, search another region, or keep the baseline."
         )
     # relative to the difference, because rounding rarely leaves exactly 0
     if verdict.shrunken / verdict.difference <= 1e-9:
@@ -463,9 +468,9 @@ def rules(results: Sequence[RuleResult], baseline: str) -> str:
     )
 
 
-def peaks(results: Sequence[PeakResult], parameter: str, shared: str) -> str:
+def peaks(results: Sequence[PeakResult], parameter: str, shared: str, sign: int) -> str:
     """State each rule's difference to the first: with both at one value of the parameter, and with
-    each at its own peak.
+    each at its own peak. ``sign`` is -1 if smaller scores are better.
     """
     sentences = []
     for result in results[1:]:
@@ -482,8 +487,22 @@ def peaks(results: Sequence[PeakResult], parameter: str, shared: str) -> str:
             f"{signed(at_same.mean)} with both at {parameter} {shared} "
             f"({between(at_same.interval)})"
         )
-        sentences.append(f"{result.rule} {best}, {same}")
+        finding = _finding_at_best(result, results[0], sign)
+        sentences.append(f"{result.rule}{finding} {best}, {same}")
     return f"On one grid, compared with {results[0].rule}: {'; '.join(sentences)}."
+
+
+def _finding_at_best(result: PeakResult, first: PeakResult, sign: int) -> str:
+    """State what the interval of a rule at its own peak shows; empty without a peak."""
+    if result.at_best is None:
+        return ""
+    low, high = sorted(sign * bound for bound in result.at_best.interval)
+    if low <= 0 <= high:
+        return " is not shown to differ:"
+    misfit = max(result.peak.max_residual, first.peak.max_residual)
+    if abs(result.at_best.mean) < misfit:
+        return " differs by less than the parabolas misfit, which shows nothing:"
+    return " is better:" if low > 0 else " is worse:"
 
 
 def changes(changed: Mapping[str, tuple[Any, Any]]) -> str:

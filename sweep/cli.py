@@ -14,15 +14,22 @@ from trainer.shell.waiting import waiting_for_output
 
 _EXAMPLES = """\
 examples, in the order of work:
-  sweep plan quickstart       trials, cost, and what the plan can detect; starts nothing
-  sweep run quickstart        train the configurations that are proposed
-  sweep status quickstart     from another terminal; after Ctrl-C: sweep resume quickstart
-  sweep confirm quickstart    the best on fresh seeds, and the verdict
-  sweep report quickstart     write the report again
-  sweep export quickstart     the winner, as a file for `trainer run`
-  sweep judge runs.csv        the same verdict on runs that you already have
-  sweep gate start camp       changes that come one after the other: keep or discard each
+  sweep plan quickstart                      trials, cost and power; starts nothing
+  sweep run quickstart                       train the proposed configurations
+  sweep status quickstart                    from another terminal
+  sweep resume quickstart                    after Ctrl-C
+  sweep confirm quickstart                   the best on fresh seeds, and the verdict
+  sweep report quickstart                    write the report again
+  sweep export quickstart                    the winner, as a file for `trainer run`
+  sweep judge runs.csv --by loss --baseline loss=grpo --score accuracy
+                                             the same verdict on your own runs
+  sweep gate start camp --worthwhile 0.01    changes one after the other: keep or discard
 """
+# the order of work, in which `sweep --help` lists the commands
+_IN_ORDER = (
+    "plan", "run", "status", "ls", "resume", "extend", "stop", "confirm", "report", "export",
+    "evidence", "ui", "upload", "judge", "noise", "gate", "mcp", "study", "schema", "clean",
+)  # fmt: skip
 _COMPLETIONS: Completions = {
     "space": lambda _: published_spaces(),
     "overrides": lambda _: [f"{key}=" for key in override_keys()],
@@ -64,8 +71,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=version_text())
     add_verbosity(parser, shown=True)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for module in (start, status, winner, report, judge, gate, mcp):  # in the order of work
+    for module in (start, status, winner, report, judge, gate, mcp):
         module.add_commands(commands)
+    commands._choices_actions.sort(key=lambda listed: _IN_ORDER.index(listed.dest))
     for command in commands.choices.values():
         add_verbosity(command)
     return parser

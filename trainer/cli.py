@@ -28,29 +28,29 @@ examples, in the order of work:
 # Command -> (module in trainer.commands, imported on demand; help line). The module defines
 # `add_NAME`, which declares the arguments, and `carry_out_NAME`, which runs the command.
 COMMANDS = {
-    "run": ("start", "train a policy; record it in runs/NAME and MLflow"),
-    "resume": ("start", "resume a stopped or killed run"),
-    "stop": ("stop", "stop a run after its current step; it can be resumed"),
-    "ls": ("runs", "list runs"),
-    "status": ("runs", "show a run's progress"),
-    "ui": ("runs", "open MLflow on this machine"),
     "init": ("init", "write a starter project: run file, reward, data, search space"),
     "presets": ("presets", "list presets, or print one resolved"),
     "options": (
         "reference",
         "list configuration keys with default, allowed values and description",
     ),
-    "schema": ("reference", "print the JSON Schema of run files for editor completion"),
     "metrics": ("reference", "list logged metrics with formula and unit"),
+    "schema": ("reference", "print the JSON Schema of run files for editor completion"),
+    "run": ("start", "train a policy; record it in runs/NAME and MLflow"),
+    "status": ("runs", "show a run's progress"),
+    "ls": ("runs", "list runs"),
+    "resume": ("start", "resume a stopped or killed run"),
+    "stop": ("stop", "stop a run after its current step; it can be resumed"),
     "evaluate": (
         "evaluate",
         "measure a model's accuracy and pass@k, by difficulty, with intervals",
     ),
+    "export": ("export", "write a run's model for transformers, vLLM or the hub"),
+    "upload": ("runs", "send an offline run to MLflow"),
+    "ui": ("runs", "open MLflow on this machine"),
     "rehearse": ("rehearse", "run a GPU preset at reduced size, for example on two CPU ranks"),
     "doctor": ("doctor", "report what this machine can run; with --run, test it part by part"),
     "serve": ("serve", "start a vLLM server for runs with rollout.vllm.mode=server"),
-    "export": ("export", "write a run's model for transformers, vLLM or the hub"),
-    "upload": ("runs", "send an offline run to MLflow"),
 }
 
 

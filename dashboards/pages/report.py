@@ -83,9 +83,12 @@ def report_html(results: Results, chapters: Mapping[str, Sequence[Picture]]) -> 
         if objective.window == 1
         else f"mean of the last {objective.window} evaluations"
     )
+    fresh = ""
+    if results.fresh is not None:
+        fresh = f" of the search and {len(results.fresh.trials)} on fresh seeds"
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     meta = (
-        f"{len(results.trials)} trials. Objective: {objective.mode} {objective.metric} "
+        f"{len(results.trials)} trials{fresh}. Objective: {objective.mode} {objective.metric} "
         f"({window}). Read from {results.source} on {now}."
     )
     if results.planned is not None:

@@ -39,7 +39,7 @@ def arm_cells(results: Results) -> tuple[list[str], list[list[str]]]:
                 str(arm.missing),
                 str(arm.failed),
                 number(arm.mean),
-                number(arm.sd, 2),
+                "" if pd.isna(arm.sd) else number(arm.sd, 2),
                 difference,
                 interval,
                 p_value,
@@ -82,7 +82,9 @@ def differences(results: Results) -> Picture | None:
     text = _sentence(arms, judged)
     if len(drawn) < len(arms):
         text += f" The best {len(drawn)} are drawn."
-    title = f"Difference to the baseline, with {_interval_of(arms)}s"
+    title = "Difference to the baseline"
+    if any(arm.interval is not None for arm in arms):
+        title += f", with {_interval_of(arms)}s"
     return Picture("paired", title, text, (drawing,), arm_cells(results))
 
 
@@ -112,10 +114,14 @@ def _sentence(arms: list[ArmRow], judged: Results) -> str:
     """State how many arms are better or worse, and the meaning of the band."""
     counts = pd.Series([arm.outcome for arm in arms]).value_counts()
     found = ", ".join(f"{counts[kind]} {kind}" for kind in counts.index)
+    lines = "These seeds are too few for intervals"
+    if any(arm.interval is not None for arm in arms):
+        lines = (
+            f"Lines are {_interval_of(arms)}s, with this coverage over all configurations together"
+        )
     text = (
-        f"{len(arms)} compared with {judged.baseline_label}: {found}. Lines are "
-        f"{_interval_of(arms)}s, with this coverage over all configurations together; dots are "
-        "single seeds."
+        f"{len(arms)} compared with {judged.baseline_label}: {found}. {lines}; dots are single "
+        "seeds."
     )
     if judged.objective.worthwhile:
         text += f" The band holds improvements below {judged.objective.worthwhile:g}, the smallest "

@@ -19,7 +19,11 @@ def precision(results: Results) -> Picture | None:
     records.
     """
     judged = results.verdict
-    pair = None if judged is None else paired_answers(results.answers, judged.best, judged.baseline)
+    answers = results.answers
+    if results.fresh is not None and results.fresh_verdict is not None:
+        judged = results.fresh_verdict
+        answers = results.fresh.answers
+    pair = None if judged is None else paired_answers(answers, judged.best, judged.baseline)
     if judged is None or pair is None:
         return None
     text = _what_limits(judged, *pair, results.objective.worthwhile)

@@ -49,19 +49,29 @@ def _seeds(results: Results) -> str:
     )
 
 
+def _best(results: Results) -> str | None:
+    """Return the label, in the search, of the configuration that the headline is about."""
+    judged = results.fresh_verdict
+    if judged is not None and results.fresh is not None:
+        return results.labels.get(results.fresh.numbers[judged.best])
+    return None if results.verdict is None else results.verdict.best
+
+
 def _other_differences(results: Results) -> str:
-    judged = results.verdict if not results.arms else None
-    changed = {} if judged is None else results.changed(judged.best)
+    best = None if results.arms else _best(results)
+    changed = {} if best is None else results.changed(best)
     called = short_names(results.varied)
     parts = []
-    if judged is not None and changed:
+    if results.arms and results.fresh is not None and not results.fresh.comparable.empty:
+        compared = dict.fromkeys(trial.configuration for trial in results.fresh.trials)
+        settings_of = ", ".join(results.labels[number] for number in compared)
+        parts.append(f"Each rule has its own best setting of the search: {settings_of}.")
+    if best is not None and changed:
         settings = {
             called[name]: (shown(now), shown(base)) for name, (now, base) in changed.items()
         }
         together = "" if len(settings) == 1 else ", and the difference is that of all together"
-        parts.append(
-            f"{judged.best} differs from the baseline in {words.changes(settings)}{together}."
-        )
+        parts.append(f"{best} differs from the baseline in {words.changes(settings)}{together}.")
     ends = results.comparable.step
     if ends.nunique() > 1:
         parts.append(f"The trials ended at different steps, {ends.min():g} to {ends.max():g}.")

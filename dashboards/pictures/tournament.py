@@ -11,7 +11,15 @@ from dashboards.pictures.peaks import arm_colors, peak_line
 from dashboards.pictures.theme import MUTED, Picture, add_points, figure, label_rows, rows
 from dashboards.results import Results
 from dashboards.statistics.tournament import RuleResult
-from dashboards.words import FIX_FAILURES, failures, number, percent_interval, rule_bounds, rules
+from dashboards.words import (
+    FIX_FAILURES,
+    failures,
+    number,
+    percent_interval,
+    rule_bounds,
+    rules,
+    signed,
+)
 
 # default of `sweep confirm` after tuning arms (same number as `sweep.space.arms.ARM_SEEDS`)
 _SEEDS = 8
@@ -137,7 +145,7 @@ def tournament_line(results: Results) -> str:
 
 def rule_table(results: Results) -> tuple[list[str], list[list[object]]]:
     """Return headings and one row per rule: budget, best setting, scores, gain from tuning,
-    difference and interval.
+    difference, interval.
     """
     compared = {result.rule: result for result in results.arm_results}
     curves = tuning_curves(results)
@@ -150,7 +158,9 @@ def rule_table(results: Results) -> tuple[list[str], list[list[object]]]:
         mean = pd.Series(fresh.get(arm, {}), dtype=float).mean()
         label, best = (curve.label.iloc[-1], curve.best.iloc[-1]) if len(curve) else ("", None)
         trials = results.table[results.table.arm == arm].configuration.nunique()
-        low, high = (result.interval or (None, None)) if result else (None, None)
+        interval = None
+        if result and result.interval:
+            interval = f"{signed(result.interval[0])} to {signed(result.interval[1])}"
         table.append(
             [
                 arm,
@@ -161,14 +171,13 @@ def rule_table(results: Results) -> tuple[list[str], list[list[object]]]:
                 mean,
                 mean - median,
                 result and result.difference,
-                low,
-                high,
+                interval,
             ]
         )
-    shown = len(_HEADINGS) + 3 if compared else _HEADINGS.index("fresh seeds")
-    return [*_HEADINGS, f"against {results.arms[0]}", "low", "high"][:shown], [
-        row[:shown] for row in table
-    ]
+    shown = len(_HEADINGS) + 2 if compared else _HEADINGS.index("fresh seeds")
+    coverage = results.arm_results[0].coverage if compared else 0.9
+    headings = [*_HEADINGS, f"against {results.arms[0]}", percent_interval(coverage)]
+    return headings[:shown], [row[:shown] for row in table]
 
 
 def _differences(results: Results, compared: list[RuleResult], shades: dict[str, str]) -> object:

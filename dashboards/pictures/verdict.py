@@ -290,6 +290,8 @@ def _seeds_to_confirm(judged: Verdict) -> int | None:
 
 def _after_rounds(results: Results, rounds: Rounds) -> str:
     """Advise on the next step after rounds that decided nothing; empty while rounds are left."""
+    if rounds.last and all(result.low is None for result in rounds.last):
+        return f"Next: {words.no_spread()}"
     if rounds.outcome != "undecided" or not results.name:
         return ""
     nearest = max(rounds.last, key=lambda result: result.gain)
@@ -310,6 +312,8 @@ def _on_fresh_seeds(results: Results, fresh: Results) -> str:
     judged = results.fresh_verdict
     if judged is None or judged.best == judged.baseline:
         return f"On fresh seeds: {fresh.progress}."
+    if results.arms:  # the headline's interval includes tuning variance, this one does not
+        return f"On fresh seeds, of these settings alone and not of their rules: {_noise(judged)}"
     return f"On fresh seeds: {_noise(judged)}"
 
 
@@ -432,6 +436,8 @@ def _trial_counts(results: Results) -> str:
     complete = {trial.configuration for trial in results.trials if trial.state == "COMPLETE"}
     left_out = len(complete - set(results.comparable.configuration))
     text = f"{len(results.table)} trials: {counts}; only complete trials are compared."
+    if results.fresh is not None:
+        text = f"Of the search: {text} On fresh seeds: {len(results.fresh.table)} trials."
     if left_out:
         text += (
             f" Excluded, because the scheduler stopped some of their seeds: "

@@ -538,8 +538,11 @@ def _baseline(
     if len(arms) != 1:
         count = f"matches {len(arms)} configurations" if arms else "matches no configuration"
         named = "; ".join(shortened(name, _MAX_CHARS) for name in dict.fromkeys(arm.values()))
+        named_baseline = f"the baseline {_text(columns.baseline)} {count}"
+        if not columns.baseline:
+            named_baseline = f"no baseline is named among {len(arms)} configurations"
         raise ConfigError(
-            f"the baseline {_text(columns.baseline)} {count}",
+            named_baseline,
             "--baseline",
             f"choose among: {shortened(named, _MAX_LISTED_CHARS)}",
             code="no-baseline",

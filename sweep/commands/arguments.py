@@ -23,13 +23,22 @@ if TYPE_CHECKING:
 
 
 def add_named(
-    commands: Commands, verb: str, command: Callable[[argparse.Namespace], int], text: str
+    commands: Commands,
+    verb: str,
+    command: Callable[[argparse.Namespace], int],
+    text: str,
+    *,
+    optional: bool = False,
 ) -> argparse.ArgumentParser:
-    """Add a command that takes the name of a sweep."""
+    """Add a command that takes the name of a sweep; without it the newest, if ``optional``."""
     parser = commands.add_parser(verb, help=text)
     parser.set_defaults(command=command)
     add_runs_dir(parser)
-    parser.add_argument("name", help="name of the sweep, see `sweep ls`")
+    if optional:
+        named = "name of the sweep, see `sweep ls` (default: the newest sweep)"
+        parser.add_argument("name", nargs="?", help=named)
+    else:
+        parser.add_argument("name", help="name of the sweep, see `sweep ls`")
     return parser
 
 

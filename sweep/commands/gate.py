@@ -34,7 +34,11 @@ def add_commands(commands: Commands) -> None:
     _add_start(parts)
     propose = _add_part(parts, "propose", _propose, "propose a change of the baseline")
     propose.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="changed settings of the program"
+        "overrides",
+        nargs="*",
+        default=[],
+        metavar="key=value",
+        help="changed settings of the program",
     )
     propose.add_argument(
         "--command",
@@ -67,7 +71,7 @@ def add_commands(commands: Commands) -> None:
     )
     noise.add_argument("space", help="search space whose program runs, with its default settings")
     noise.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="changed keys of the space"
+        "overrides", nargs="*", default=[], metavar="key=value", help="changed keys of the space"
     )
     noise.add_argument("--seeds", type=count, default=5, help="number of seeds (default: 5)")
     noise.add_argument(
@@ -83,7 +87,11 @@ def add_commands(commands: Commands) -> None:
 def _add_start(parts: Commands) -> None:
     start = _add_part(parts, "start", _start, "start a campaign in a new folder")
     start.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="settings of the first baseline"
+        "overrides",
+        nargs="*",
+        default=[],
+        metavar="key=value",
+        help="settings of the first baseline",
     )
     start.add_argument(
         "--space", help="search space whose program runs; without it you record scores"

@@ -80,7 +80,7 @@ def add_space(parser: argparse.ArgumentParser) -> None:
     """Add the search space and its overrides."""
     parser.add_argument("space", help="YAML file, or name of a published space")
     parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="e.g. search.configurations=4"
+        "overrides", nargs="*", default=[], metavar="key=value", help="e.g. search.configurations=4"
     )
     parser.add_argument("--name", help="name of the sweep (default: the space's `name`)")
     parser.add_argument(

@@ -11,7 +11,7 @@ from pathlib import Path
 from sweep.commands.arguments import add_named
 from sweep.driver.guard import dead_scratch, end_leftovers
 from sweep.record.best import arm_lines, choose_best
-from sweep.record.folder import all_sweeps, existing_sweep, read_spec, request_stop
+from sweep.record.folder import all_sweeps, existing_sweep, newest_sweep, read_spec, request_stop
 from sweep.record.identical_trials import identical_trials
 from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.record.trial_table import print_trials, table_row
@@ -26,7 +26,7 @@ from trainer.shell.table import duration, number, print_json, print_table
 
 def add_commands(commands: Commands) -> None:
     """Add ``sweep status``, ``stop``, ``clean``, ``ls`` and ``study``."""
-    add_json(add_named(commands, "status", _status, "show a sweep's trials"))
+    add_json(add_named(commands, "status", _status, "show a sweep's trials", optional=True))
 
     add_named(commands, "stop", _stop, "stop a running sweep at the next training step")
 
@@ -52,7 +52,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    sweep = open_sweep(arguments.runs_dir, arguments.name)
+    sweep = open_sweep(arguments.runs_dir, arguments.name or newest_sweep(arguments.runs_dir))
     folder = sweep.folder
     planned = sweep.planned
     by = lock_owner(folder.root)

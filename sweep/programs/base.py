@@ -192,7 +192,9 @@ class DescribedProgram(SearchableProgram):
 
     @abstractmethod
     def rule_of(self, resolved: Overrides) -> tuple[str, str]:
-        """Return the algorithm and the update rule of a configuration as text."""
+        """Return the algorithm (empty if the program has none) and the update rule of a
+        configuration as text.
+        """
 
     def flat(self, resolved: Overrides) -> Overrides:
         """Return the searched values of a configuration, one per column."""

@@ -320,12 +320,14 @@ class CommandProgram(Program):
         return self.function or Path([*self._scripts, *self.command][0]).name
 
     def rule_of(self, resolved: Overrides) -> tuple[str, str]:
-        """Return the command's name and its non-numeric values."""
+        """Return no algorithm, because the program is the same in every trial, and the non-numeric
+        values, or else the command's name.
+        """
         chosen = []
         for key, value in resolved.items():
             if isinstance(value, str | bool):
                 chosen.append(f"{key} {value}")
-        return self._name, ", ".join(chosen) or self._name
+        return "", ", ".join(chosen) or self._name
 
     def setting(self) -> tuple[str, str]:
         """Return the command's name, and "a command of your own" as the task."""

@@ -24,11 +24,12 @@ class BestConfiguration:
     seeds: int
     parameters: dict[str, Any]
     shown: str  # on one line
+    origin: str = ""  # of a finalist: its number in the sweep that chose it
 
     def text(self, objective: ObjectiveSpec) -> str:
         """Return one line that describes it."""
         return (
-            f"best: configuration {self.configuration}  {self.shown}  "
+            f"best: configuration {self.configuration}{self.origin}  {self.shown}  "
             f"{objective.metric} {number(self.score)} (mean of {counted(self.seeds, 'seed')}, "
             f"last {counted(objective.window, 'evaluation').removeprefix('1 ')})"
         )
@@ -132,12 +133,16 @@ def _with_score(sweep: SweepRecord, configuration: Configuration) -> BestConfigu
     score = outcome(configuration, spec.seeds).score
     if score is None:
         return None
+    origin = ""
+    if spec.confirms is not None:
+        origin = f", #{spec.reported(configuration.number)} of {spec.confirms.sweep}"
     return BestConfiguration(
         configuration=configuration.number,
         score=score,
         seeds=len(spec.seeds),
         parameters=dict(configuration.resolved),
         shown=setting_text(spec, configuration.resolved, configuration.parameters),
+        origin=origin,
     )
 
 
@@ -160,7 +165,8 @@ def arm_lines(sweep: SweepRecord) -> list[str]:
         state = "no configuration is complete"
         if winner is not None:
             point = dict(winner.parameters)
-            del point[key]
+            for named in (key, *spec.program.rule_keys):  # which the name of the arm stands for
+                point.pop(named, None)
             score = number(outcome(winner, spec.seeds).score)
             state = f"best #{winner.number} {score}  {parameter_text(point)}"
         lines.append(f"{name}: {trials} of {planned_trials(arm)} trials, {state}")

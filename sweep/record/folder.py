@@ -119,6 +119,20 @@ def all_sweeps(runs_dir: Path) -> list[SweepFolder]:
     return [SweepFolder(runs_dir.resolve(), space.parent.name) for space in spaces]
 
 
+def newest_sweep(runs_dir: Path) -> str:
+    """Return the name of the sweep that was started last.
+
+    Raises:
+        MissingError: there are no sweeps.
+    """
+    folders = all_sweeps(runs_dir)
+    if not folders:
+        raise MissingError(
+            "there are no sweeps yet", str(runs_dir), "sweep run quickstart", code="no-sweeps"
+        )
+    return max(folders, key=lambda folder: folder.space.stat().st_mtime).name
+
+
 def read_spec(folder: SweepFolder) -> SweepSpec:
     """Return the search space a sweep was started with.
 

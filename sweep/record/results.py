@@ -17,7 +17,7 @@ from sweep.record.identical_trials import identical_trials
 from sweep.record.recorded_rounds import recorded_rounds
 from sweep.record.sweep_record import SweepRecord, spent_seconds
 from sweep.search.history import Configuration, open_trial
-from sweep.space.arms import arm_of, arms
+from sweep.space.arms import arm_name, arms
 from sweep.space.spec import SweepSpec
 from trainer.evaluation.correctness import read_correctness
 from trainer.files import Record, read_records
@@ -187,7 +187,7 @@ class _TrialReader:
             parameters={**shown, **program.flat(configuration.resolved)},
             algorithm=algorithm,
             rule=rule,
-            arm=arm_of(spec, configuration.parameters),
+            arm=arm_name(spec, configuration.parameters),
             step=float(evaluated[-1]) if evaluated else math.nan,
             hours=spec.resources.devices * seconds / 3600,
             test=curves[self.objective.held_out_metric].score(self.objective.window),

@@ -43,6 +43,12 @@ def arm_key(spec: SweepSpec) -> str | None:
     return spec.search.tune_within
 
 
+def arm_name(spec: SweepSpec, parameters: Parameters) -> str:
+    """Return the name of a point's arm, also in a confirmation of arms; empty without arms."""
+    key = arm_key(spec)
+    return "" if key is None else str(parameters.get(key, ""))
+
+
 def arm_of(spec: SweepSpec, parameters: Parameters) -> str:
     """Return the name of a point's arm."""
     key = spec.search.tune_within

@@ -54,6 +54,7 @@ class EventLines:
         # file timestamps may be rounded down
         self._began = time.time() - 1.0
         self._checked = -math.inf
+        self._steps: dict[str, int] = {}  # trial -> its latest evaluation
 
     def started(self, trial: str, resolved: Mapping[str, Any], point: Mapping[str, Any]) -> None:
         """Print that a trial has its resources."""
@@ -62,6 +63,14 @@ class EventLines:
     def evaluated(self, trial: str, report: TrialReport) -> None:
         """Print a trial's evaluation."""
         self._startup_messages.clear()
+        latest = self._steps.get(trial, 0)
+        self._steps[trial] = report.step
+        if self._is_command and report.step < latest:
+            _print_event(
+                trial,
+                f"restarted  at step {report.step}: the program loaded no checkpoint, so its "
+                f"earlier evaluations up to step {latest} no longer count",
+            )
         shown = ""
         if _HEADLINE in report.metrics:
             shown = f"{_HEADLINE} {number(report.metrics[_HEADLINE])}"

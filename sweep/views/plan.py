@@ -181,7 +181,7 @@ def print_plan(plan: Plan, sweep: SweepRecord, typed: Sequence[str], renamed: bo
     """
     spec = sweep.spec
     if spec.parameters:
-        rows = [[key, _range(p), parameter_text(p.when)] for key, p in spec.parameters.items()]
+        rows = [[key, _range(p), _condition(p)] for key, p in spec.parameters.items()]
         print_table(["parameter", "range", "when"], rows)
     for index, baseline in enumerate(spec.baselines):
         print(f"baseline {index}: {parameter_text(baseline)}")
@@ -233,7 +233,11 @@ def _range(parameter: ParameterSpec) -> str:
     kind = parameter.kind
     options = ", ".join(map(value_text, parameter.options or []))
     if parameter.by is not None:
-        return f"by {next(iter(parameter.by))}: {options}"
+        (switch,) = parameter.by
+        values = [f"{value_text(value)} for {arm}" for arm, value in parameter.by[switch].items()]
+        if parameter.has_else:
+            values.append(f"else {value_text(parameter.otherwise)}")
+        return f"by {switch}: {', '.join(values)}"
     if parameter.kind in ("choice", "value"):
         return f"{kind} {options}"
     low, high, step = parameter.bounds
@@ -241,6 +245,16 @@ def _range(parameter: ParameterSpec) -> str:
     if step is not None and kind != "logint":
         text += f", step {step:g}"
     return text
+
+
+def _condition(parameter: ParameterSpec) -> str:
+    """Return the condition of a parameter as text; `by` states its own."""
+    if parameter.by is not None:
+        return ""
+    values = {}
+    for key, value in parameter.when.items():
+        values[key] = ", ".join(map(value_text, value)) if isinstance(value, list) else value
+    return parameter_text(values)
 
 
 def _sections(plan: Plan, spec: SweepSpec, confirm: str) -> Iterator[tuple[str, list[str]]]:

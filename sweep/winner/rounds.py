@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 
 from dashboards.statistics.seed_noise import Noise
 from dashboards.statistics.sequential import InterimResult, interim_results, make_design
-from dashboards.words import interim_result_text
+from dashboards.words import interim_result_text, no_spread
 from sweep.record.baseline import is_baseline
 from sweep.record.folder import read_spec, write_spec
 from sweep.record.noise import score, sweep_noise
@@ -86,6 +86,10 @@ def decide(
         for result in rounds.analyses[-1]:
             name = f"#{_reported(result, fresh.spec)}"
             say(f"{place}: {interim_result_text(name, result, rounds.design.worthwhile)}")
+        if rounds.outcome == "open" and all(result.low is None for result in rounds.analyses[-1]):
+            say(f"Stopped, because further rounds would not decide. {no_spread()}")
+            say(f"Undecided. To run the next round nevertheless: {options.resume_command}")
+            return INTERRUPTED, rounds
     say(f"{sweep.folder.name}: {_outcome_text(rounds, fresh.spec)}")
     return code, rounds
 

@@ -1,7 +1,11 @@
+import re
+
 import pytest
 
+from sweep import cli
 from sweep.cli import main
 from tests.sweep.harness import write_space
+from trainer import cli as trainer_cli
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a\nb", "n" * 300])
@@ -25,11 +29,32 @@ def test_a_configuration_and_the_baseline_are_not_exported_at_once(capsys):
     assert "not allowed with argument" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "words", [["status", "demo", "a=b"], ["run", "x.yaml", "--naem=x"], ["ls", "--what"]]
-)
-def test_words_that_nobody_reads_are_refused(words, capsys):
+@pytest.mark.parametrize("program", [cli, trainer_cli])
+def test_help_lists_commands_in_the_order_of_work(program, capsys):
+    with pytest.raises(SystemExit):
+        program.main(["--help"])
+    listed = re.findall(r"^    (\w+)  ", capsys.readouterr().out, re.M)
+    work = ["plan", "init", "run", "status", "resume", "confirm", "report", "export"]
+    shown = [name for name in work if name in listed]
+    assert [name for name in listed if name in work] == shown and len(shown) > 4
+
+
+def test_words_that_nobody_reads_are_refused(capsys):
     with pytest.raises(SystemExit) as caught:
-        main(words)
+        main(["status", "demo", "a=b"])
     assert caught.value.code == 2
     assert "unrecognized arguments" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("run x.yaml --naem=x", "did you mean --name?"),
+        ("run x.yaml --dry-run", "sweep plan"),
+        ("ls --what", "see `sweep ls --help`"),
+    ],
+)
+def test_options_that_nobody_reads_are_refused(line, hint, capsys):
+    assert main(line.split()) == 2
+    refused = capsys.readouterr().err
+    assert "[unknown-option]" in refused and hint in refused

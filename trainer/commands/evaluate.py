@@ -81,7 +81,9 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
         "model",
         help="run or trial (newest checkpoint), checkpoint, model folder, Hub name, or tiny",
     )
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. data.task=math")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="key=value", help="e.g. data.task=math"
+    )
     parser.add_argument(
         "--spec",
         help="preset or YAML file with the evaluation settings (default: those of the model's run)",

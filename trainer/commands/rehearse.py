@@ -22,7 +22,7 @@ def add_rehearse(parser: argparse.ArgumentParser) -> None:
     """Add ``trainer rehearse``."""
     parser.add_argument("spec", nargs="?", help="preset[:variant] or YAML file")
     parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="e.g. parallel.zero_stage=3"
+        "overrides", nargs="*", default=[], metavar="key=value", help="e.g. parallel.zero_stage=3"
     )
     parser.add_argument("--all", action="store_true", help="rehearse every preset and variant")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="default: cpu")

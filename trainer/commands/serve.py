@@ -13,7 +13,11 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     """Add ``trainer serve``."""
     parser.add_argument("spec", help="preset or YAML file of the runs that will use the server")
     parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="e.g. rollout.vllm.tensor_parallel=2"
+        "overrides",
+        nargs="*",
+        default=[],
+        metavar="key=value",
+        help="e.g. rollout.vllm.tensor_parallel=2",
     )
     parser.add_argument(
         "--host",

@@ -80,7 +80,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     """Add ``trainer run``."""
     parser.add_argument("spec", help="preset[:variant] or YAML file, see `trainer presets`")
     parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="e.g. algorithm.ar_alpha=0.3"
+        "overrides", nargs="*", default=[], metavar="key=value", help="e.g. algorithm.ar_alpha=0.3"
     )
     parser.add_argument("--name", help="name of the run (default: the spec's name and the time)")
     parser.add_argument(
@@ -101,7 +101,9 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 def add_resume(parser: argparse.ArgumentParser) -> None:
     """Add ``trainer resume``."""
     parser.add_argument("name", help="name of the run, see `trainer ls`")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. max_steps=200")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="key=value", help="e.g. max_steps=200"
+    )
     add_accept_changes(parser)
     parser.add_argument(
         "--start-over",

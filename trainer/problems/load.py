@@ -232,10 +232,18 @@ def _from_rows(
 ) -> list[Problem]:
     rows = read_rows(dataset)
     task = TASKS[data.task]
-    prompt_column = require_column(rows[0], "prompt", dataset.columns, task.prompt_columns)
-    answer_column = require_column(rows[0], "answer", dataset.columns, task.answer_columns)
-    difficulty_column = find_column(rows[0], "difficulty", dataset.columns, task.difficulty_columns)
-    source_column = find_column(rows[0], "source", dataset.columns, ("data_source", "source"))
+    columns = dataset.columns
+    usual = {
+        "prompt": task.prompt_columns,
+        "answer": task.answer_columns,
+        "difficulty": task.difficulty_columns,
+        "source": ("data_source", "source"),
+    }
+    names = {field: (*known, *_mapped_in_training(field, data)) for field, known in usual.items()}
+    prompt_column = require_column(rows[0], "prompt", columns, names["prompt"])
+    answer_column = require_column(rows[0], "answer", columns, names["answer"])
+    difficulty_column = find_column(rows[0], "difficulty", columns, names["difficulty"])
+    source_column = find_column(rows[0], "source", columns, names["source"])
     levels: list[Any] = [None] * len(rows)
     if difficulty_column:
         levels = [value_at(row, difficulty_column) for row in rows]
@@ -285,6 +293,13 @@ def _from_rows(
             len(rows),
         )
     return problems
+
+
+def _mapped_in_training(field: str, data: DataConfig) -> tuple[str, ...]:
+    """Return the columns that training data map to a field. An evaluation set of the same table
+    then needs no mapping of its own.
+    """
+    return tuple(source.columns[field] for source in data.train if field in source.columns)
 
 
 def _read(row: Row, prompt_column: str, answer_column: str, task: Task) -> tuple[Question, Any]:

@@ -167,7 +167,8 @@ def require_column(
             f"no column for {field} (looked for {', '.join(defaults)}); available: "
             f"{', '.join(_column_names(row.values))}",
             row.place,
-            f"map it, e.g. columns: {{{field}: {next(iter(row.values), 'NAME')}}}",
+            f"map it: {{source: {row.place}, columns: "
+            f"{{{field}: {next(iter(row.values), 'NAME')}}}}} instead of {row.place}",
             code="column-missing",
         )
     return column

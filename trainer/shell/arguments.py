@@ -38,23 +38,30 @@ def parse_arguments(
     _check_command(parser, words)
     arguments, rest = parser.parse_known_args(words)
     unknown = next((word for word in rest if word.startswith("-")), None)
-    hint = (
-        _hint(unknown, words, override_prefix)
-        if unknown is not None and "overrides" in arguments
-        else None
-    )
-    if hint is not None:
+    if unknown is not None:
+        hint = _hint(unknown, words, override_prefix) if "overrides" in arguments else None
+        hint = hint or _nearest_option(unknown, parser, words, arguments)
         raise ConfigError(f"unknown option {unknown}", "command line", hint, code="unknown-option")
     # argparse only assigns overrides before the first option; the rest end up in `rest`
-    if rest and (unknown is not None or "overrides" not in arguments):
-        meant = get_close_matches(
-            (unknown or "").lstrip("-").replace("-", "_"), vars(arguments), n=1
-        )
-        hint = f"; did you mean --{meant[0].replace('_', '-')}?" if meant else ""
-        parser.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
+    if rest and "overrides" not in arguments:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
         arguments.overrides = [*arguments.overrides, *rest]
     return arguments
+
+
+def _nearest_option(
+    unknown: str, parser: argparse.ArgumentParser, words: Sequence[str], arguments: object
+) -> str:
+    """Return the nearest option of the command, else where its options are listed."""
+    name = unknown.partition("=")[0].lstrip("-").replace("-", "_")
+    if (parser.prog, name) == ("sweep", "dry_run"):
+        return "`sweep plan` shows a sweep's trials and cost, and starts nothing"
+    meant = get_close_matches(name, vars(arguments), n=1)
+    if meant:
+        return f"did you mean --{meant[0].replace('_', '-')}?"
+    command = next((word for word in words if not word.startswith("-")), "")
+    return f"see `{' '.join(filter(None, (parser.prog, command)))} --help`"
 
 
 def _check_command(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:

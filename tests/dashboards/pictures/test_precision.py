@@ -30,6 +30,14 @@ def test_few_problems_limit_where_training_is_alike():
     assert "0.01" in text and "2315" in text
 
 
+def test_fresh_seeds_are_looked_at_where_there_are_any():
+    searched = sweep_with({key: row[:1] for key, row in SCORES.items()})
+    assert "One seed" in shown(precision(solved(searched, training=0.0))).sentence
+    fresh = replace(solved(sweep_with(SCORES), training=0.0), adaptive=False)
+    text = shown(precision(replace(solved(searched, training=0.0), fresh=fresh))).sentence
+    assert "86%" in text
+
+
 def test_seeds_limit_where_training_differs():
     sweep = solved(sweep_with(SCORES), training=0.12)
     text = shown(precision(sweep)).sentence

@@ -6,6 +6,7 @@ from dashboards.pages.report import trials_table
 from dashboards.pictures.curves import learning_curves
 from dashboards.pictures.questions import questions
 from dashboards.trial import Curve
+from tests.dashboards.pictures.test_tournament import confirmed
 from tests.dashboards.table import results_of, shown
 
 
@@ -19,6 +20,11 @@ def test_listed_configurations_are_evidence():
     listed = replace(results_of(), adaptive=False, listed=True)
     tuned, seeds, _ = (answer for _, answer in questions(listed))
     assert "listed" in tuned and "are evidence" in seeds
+
+
+def test_rules_are_said_to_differ_in_their_own_settings():
+    _, seeds, others = (answer for _, answer in questions(confirmed(gain=9.0)))
+    assert "2 fresh seeds" in seeds and "#1 plain" in others and "#2 AR η 0.5" in others
 
 
 def test_nothing_is_asked_before_there_is_a_baseline():

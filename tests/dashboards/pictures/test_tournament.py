@@ -111,7 +111,9 @@ def test_rules_are_compared_on_fresh_seeds():
     assert table["median search score"].to_list() == pytest.approx([0.5, 0.35])
     assert table["fresh seeds"].to_list() == pytest.approx([0.51, 9.515])
     assert table.loc["AR", "gain from tuning"] == pytest.approx(9.515 - 0.35)
-    assert table.loc["AR", "low"] < table.loc["AR", "against plain"] < table.loc["AR", "high"]
+    low, high = sweep.arm_results[0].interval
+    assert low < table.loc["AR", "against plain"] < high
+    assert table.loc["AR", "90% interval"] == f"{low:+.3f} to {high:+.3f}"
 
 
 def test_a_rule_whose_interval_lies_below_zero_is_called_worse():

@@ -206,6 +206,23 @@ def test_the_finalist_with_the_largest_gain_is_named_where_less_is_better():
     assert "#2 grpo η 0.5 beats" in answer.sentence
 
 
+def test_trials_are_counted_apart_in_search_and_on_fresh_seeds():
+    search = on_fresh_seeds([0.5, 0.52, 0.51], [0.6, 0.62, 0.61])
+    counted = verdict(search)[-1]
+    assert counted.startswith("Of the search: 4 trials: 4 complete")
+    assert counted.endswith("On fresh seeds: 6 trials.")
+    assert "fresh" not in verdict(replace(search, fresh=None))[-1]
+
+
+@pytest.mark.parametrize("outcome", ["open", "undecided"])
+def test_rounds_without_a_spread_ask_whether_the_seed_arrives(outcome):
+    flat = (InterimResult("1", 5, 0.1, None, None, "open"),)
+    search = results_of()
+    rounds = Rounds((5, 10), 0.02, outcome, flat)
+    step = headline(replace(search, fresh=replace(search, rounds=rounds))).step
+    assert "seed reach the program" in step and "--again" not in step
+
+
 def on_fresh_seeds(baseline, finalist, rounds=None):
     """A sweep whose baseline and best have these scores on fresh seeds; None where they failed."""
     rows = {(0.0, 0.0): baseline, (0.3, 0.0): finalist}

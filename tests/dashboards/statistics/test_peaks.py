@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,6 +9,7 @@ from dashboards import judge
 from dashboards.pages.report import chapters_of
 from dashboards.pictures.verdict import verdict
 from dashboards.statistics.peaks import Grid, compare_peaks, fitted_peak, jackknife
+from dashboards.words import peaks
 
 RATES = np.array([1e-4, 2e-4, 4e-4, 8e-4, 1.6e-3, 3.2e-3])
 PLACE = {"grpo": -11.0, "lopti": -12.3, "ar": -11.0}  # log2 of the best learning rate
@@ -112,6 +115,17 @@ def test_the_report_draws_the_parabolas_and_says_both_differences():
         3
     ] == "difference, each at its peak"
     assert "each at its best" in verdict(results)[0] and "at lr 0.0004" in verdict(results)[0]
+
+
+@pytest.mark.parametrize("mode", ["max", "min"])
+def test_the_line_says_what_each_interval_shows(mode):
+    sign = 1 if mode == "max" else -1
+    results = judged(frame().assign(acc=lambda table: sign * table.acc), mode)
+    line = verdict(results)[0]
+    assert "ar is better:" in line and "lopti is not shown to differ:" in line
+    first, ar = compare_peaks(results.grid)[::2]
+    rough = replace(ar, peak=replace(ar.peak, max_residual=1.0))
+    assert "which shows nothing" in peaks([first, rough], "lr", "0.0004", sign)
 
 
 def test_no_grid_with_an_empty_cell_failed_trials_count_as_worst():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dashboards.statistics.power import minimum_detectable_effect, seeds_for
 from dashboards.statistics.seed_noise import Noise
 from dashboards.statistics.sequential import Design, interim_results, make_design
-from dashboards.statistics.verdict import Tested, verdict_on_fresh_seeds
+from dashboards.statistics.verdict import Tested, verdict, verdict_on_fresh_seeds
 
 FACTORS = st.sampled_from([100.0, 0.01, 3.7, 1e-6, 1e4])
 SHIFTS = st.sampled_from([0.0, 0.5, -3.0, 17.0])
@@ -50,11 +50,13 @@ def test_a_verdict_is_the_same_in_every_unit(scores, factor, shift, fresh, fails
     if fails and len(scores) > 2:
         for table in rows:
             table[-1, -1] = math.nan
-    earlier = [named(factor_of * scores[:, ::-1]) if fresh else None for factor_of in (1, factor)]
-    unscaled, scaled = (
-        verdict_on_fresh_seeds(named(table), "c0", earlier=table_before)
-        for table, table_before in zip(rows, earlier, strict=True)
-    )
+    if fresh:
+        unscaled, scaled = (
+            verdict_on_fresh_seeds(named(table), "c0", earlier=named(unit * scores[:, ::-1]))
+            for table, unit in zip(rows, (1, factor), strict=True)
+        )
+    else:
+        unscaled, scaled = (verdict(named(table), "c0") for table in rows)
     assert type(unscaled) is type(scaled)
     for name in ("best", "winner", "comparisons", "seeds", "failed"):
         assert getattr(unscaled, name) == getattr(scaled, name), name

@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 
@@ -27,6 +28,13 @@ def test_status_reads_event_log_and_folders(tmp_path, typed):
     assert lines[4][:4] == ["c001-s1", "FAIL", "3/4", "ar_alpha=0.1"]
     assert "diverged at step 3: policy/loss is nan" in out
     assert "best: configuration 2  ar_alpha=0.2" in out and "sweep report demo" in out
+
+
+def test_status_without_a_name_shows_the_newest_sweep(tmp_path, typed):
+    older = write_sweep(tmp_path, "older")
+    os.utime(older.folder.space, (1, 1))
+    write_sweep(tmp_path, "newer")
+    assert "\nnewer: " in typed("sweep status")
 
 
 def test_status_of_a_search_imports_nothing_that_judges(tmp_path):

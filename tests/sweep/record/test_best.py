@@ -1,7 +1,6 @@
 from dashboards.pictures.verdict import verdict
 from sweep.record.best import choose_best
 from sweep.record.results import read_results
-from sweep.record.sweep_record import open_sweep
 from tests.sweep.ended_sweeps import write_sweep
 
 GAIN = {0: {0: 0.5, 1: 0.52}, 1: {0: 0.9, 1: 0.92}, 2: {0: 0.5, 1: 0.51}}
@@ -34,10 +33,12 @@ def test_the_best_has_the_verdict_of_the_report(tmp_path):
 
 
 def test_a_confirmation_does_not_ask_to_be_confirmed(tmp_path):
-    confirms = {"sweep": "gain", "configurations": [0, 1, 2]}
-    write_sweep(tmp_path, "gain-confirm", GAIN, confirms=confirms)
-    choice = choose_best(open_sweep(tmp_path, "gain-confirm"))
+    confirms = {"sweep": "gain", "configurations": [0, 7, 2]}
+    sweep = write_sweep(tmp_path, "gain-confirm", GAIN, confirms=confirms)
+    choice = choose_best(sweep)
     assert choice.best and choice.best.configuration == 1 and choice.caveats == []
+    # the report calls it by its number in the search
+    assert choice.text(sweep.spec.objective).startswith("best: configuration 1, #7 of gain  ")
 
 
 def test_seeds_that_tuned_several_arms_name_no_best(tmp_path):

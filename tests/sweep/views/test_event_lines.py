@@ -5,8 +5,10 @@ import pytest
 from sweep.programs.base import ResourcesSpec
 from sweep.record.folder import SweepFolder
 from sweep.search.trial_report import TrialReport
+from sweep.space.file import load_space
 from sweep.views import event_lines
 from sweep.views.event_lines import STARTUP_MESSAGES, EventLines
+from tests.sweep.programs.scripts import write_project
 from tests.sweep.spaces import make_spec
 
 TRIAL = "c000-s1"
@@ -52,6 +54,18 @@ def test_a_value_of_10000_characters_takes_one_line(lines, capsys):
 def test_an_end_is_told_as_what_it_is(lines, capsys, report, words):
     lines.ended(TRIAL, report)
     assert words in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_program_that_starts_from_the_first_step_is_told(tmp_path, monkeypatch, capsys, own):
+    monkeypatch.chdir(tmp_path)
+    spec = load_space(write_project(tmp_path)) if own else make_spec(tmp_path)
+    lines = EventLines(SweepFolder(tmp_path, "demo"), spec)
+    for step in (6, 7, 1, 2):
+        lines.evaluated(TRIAL, TrialReport(step=step, score=0.5, evaluation=step))
+    told = capsys.readouterr().out
+    assert told.count("restarted") == own
+    assert ("restarted  at step 1" in told) == own
 
 
 def test_an_evaluation_that_is_not_finite_is_told(lines, capsys):

@@ -193,3 +193,14 @@ def test_equal_scores_are_coarse_and_decide_nothing(tmp_path):
     _, rounds = decide(sweep, RoundsOptions(max_seeds=5), run, lambda line: None)
     assert rounds.outcome == "undecided"
     assert rounds.analyses[-1] == (InterimResult("1", 5, pytest.approx(0.1), None, None, "open"),)
+
+
+def test_rounds_stop_where_every_seed_differs_equally(tmp_path):
+    """The seed does not reach the program, or its scores are too coarse: more seeds cost only."""
+    flat = {0: {0: 0.5, 1: 0.5}, 1: {0: 0.6, 1: 0.6}}
+    sweep = write_sweep(tmp_path, "flat", flat, seeds=[0, 1])
+    lines = []
+    options = RoundsOptions(max_seeds=20, resume_command="sweep confirm flat --rounds")
+    code, rounds = decide(sweep, options, trains({0.0: 0.5, 0.1: 0.6}, sd=0.0), lines.append)
+    assert (code, rounds.outcome, len(rounds.analyses)) == (INTERRUPTED, "open", 1)
+    assert "seed reach the program" in lines[-2] and lines[-1].endswith(options.resume_command)

@@ -104,6 +104,18 @@ def test_columns_are_mapped_by_dotted_names(tmp_path):
     assert (problem.answer, problem.difficulty, problem.source) == (2, "3", "me")
 
 
+def test_an_evaluation_set_finds_the_columns_that_training_maps(tmp_path):
+    path = write_jsonl(tmp_path / "dev.jsonl", [{"frage": "1+1?", "loesung": "2"}])
+    train = {"source": "train.jsonl", "columns": {"prompt": "frage", "answer": "loesung"}}
+    (problem,) = load(path, data={"train": train})
+    assert (problem.prompt, problem.answer) == ("1+1?", "2")
+    with refused("column-missing") as caught:
+        load(path)
+    assert f"{{source: {path}, columns: {{prompt: frage}}}}" in caught.value.hint
+    path = write_jsonl(tmp_path / "b.jsonl", [{"prompt": "2?", "answer": "3", "frage": "x"}])
+    assert load(path, data={"train": {**train, "columns": {"prompt": "frage"}}})[0].prompt == "2?"
+
+
 def test_problem_ids_do_not_depend_on_tokenizer_or_prompt():
     ids = {
         tuple(problem.problem_id for problem in load(MINERVA, tokenizer, "math", data=data))
