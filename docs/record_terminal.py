@@ -28,6 +28,7 @@ def main(command: str, output: Path, picture: Path) -> None:
         for word, style in _COLORS.items():
             text.highlight_words([word], style)
         console.print(text, soft_wrap=False)
+    console.print()  # or the picture ends within the last line
     console.save_svg(str(picture), title=command)
 
 

@@ -50,6 +50,21 @@ def arm_cells(results: Results) -> tuple[list[str], list[list[str]]]:
     return [*headings, _interval_of(results.arm_table), "p (two-sided)", "result"], cells
 
 
+def _filled_columns(
+    headings: list[str], cells: list[list[str]]
+) -> tuple[list[str], list[list[str]]]:
+    """Leave out the columns that are empty, and the counts that are all 0: the table is wide."""
+    kept = []
+    for column, heading in enumerate(headings):
+        values = {row[column] for row in cells}
+        counts_nothing = heading in ("missing", "failed") and values == {"0"}
+        if values != {""} and not counts_nothing:
+            kept.append(column)
+    return [headings[column] for column in kept], [
+        [row[column] for column in kept] for row in cells
+    ]
+
+
 def _interval_of(arms: list[ArmRow]) -> str:
     """Name the interval of all arms by its coverage."""
     return percent_interval(arms[0].coverage if arms else 0.9)
@@ -85,7 +100,7 @@ def differences(results: Results) -> Picture | None:
     title = "Difference to the baseline"
     if any(arm.interval is not None for arm in arms):
         title += f", with {_interval_of(arms)}s"
-    return Picture("paired", title, text, (drawing,), arm_cells(results))
+    return Picture("paired", title, text, (drawing,), _filled_columns(*arm_cells(results)))
 
 
 def _draw(drawing: go.Figure, arm: ArmRow, pairs: pd.DataFrame, shade: str) -> None:
@@ -124,7 +139,7 @@ def _sentence(arms: list[ArmRow], judged: Results) -> str:
         "seeds."
     )
     if judged.objective.worthwhile:
-        text += f" The band holds improvements below {judged.objective.worthwhile:g}, the smallest "
+        text += f" The band marks improvements below {judged.objective.worthwhile:g}, the smallest "
         text += "that matters."
     return text
 

@@ -67,3 +67,16 @@ def test_every_picture_copes_with_strange_sweeps():
             for picture in pictures
         )
         assert "</html>" in report_html(sweep, chapters)
+
+
+def test_the_table_has_no_empty_column_and_one_seed_no_intervals():
+    results = results_of()
+    picture = shown(differences(replace(results, fresh=None)))
+    headings, rows = picture.table
+    assert "missing" not in headings and {"SD", "90% interval"} <= set(headings)
+    assert all(len(row) == len(headings) for row in rows)
+    assert "90% intervals" in picture.title
+    first = results.table[results.table.seed == "0"]
+    picture = shown(differences(with_trials(results, first)))
+    assert picture.table[0] == ["configuration", "runs", "mean", "difference", "result"]
+    assert "interval" not in picture.title and "too few for intervals" in picture.sentence
