@@ -135,9 +135,9 @@ def searched(verdict: Verdict) -> str:
             f"guided the search. {best}: {gain(verdict)}."
         )
     if isinstance(verdict, Tested) and verdict.seeds >= MIN_SEEDS and verdict.excludes(0.0):
-        worse_ones = (
-            f"{best} is worse" if verdict.comparisons == 1 else f"{OTHERS_WORSE}. Closest {best}"
-        )
+        worse_ones = f"{best} is worse"
+        if verdict.comparisons > 1:
+            worse_ones = f"{OTHERS_WORSE}. Closest {best}"
         return f"Nothing beats the baseline {base}: {worse_ones}: {gain(verdict)}."
     nearest = "Best candidate" if verdict.improves else "Closest"
     return (
@@ -200,7 +200,8 @@ def repeated(earlier_confirmations: int) -> str:
 
 def score_direction(metric: str, mode: Mode) -> str:
     """Name the score and say which direction is better."""
-    return f"Score: {metric} ({'larger' if mode == 'max' else 'smaller'} is better)."
+    better = "larger" if mode == "max" else "smaller"
+    return f"Score: {metric} ({better} is better)."
 
 
 def layouts(rows: Sequence[ArmRow], pairing: Pairing | None) -> str:

@@ -62,27 +62,25 @@ def write_pages(results: Results, out_dir: Path) -> Path:
 
 def chapters_of(results: Results) -> dict[str, list[Picture]]:
     """Draw the pictures of each chapter; leave out the empty ones."""
-    chapters = {}
+    chapters: dict[str, list[Picture]] = {}
     for name, several in _CHAPTERS.items():
         drawn = [draw_one(results) for draw_one in several]
         if name == "What matters":
             drawn = scores_against(results)
-        chapters[name] = [
-            replace(picture, decides=_DECIDES.get(picture.key, _NEXT_SEARCH))
-            for picture in drawn
-            if picture is not None
-        ]
+        chapters[name] = []
+        for picture in drawn:
+            if picture is not None:
+                decides = _DECIDES.get(picture.key, _NEXT_SEARCH)
+                chapters[name].append(replace(picture, decides=decides))
     return chapters
 
 
 def report_html(results: Results, chapters: Mapping[str, Sequence[Picture]]) -> str:
     """Return the report as HTML."""
     objective = results.objective
-    window = (
-        "last evaluation"
-        if objective.window == 1
-        else f"mean of the last {objective.window} evaluations"
-    )
+    window = "last evaluation"
+    if objective.window > 1:
+        window = f"mean of the last {objective.window} evaluations"
     fresh = ""
     if results.fresh is not None:
         fresh = f" of the search and {len(results.fresh.trials)} on fresh seeds"

@@ -1,7 +1,6 @@
 """Picture of the finalists: score in the search, on fresh seeds, and on the held-out test."""
 
 import html
-import math
 
 import pandas as pd
 
@@ -27,20 +26,17 @@ def finalists(results: Results) -> Picture | None:
     objective = results.fresh.objective
     table = finalist_scores(results, results.fresh)
     means = table.pivot_table(index="label", columns="kind", values="value", aggfunc="mean")
-    order = list(
-        means.sort_values(
-            "test" if objective.held_out else "fresh", ascending=objective.mode == "max"
-        ).index
-    )
+    decisive = "test" if objective.held_out else "fresh"
+    order = list(means.sort_values(decisive, ascending=objective.mode == "max").index)
     drawing = figure(objective.metric, height=110 + 72 * len(order))
     for kind, (name, shade) in _KINDS.items():
         of_kind = table[table.kind == kind]
         if of_kind.empty:
             continue
-        notes = [
-            html.escape(f"{row.label}, seed {row.seed}, {name}: {number(row.value)}")
-            for row in rows(of_kind)
-        ]
+        notes = []
+        for row in rows(of_kind):
+            note = f"{row.label}, seed {row.seed}, {name}: {number(row.value)}"
+            notes.append(html.escape(note))
         dots_and_means(drawing, of_kind.value, of_kind.label, shade, notes, name)
     label_rows(drawing, order)
     seeds = results.fresh.comparable.seed.nunique()
@@ -63,21 +59,18 @@ def finalist_scores(results: Results, fresh: Results) -> pd.DataFrame:
     searched = searched[searched.configuration.isin(labels)]
     # If the objective is measured on the held-out test, a fresh seed has only that score.
     kind = "test" if fresh.objective.held_out else "fresh"
-    imputed_scores = pd.DataFrame(
-        [
-            (label, kind, seed, score)
-            for label, row in fresh.imputed_scores.items()
-            for seed, score in row.items()
-        ],
-        columns=["label", "kind", "seed", "value"],
-    )
+    scores = []
+    for label, row in fresh.imputed_scores.items():
+        scores += [(label, kind, seed, score) for seed, score in row.items()]
+    imputed_scores = pd.DataFrame(scores, columns=["label", "kind", "seed", "value"])
     parts = [
         searched.assign(
             kind="searched", value=searched.score, label=searched.configuration.map(labels)
         ),
         imputed_scores,
-        judged.assign(kind="test", value=math.nan if kind == "test" else judged.test),
     ]
+    if kind == "fresh":
+        parts.append(judged.assign(kind="test", value=judged.test))
     return pd.concat(parts)[imputed_scores.columns].dropna(subset=["value"])
 
 
@@ -93,9 +86,7 @@ def _sentence(means: pd.DataFrame, seeds: int, held_out_metric: str) -> str:
         if "test" in row:
             parts.append(f"{number(row['test'])} on the held-out test")
         sentences.append(f"{label}: {', '.join(parts)}")
-    note = (
-        f"Held-out test: {held_out_metric}"
-        if "test" in means
-        else f"Nothing was held out: no trial logged {held_out_metric}"
-    )
+    note = f"Nothing was held out: no trial logged {held_out_metric}"
+    if "test" in means:
+        note = f"Held-out test: {held_out_metric}"
     return f"{'; '.join(sentences)} (up to {counted(seeds, 'fresh seed')}). {note}."

@@ -106,10 +106,9 @@ def differences(results: Results) -> Picture | None:
 def _draw(drawing: go.Figure, arm: ArmRow, pairs: pd.DataFrame, shade: str) -> None:
     """Draw one arm's interval, mean difference and seeds."""
     if arm.layout == "paired":
-        notes = [
-            html.escape(f"{arm.name}, seed {seed}: {signed(difference)}")
-            for seed, difference in zip(pairs.seed, pairs.difference, strict=True)
-        ]
+        notes = []
+        for seed, difference in zip(pairs.seed, pairs.difference, strict=True):
+            notes.append(html.escape(f"{arm.name}, seed {seed}: {signed(difference)}"))
         dots = {"color": shade, "opacity": 0.45, "size": 8}
         add_points(drawing, pairs.difference, pairs.label, notes, marker=dots)
     note = f"{arm.name}: {signed(arm.difference)}"
@@ -197,10 +196,11 @@ def baseline_pairs(results: Results) -> pd.DataFrame:
         return pd.DataFrame(columns=columns)
     rules = dict(zip(results.table.label, results.table.rule, strict=True))
     reference = counted[base]
-    pairs = [
-        (label, rules[label], seed, score - reference[seed])
-        for label, row in counted.items()
-        for seed, score in row.items()
-        if label != base and seed in reference
-    ]
+    pairs = []
+    for label, row in counted.items():
+        if label == base:
+            continue
+        for seed, score in row.items():
+            if seed in reference:
+                pairs.append((label, rules[label], seed, score - reference[seed]))
     return pd.DataFrame(pairs, columns=columns)

@@ -52,12 +52,12 @@ def probability_bands(results: Results) -> Picture | None:
 
 def band_means(results: Results) -> pd.DataFrame:
     """Return rule, quantity, band, value: the mean over trials of their latest ``tokens/*``."""
-    rows = [
-        (trial.rule, *match.groups(), value)
-        for trial in results.trials
-        for metric, value in trial.latest.items()
-        if (match := _BAND.fullmatch(metric))
-    ]
+    rows = []
+    for trial in results.trials:
+        for metric, value in trial.latest.items():
+            match = _BAND.fullmatch(metric)
+            if match:
+                rows.append((trial.rule, *match.groups(), value))
     band_values = pd.DataFrame(rows, columns=["rule", "quantity", "band", "value"])
     means = band_values.groupby(["rule", "quantity", "band"]).value.mean()
     return means.reset_index()

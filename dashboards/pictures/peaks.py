@@ -27,10 +27,9 @@ def fitted_peaks(results: Results) -> Picture | None:
     for rule, scores, result in zip(grid.rules, grid.scores, peak_results, strict=True):
         means = scores.mean(axis=1)
         named = html.escape(rule)
-        notes = [
-            f"{named}: {number(mean)} at {shown(value)}"
-            for mean, value in zip(means, grid.values, strict=True)
-        ]
+        notes = []
+        for mean, value in zip(means, grid.values, strict=True):
+            notes.append(f"{named}: {number(mean)} at {shown(value)}")
         add_points(
             drawing, grid.values, means, notes, name=rule, marker={"color": shades[rule], "size": 9}
         )
@@ -62,17 +61,12 @@ def fitted_peaks(results: Results) -> Picture | None:
         "90% interval",
     ]
     headings += ["difference, all at one value", "90% interval", "max_residual"]
-    table = [
-        [
-            result.rule,
-            number(2**result.peak.octave) if result.peak.inside else "none",
-            result.peak.score,
-            *_cells(result.at_best),
-            *_cells(result.at_same),
-            number(result.peak.max_residual, 2),
-        ]
-        for result in peak_results
-    ]
+    table: list[list[object]] = []
+    for result in peak_results:
+        peak = result.peak
+        place = number(2**peak.octave) if peak.inside else "none"
+        row = [result.rule, place, peak.score, *_cells(result.at_best), *_cells(result.at_same)]
+        table.append([*row, number(peak.max_residual, 2)])
     return Picture("peaks", "Rules on one grid", text, (drawing,), (headings, table))
 
 
@@ -81,7 +75,9 @@ def arm_colors(results: Results) -> dict[str, str]:
     rules = dict(zip(results.table.arm, results.table.rule, strict=True))
     shades = colors(results.table.rule)
     of_rules = {arm: shades[rules[arm]] for arm in results.arms if arm in rules}
-    return of_rules if len(set(of_rules.values())) == len(results.arms) else colors(results.arms)
+    if len(set(of_rules.values())) == len(results.arms):
+        return of_rules
+    return colors(results.arms)
 
 
 def peak_line(results: Results) -> str:

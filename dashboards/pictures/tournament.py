@@ -11,6 +11,7 @@ from dashboards.pictures.peaks import arm_colors, peak_line
 from dashboards.pictures.theme import MUTED, Picture, add_points, figure, label_rows, rows
 from dashboards.results import Results
 from dashboards.statistics.tournament import RuleResult
+from dashboards.trial import Objective
 from dashboards.words import (
     FIX_FAILURES,
     failures,
@@ -83,14 +84,19 @@ def tuning_curves(results: Results) -> pd.DataFrame:
         tried = tried.sort_values("configuration", key=lambda numbers: numbers.astype(int))
         for trial, row in enumerate(rows(tried), start=1):
             score = results.complete_means.get(row.configuration)
-            if score is not None and (
-                best is None or (score > best) == (results.objective.mode == "max")
-            ):
+            if score is not None and (best is None or _is_better(score, best, results.objective)):
                 best = score
                 label = row.label
             if best is not None:
                 points.append((arm, trial, best, label))
     return pd.DataFrame(points, columns=["arm", "trial", "best", "label"])
+
+
+def _is_better(score: float, best: float, objective: Objective) -> bool:
+    """Return whether a score is better than the best so far; equal ones count where less is
+    better.
+    """
+    return score > best if objective.mode == "max" else score <= best
 
 
 def chosen_rule(results: Results) -> str | None:
@@ -100,10 +106,12 @@ def chosen_rule(results: Results) -> str | None:
     compared = results.arm_results
     if results.fresh is None or not results.fresh.finished or not compared:
         return None
-    better = [result.rule for result in compared if result.better]
-    if better:
-        return better[0]
-    return results.arms[0] if all(result.worse for result in compared) else None
+    for result in compared:  # the best first
+        if result.better:
+            return result.rule
+    if all(result.worse for result in compared):
+        return results.arms[0]
+    return None
 
 
 def tournament_line(results: Results) -> str:
@@ -111,9 +119,9 @@ def tournament_line(results: Results) -> str:
     base = results.arms[0]
     compared = results.arm_results
     counts = results.table[results.table.arm != ""].groupby("arm").configuration.nunique()
-    budget = (
-        f"{counts.min()} to {counts.max()}" if counts.min() != counts.max() else f"{counts.max()}"
-    )
+    budget = str(counts.max())
+    if counts.min() < counts.max():
+        budget = f"{counts.min()} to {counts.max()}"
     tuned = f"{len(results.arms)} rules were tuned with {budget} configurations each"
     if not compared and results.grid is not None:
         return f"{peak_line(results)} {tuned}."
@@ -136,10 +144,11 @@ def tournament_line(results: Results) -> str:
             f"{tuned}. Each best score is biased upward on the seeds that selected it, so "
             f"nothing is compared yet. Next: {step}: {trials} trials."
         )
-    fresh = () if results.fresh is None else results.fresh.trials
-    failed = Counter(
-        results.arm_of[trial.configuration] for trial in fresh if trial.state == "FAIL"
-    )
+    failed: Counter[str] = Counter()
+    if results.fresh is not None:
+        for trial in results.fresh.trials:
+            if trial.state == "FAIL":
+                failed[results.arm_of[trial.configuration]] += 1
     return f"{rules(compared, base)} {tuned}. {failures(failed)}".rstrip()
 
 
@@ -156,28 +165,25 @@ def rule_table(results: Results) -> tuple[list[str], list[list[object]]]:
         result = compared.get(arm)
         median = results.arm_means[arm].median()
         mean = pd.Series(fresh.get(arm, {}), dtype=float).mean()
-        label, best = (curve.label.iloc[-1], curve.best.iloc[-1]) if len(curve) else ("", None)
+        label = ""
+        best = None
+        if len(curve):
+            label = curve.label.iloc[-1]
+            best = curve.best.iloc[-1]
         trials = results.table[results.table.arm == arm].configuration.nunique()
-        interval = None
-        if result and result.interval:
-            interval = f"{signed(result.interval[0])} to {signed(result.interval[1])}"
-        table.append(
-            [
-                arm,
-                trials,
-                label,
-                median,
-                best,
-                mean,
-                mean - median,
-                result and result.difference,
-                interval,
-            ]
-        )
-    shown = len(_HEADINGS) + 2 if compared else _HEADINGS.index("fresh seeds")
+        difference = interval = None
+        if result is not None:
+            difference = result.difference
+            if result.interval is not None:
+                interval = f"{signed(result.interval[0])} to {signed(result.interval[1])}"
+        row = [arm, trials, label, median, best, mean, mean - median, difference, interval]
+        table.append(row)
     coverage = results.arm_results[0].coverage if compared else 0.9
     headings = [*_HEADINGS, f"against {results.arms[0]}", percent_interval(coverage)]
-    return headings[:shown], [row[:shown] for row in table]
+    if not compared:
+        columns = headings.index("fresh seeds")
+        return headings[:columns], [row[:columns] for row in table]
+    return headings, table
 
 
 def _differences(results: Results, compared: list[RuleResult], shades: dict[str, str]) -> object:

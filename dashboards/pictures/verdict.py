@@ -378,9 +378,8 @@ def _changed_settings(results: Results, judged: Verdict | None) -> str:
 
 def _noise(judged: Verdict) -> str:
     """State the test result and the detectable improvement."""
-    return " ".join(
-        sentence for sentence in (words.reason(judged), words.noise(judged)) if sentence
-    )
+    sentences = (words.reason(judged), words.noise(judged))
+    return " ".join(filter(None, sentences))
 
 
 def _cost(results: Results, fresh: Results | None) -> str:
@@ -405,15 +404,9 @@ def _has_complete_other(results: Results) -> bool:
 
 def _next_step(results: Results, judged: Verdict) -> str:
     step = words.next_step(judged)
-    if isinstance(judged, Tested):
-        seeds = judged.confirmation_seeds
-        if judged.claim != "none":
-            seeds = max(_DEFAULT_FRESH_SEEDS, seeds or 0)
-        elif not judged.improves:
-            seeds = None
-    else:
-        seeds = _DEFAULT_FRESH_SEEDS if judged.why in ("one seed", "no shared seed") else None
-        step = "Run the best configuration and the baseline on fresh seeds." if seeds else step
+    seeds = _fresh_seeds(judged)
+    if seeds is not None and isinstance(judged, Undecided):
+        step = "Run the best configuration and the baseline on fresh seeds."
     if seeds is None or not results.name:
         return f"Next: {step}"
     if results.planned is not None and not results.finished and not _has_complete_other(results):
@@ -424,6 +417,17 @@ def _next_step(results: Results, judged: Verdict) -> str:
     cost = "" if math.isnan(price) else f", about {device_time(price * trials, results.device)}"
     rounds = " With --rounds it stops as soon as the result is clear."
     return f"Next: {step} Run `{command}`: {trials} trials{cost}.{rounds}"
+
+
+def _fresh_seeds(judged: Verdict) -> int | None:
+    """Return how many fresh seeds a first confirmation needs; None if there is nothing to
+    confirm.
+    """
+    if isinstance(judged, Undecided):
+        return _DEFAULT_FRESH_SEEDS if judged.why in ("one seed", "no shared seed") else None
+    if judged.claim != "none":
+        return max(_DEFAULT_FRESH_SEEDS, judged.confirmation_seeds or 0)
+    return judged.confirmation_seeds if judged.improves else None
 
 
 def _trial_counts(results: Results) -> str:

@@ -58,7 +58,9 @@ class Design:
         the first.
         """
         reached = sum(analysis <= seeds for analysis in self.analyses)
-        return (self.efficacy[reached - 1], self.futility[reached - 1]) if reached else None
+        if reached == 0:
+            return None
+        return self.efficacy[reached - 1], self.futility[reached - 1]
 
 
 @dataclass(frozen=True)
@@ -91,11 +93,9 @@ def make_design(noise: Noise | None, worthwhile: float, finalists: int, max_seed
         # The last analysis leaves nothing undecided: its two bounds are `worthwhile` apart.
         wide = 3.4
         for _ in range(4):
-            seeds = (
-                math.ceil(2 * (wide * noise.sd / worthwhile) ** 2 - 1e-9)
-                if worthwhile
-                else max_seeds
-            )
+            seeds = max_seeds
+            if worthwhile:
+                seeds = math.ceil(2 * (wide * noise.sd / worthwhile) ** 2 - 1e-9)
             seeds = min(max_seeds, max(_FIRST_ANALYSIS_SEEDS, seeds))
             efficacy, futility = boundaries(schedule_analyses(seeds), finalists)
             if wide >= efficacy[-1] + futility[-1] - 1e-9:
