@@ -30,7 +30,9 @@ def is_warmable(words: Sequence[str]) -> bool:
     rest = list(words[1:])
     if rest[:1] == ["-P"]:
         rest = rest[1:]
-    return len(rest) > 1 if rest[:1] == ["-m"] else bool(rest) and not rest[0].startswith("-")
+    if rest[:1] == ["-m"]:
+        return len(rest) > 1
+    return bool(rest) and not rest[0].startswith("-")
 
 
 class WarmProcess:

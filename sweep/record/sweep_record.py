@@ -39,7 +39,9 @@ class SweepRecord:
     @cached_property
     def events(self) -> list[Record]:
         """The records of its event log; safe to read while the driver writes."""
-        return list(read_event_log(self.folder.event_log)) if self.folder.event_log.exists() else []
+        if not self.folder.event_log.exists():
+            return []
+        return list(read_event_log(self.folder.event_log))
 
     @cached_property
     def configurations(self) -> list[Configuration]:
@@ -166,7 +168,9 @@ def _planned_configurations(spec: SweepSpec) -> int:
     asked = spec.search.configurations
     if space.is_finite and space.grid_size(_MAX_COUNTED + 1) <= _MAX_COUNTED:
         different = _count_different_points(spec, space)
-        return different if asked is None else min(len(spec.baselines) + asked, different)
+        if asked is None:
+            return different
+        return min(len(spec.baselines) + asked, different)
     if asked is None:
         asked = space.grid_size(MAX_GRID)
     return len(spec.baselines) + asked

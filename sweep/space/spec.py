@@ -174,11 +174,8 @@ class SweepSpec(Section):
     @property
     def searched(self) -> dict[str, list[Any]]:
         """The program's searched keys with their values, or the two ends of a range."""
-        return {
-            key: parameter.extremes
-            for key, parameter in self.parameters.items()
-            if self.program.has(key)
-        }
+        keys = [key for key in self.parameters if self.program.has(key)]
+        return {key: self.parameters[key].extremes for key in keys}
 
     @property
     def possible(self) -> dict[str, list[Any]]:

@@ -77,11 +77,11 @@ def next_states(
 
 def state_metrics(states: RuleStates) -> dict[str, float]:
     """Return the states as metrics, ``rule/loss/NAME`` and ``rule/advantage/NAME``."""
-    return {
-        f"rule/{kind}/{name}": value
-        for kind, state in states.items()
-        for name, value in state.items()
-    }
+    metrics = {}
+    for kind, state in states.items():
+        for name, value in state.items():
+            metrics[f"rule/{kind}/{name}"] = value
+    return metrics
 
 
 def check_state(state: Any, rule: Rule) -> dict[str, float]:

@@ -71,8 +71,10 @@ def resolve_model(model: str) -> ResolvedModel:
             "evaluate another step of the run",
             code="checkpoint-damaged",
         )
-    config = RunFolder(folder.parent.parent).config
-    return ResolvedModel(str(folder), config if config.is_file() else None, int(step[1]))
+    config: Path | None = RunFolder(folder.parent.parent).config
+    if config is not None and not config.is_file():
+        config = None
+    return ResolvedModel(str(folder), config, int(step[1]))
 
 
 def add_evaluate(parser: argparse.ArgumentParser) -> None:
@@ -149,7 +151,10 @@ def carry_out_evaluate(arguments: argparse.Namespace) -> int:
             "give another --name",
             code="name-taken",
         )
-    check_sources(config, find_spec(arguments.spec).path if arguments.spec else None, trains=False)
+    spec_file = None
+    if arguments.spec:
+        spec_file = find_spec(arguments.spec).path
+    check_sources(config, spec_file, trains=False)
     check_installed(config)
     check_model(config)
     with defer_interrupt():
@@ -231,7 +236,9 @@ def parse_set(text: str) -> tuple[str, dict[str, Any]]:
     Raises:
         ConfigError: invalid syntax.
     """
-    name, value = parse_override(text if "=" in text else f"{text}=")
+    if "=" not in text:
+        text = f"{text}="
+    name, value = parse_override(text)
     source = {"source": value} if isinstance(value, str) else value
     if not isinstance(source, dict):
         raise ConfigError(

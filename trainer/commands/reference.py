@@ -216,7 +216,7 @@ def _allowed(schema: Mapping[str, Any]) -> str:
     if kind == "object":
         return f"name -> {_allowed(schema['additionalProperties'])}"
     if kind in ("integer", "number"):
-        return " ".join(["integer" if kind == "integer" else "number", *_bounds(schema)])
+        return " ".join([kind, *_bounds(schema)])
     return {"boolean": "true | false", "string": "text", "null": "null"}.get(str(kind), "dataset")
 
 
@@ -225,4 +225,6 @@ def _bounds(schema: Mapping[str, Any]) -> Iterator[str]:
         yield f"{schema['minimum']:g} to {schema['maximum']:g}"
         return
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-    yield from (f"{sign} {schema[bound]:g}" for bound, sign in signs.items() if bound in schema)
+    for bound, sign in signs.items():
+        if bound in schema:
+            yield f"{sign} {schema[bound]:g}"

@@ -123,14 +123,12 @@ def report_outcome(outcome: RunOutcome) -> int:
         stream = sys.stderr
     elif not done:
         saved = max(steps_on_disk(folder.checkpoints), default=None)
-        kept = (
-            "no checkpoint was saved; to start over:"
-            if saved is None
-            else f"saved at step {saved}; to resume:"
-        )
         command = resume_command(context.run_name, context.runs_dir, trainer.parallel.world_size)
-        if saved is None and step:
-            command = f"{command} --start-over"
+        kept = f"saved at step {saved}; to resume:"
+        if saved is None:
+            kept = "no checkpoint was saved; to start over:"
+            if step > 0:
+                command = f"{command} --start-over"
         why = ""
         hours = trainer.config.max_hours
         if outcome.out_of_time and hours is not None:

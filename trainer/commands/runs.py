@@ -223,7 +223,10 @@ def carry_out_ui(arguments: argparse.Namespace) -> int:
             return f"/#/experiments/{experiment.experiment_id}/runs{of_run}"
         return ""
 
-    again = command_line("trainer", "ui", *([name] if name else []), runs_dir=arguments.runs_dir)
+    words = ["trainer", "ui"]
+    if name:
+        words.append(name)
+    again = command_line(*words, runs_dir=arguments.runs_dir)
     return serve(uri, arguments.port, page, shown, again)
 
 
@@ -245,4 +248,6 @@ def _state(folder: Path, records: list[dict[str, Any]]) -> str:
     if records and "final/accuracy" in records[-1]:
         return "done"
     state = TrackingState.load(folder)
-    return "failed" if state is not None and state.status == "FAILED" else "stopped"
+    if state is not None and state.status == "FAILED":
+        return "failed"
+    return "stopped"

@@ -26,11 +26,12 @@ def engine_logprob_problems(
         return
     if truncations:
         key = truncations[0]
+        off = 1 if key == "top_p" else 0
         yield refusal(
             "engine-logprobs-truncated",
             f"optim.old_logprobs is rollout and rollout.{key} is {getattr(rollout, key):g}: "
             "the engine renormalizes its probabilities over the kept tokens, so they are not "
-            f"the policy's. Set rollout.{key} to {1 if key == 'top_p' else 0}, or "
+            f"the policy's. Set rollout.{key} to {off}, or "
             "optim.old_logprobs to recompute",
         )
     if any(correction.level != "token" for correction in algorithm.rollout_corrections):

@@ -90,11 +90,11 @@ def _fractions(quantity: str, sums: Tensor) -> dict[str, float]:
 
 
 def _means(quantity: str, sums: Tensor, counts: Tensor) -> dict[str, float]:
-    return {
-        f"tokens/{quantity}/{name}": value / count
-        for (name, value), count in zip(_named(sums), counts.tolist(), strict=True)
-        if count
-    }
+    means = {}
+    for (name, value), count in zip(_named(sums), counts.tolist(), strict=True):
+        if count:
+            means[f"tokens/{quantity}/{name}"] = value / count
+    return means
 
 
 def _named(values: Tensor) -> list[tuple[str, float]]:

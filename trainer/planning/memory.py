@@ -191,7 +191,9 @@ class RunMemory:
     def computed(self) -> int:
         """Itemsize of the compute dtype."""
         dtype = self.config.model.dtype
-        return 2 if dtype == "bfloat16" or (dtype == "auto" and self.device.on_gpu) else _FLOAT32
+        if dtype == "auto":
+            dtype = "bfloat16" if self.device.on_gpu else "float32"
+        return 2 if dtype == "bfloat16" else _FLOAT32
 
     @property
     def stored(self) -> int:
@@ -246,8 +248,9 @@ class RunMemory:
         if self.config.model.lora.r > 0:
             weights += self.size.parameters * self.module
         elif self.config.algorithm.kl_coef > 0:
-            compiled = self.config.model.compile != "none"
-            weights += self.size.parameters * (self.stored if compiled else self.computed)
+            is_compiled = self.config.model.compile != "none"
+            itemsize = self.stored if is_compiled else self.computed
+            weights += self.size.parameters * itemsize
         optimizer = float(self.trained * _MOMENTS)
         gradients = float(self.trained * _FLOAT32)
         if self.stage > 0:

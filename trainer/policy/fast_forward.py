@@ -43,12 +43,13 @@ def check_fast_forward(model: LogprobModel, config: ModelConfig) -> None:
         fast = _scores(model)
     except Exception as error:
         # of torch's compiler, a kernel or the model's own code: of any class
+        hint = f"set {without}"
+        if model.compiled:
+            hint += "; compiling needs a C++ compiler (apt-get install g++)"
         raise ConfigError(
             f"{key} does not run here: {first_line(error)}",
             key,
-            f"set {without}; compiling needs a C++ compiler (apt-get install g++)"
-            if model.compiled
-            else f"set {without}",
+            hint,
             key=key,
             code="fast-forward-fails",
         ) from error

@@ -362,9 +362,9 @@ def load_error(what: str, config: ModelConfig, error: Exception) -> UserError:
         )
     if not Path(config.name_or_path).expanduser().exists() and not hub_is_reachable():
         return unreachable(what, config.name_or_path)
-    cause = (
-        error.__cause__ if isinstance(error, StrictDataclassError) and error.__cause__ else error
-    )
+    cause: BaseException = error
+    if isinstance(error, StrictDataclassError) and error.__cause__:
+        cause = error.__cause__
     if isinstance(cause, KeyError):
         reason = f"its files lack {first_line(cause)}"
     else:

@@ -53,16 +53,14 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, rows: int, model: str) 
     Raises:
         ConfigError: names the first such token.
     """
-    named = {
-        token
-        for name, token in tokenizer.special_tokens_map.items()
-        if isinstance(token, str) and name not in ("bos_token", "eos_token", "pad_token")
-    }
-    beyond = {
-        token_id: token
-        for token, token_id in tokenizer.get_vocab().items()
-        if token_id >= rows and token not in named
-    }
+    named = set()
+    for name, token in tokenizer.special_tokens_map.items():
+        if isinstance(token, str) and name not in ("bos_token", "eos_token", "pad_token"):
+            named.add(token)
+    beyond = {}
+    for token, token_id in tokenizer.get_vocab().items():
+        if token_id >= rows and token not in named:
+            beyond[token_id] = token
     if beyond:
         first = min(beyond)
         raise ConfigError(

@@ -264,8 +264,10 @@ def _read_hub(dataset: DatasetConfig) -> Iterator[Values]:
 
 
 def _at(values: Any, column: str) -> Any:
-    if not isinstance(values, Mapping) or column in values:
-        return values[column] if isinstance(values, Mapping) else _ABSENT
+    if not isinstance(values, Mapping):
+        return _ABSENT
+    if column in values:
+        return values[column]
     head, _, rest = column.partition(".")
     return _at(values.get(head), rest) if rest else _ABSENT
 
@@ -273,9 +275,8 @@ def _at(values: Any, column: str) -> Any:
 def _column_names(values: Values, prefix: str = "") -> list[str]:
     names: list[str] = []
     for name, value in values.items():
-        names += (
-            _column_names(value, f"{prefix}{name}.")
-            if isinstance(value, Mapping)
-            else [prefix + name]
-        )
+        if isinstance(value, Mapping):
+            names += _column_names(value, f"{prefix}{name}.")
+        else:
+            names.append(prefix + name)
     return names
