@@ -50,12 +50,7 @@ def warm_started(spec: SweepSpec, runs_dir: Path, where: str) -> tuple[SweepSpec
         points[mark(point)] = point
     seeds: set[int] = set()
     for name in names:
-        existing = [folder.name for folder in all_sweeps(runs_dir)]
-        if name not in existing:
-            hint = nearest(name, existing) if existing else f"{runs_dir} has no sweep yet"
-            what = f"warm start: no sweep named {name}"
-            raise MissingError(what, where, hint, code="no-such-sweep")
-        earlier = open_sweep(runs_dir, name)
+        earlier = _named_sweep(runs_dir, name, where)
         _check_alike(spec, earlier, where)
         best = _best(spec, earlier, lambda point: mark(point) not in points)
         if not best:
@@ -65,7 +60,8 @@ def warm_started(spec: SweepSpec, runs_dir: Path, where: str) -> tuple[SweepSpec
             )
             hint = earlier.command("status")
             raise MissingError(what, where, hint, code="warm-start-takes-nothing")
-        points.update((mark(point), point) for point in best)
+        for point in best:
+            points[mark(point)] = point
         seeds |= earlier.spec.used_seeds
         lines.append(
             f"warm start: the best {counted(len(best), 'configuration').removeprefix('1 ')} of "
@@ -73,6 +69,17 @@ def warm_started(spec: SweepSpec, runs_dir: Path, where: str) -> tuple[SweepSpec
         )
     search = spec.search.model_copy(update={"earlier_seeds": sorted(seeds)})
     return spec.model_copy(update={"search": search, "baselines": list(points.values())}), lines
+
+
+def _named_sweep(runs_dir: Path, name: str, where: str) -> SweepRecord:
+    existing = [folder.name for folder in all_sweeps(runs_dir)]
+    if name not in existing:
+        hint = f"{runs_dir} has no sweep yet"
+        if existing:
+            hint = nearest(name, existing)
+        what = f"warm start: no sweep named {name}"
+        raise MissingError(what, where, hint, code="no-such-sweep")
+    return open_sweep(runs_dir, name)
 
 
 def _check_alike(spec: SweepSpec, other: SweepRecord, where: str) -> None:

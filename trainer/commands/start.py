@@ -138,39 +138,14 @@ def start_run(start: Start) -> int:
             flush=True,
         )
         return 0
-    folder = RunFolder(run_dir)
-    trained = max(steps_on_disk(folder.checkpoints), default=0)
-    if resumes and (config.max_steps or trained) < trained:
-        raise ConfigError(
-            f"{name} has already trained {trained} steps",
-            "command line, key max_steps",
-            f"raise max_steps, or use an earlier checkpoint: {run_dir}/checkpoints/step-N",
-            code="already-trained",
-        )
     if resumes:
-        _check_time_left(
-            config, folder, trained, resume_command(name, start.runs_dir, world_size())
-        )
+        _check_steps_left(config, name, start)
     check_start(config, start)
     is_new = not run_dir.exists()
     with lock_folder(run_dir):
-        folder.stop.unlink(missing_ok=True)  # of an earlier process of this run
+        RunFolder(run_dir).stop.unlink(missing_ok=True)  # of an earlier process of this run
         try:
-            if start.start_over and (earlier := start_over(run_dir)) is not None:
-                print(
-                    f"starting over; moved the earlier checkpoints and record to {earlier}",
-                    flush=True,
-                )
-            # on resume it is saved later, after all ranks have read the old one
-            if not start.resume:
-                save_config(config, folder.config)
-                save_config(config, folder.first_config)
-            record_inputs(run_dir, input_files([config]), changes)
-            print(
-                f"{'resuming' if start.resume else 'run'} {name}: {config.model.name_or_path}, "
-                f"{rule_of(config)}",
-                flush=True,
-            )
+            _prepare_folder(config, name, start, changes)
             set_passive_wait_policy()
             check_tracking(config, start.runs_dir)
             for advice in advise(config):
@@ -184,6 +159,40 @@ def start_run(start: Start) -> int:
         finally:
             if is_new and not _has_history(run_dir):
                 shutil.rmtree(run_dir, ignore_errors=True)
+
+
+def _check_steps_left(config: TrainConfig, name: str, start: Start) -> None:
+    """Refuse to resume with fewer steps than are trained, or without time left."""
+    folder = RunFolder(start.runs_dir / name)
+    trained = max(steps_on_disk(folder.checkpoints), default=0)
+    if config.max_steps and config.max_steps < trained:
+        raise ConfigError(
+            f"{name} has already trained {trained} steps",
+            "command line, key max_steps",
+            f"raise max_steps, or use an earlier checkpoint: {folder.checkpoints}/step-N",
+            code="already-trained",
+        )
+    again = resume_command(name, start.runs_dir, world_size())
+    _check_time_left(config, folder, trained, again)
+
+
+def _prepare_folder(config: TrainConfig, name: str, start: Start, changes: Sequence[str]) -> None:
+    """Write the run's settings and input files into its folder, and print what starts."""
+    run_dir = start.runs_dir / name
+    folder = RunFolder(run_dir)
+    if start.start_over:
+        earlier = start_over(run_dir)
+        if earlier is not None:
+            print(
+                f"starting over; moved the earlier checkpoints and record to {earlier}", flush=True
+            )
+    # on resume it is saved later, after all ranks have read the old one
+    if not start.resume:
+        save_config(config, folder.config)
+        save_config(config, folder.first_config)
+    record_inputs(run_dir, input_files([config]), changes)
+    verb = "resuming" if start.resume else "run"
+    print(f"{verb} {name}: {config.model.name_or_path}, {rule_of(config)}", flush=True)
 
 
 def carry_out_run(arguments: argparse.Namespace) -> int:

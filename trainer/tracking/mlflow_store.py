@@ -232,15 +232,13 @@ def retry(action: Callable[[], T], uri: str) -> T:
         try:
             return action()
         except (MlflowException, RequestException, SQLAlchemyError, OSError) as error:
-            if getattr(error, "errno", None) == errno.ENOSPC or (
-                path and "disk is full" in str(error)
-            ):
+            is_full_database = path is not None and "disk is full" in str(error)
+            if is_full_database or getattr(error, "errno", None) == errno.ENOSPC:
                 place = path or Path(getattr(error, "filename", None) or tempfile.gettempdir())
                 raise storage_error("write MLflow's record", place, error) from error
-            permanent = getattr(error, "error_code", None) in _PERMANENT or "out-of-date" in str(
-                error
-            )
-            if permanent or time.monotonic() + pause > deadline:
+            is_out_of_date = "out-of-date" in str(error)
+            is_permanent = is_out_of_date or getattr(error, "error_code", None) in _PERMANENT
+            if is_permanent or time.monotonic() + pause > deadline:
                 raise StorageError(
                     f"MLflow request failed: {reason(error)}",
                     uri,
