@@ -9,6 +9,7 @@ import getpass
 import logging
 import os
 import re
+import shutil
 import sqlite3
 import tempfile
 import time
@@ -24,9 +25,12 @@ from trainer.config.tracking import TrackingConfig
 from trainer.errors import ConfigError, StorageError, first_line
 from trainer.files import storage_error
 from trainer.metrics.mlflow_runs import RUN_TAG, find_runs
+from trainer.policy.cache import cache_folder, ensure_folder
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+
+logger = logging.getLogger(__name__)
 
 _URI_VARIABLE = "MLFLOW_TRACKING_URI"
 _SCHEMES = (
@@ -44,6 +48,7 @@ _KNOWN_STORES = (
 )
 START_LIMIT_S = 5.0  # how long to retry an unresponsive server
 LOCK_LIMIT_S = 30.0  # how long to wait for a locked database
+_EMPTY_STORE = "mlflow.db"  # in the cache
 
 _ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -135,7 +140,8 @@ def prepare_store(uri: str) -> None:
     """Create or upgrade the schema of a SQLite store. Other stores manage their own schema.
 
     Must be called by one process before trials start, because concurrent migrations of a new SQLite
-    file fail.
+    file fail. A new file is a copy of one that this machine made earlier: MLflow's migrations take
+    1.5 s of processor time.
 
     Raises:
         StorageError: the file cannot be created, or stays locked.
@@ -159,7 +165,38 @@ def prepare_store(uri: str) -> None:
         from mlflow import MlflowClient
 
         with _disabled_logging():
+            if not path.exists():
+                _copy_empty_store(path)
             retry(lambda: MlflowClient(uri).search_experiments(max_results=1), uri)
+
+
+def _copy_empty_store(path: Path) -> None:
+    """Create a store as a copy of an empty one in the cache; leave it to MLflow if that fails."""
+    from mlflow.exceptions import MlflowException
+    from mlflow.version import VERSION
+    from sqlalchemy.exc import SQLAlchemyError
+
+    unfinished = path.with_name(f".{path.name}.new")
+    try:
+        folder = ensure_folder(cache_folder() / f"mlflow-{VERSION}", _make_empty_store)
+        shutil.copyfile(folder / _EMPTY_STORE, unfinished)
+        unfinished.rename(path)
+    except (OSError, sqlite3.Error, MlflowException, SQLAlchemyError) as error:
+        logger.debug("MLflow creates its store itself: %s", error)
+        unfinished.unlink(missing_ok=True)
+
+
+def _make_empty_store(folder: Path) -> None:
+    """Let MLflow create a store. Remove its experiment "Default", which MLflow creates in each
+    store with a path of that store's folder.
+    """
+    from mlflow import MlflowClient
+
+    file = folder / _EMPTY_STORE
+    MlflowClient(f"sqlite:///{file}").search_experiments(max_results=1)
+    with contextlib.closing(sqlite3.connect(file)) as database:
+        database.execute("DELETE FROM experiments")
+        database.commit()
 
 
 def check_store(uri: str) -> None:

@@ -1,4 +1,5 @@
 import base64
+import contextlib
 import http.server
 import sqlite3
 import subprocess
@@ -89,6 +90,34 @@ def test_a_store_in_a_folder_that_is_not_there(tmp_path):
     with refused("store-not-created", StorageError):
         prepare_store(f"sqlite:///{tmp_path}/no/where/mlflow.db")
     assert not (tmp_path / "no").exists()
+
+
+def test_a_new_store_is_a_copy_from_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOPTUNE_CACHE", str(tmp_path / "cache"))
+    prepare_store(f"sqlite:///{tmp_path}/first.db")
+    [cached] = (tmp_path / "cache").glob("*/mlflow.db")
+    with contextlib.closing(sqlite3.connect(cached)) as database:
+        database.execute("CREATE TABLE mark (number INTEGER)")
+        assert database.execute("SELECT * FROM experiments").fetchall() == []
+    uri = f"sqlite:///{tmp_path}/second.db"
+    prepare_store(uri)
+    with contextlib.closing(sqlite3.connect(tmp_path / "second.db")) as database:
+        assert database.execute("SELECT * FROM mark").fetchall() == []
+    client = mlflow_store.connect(uri)
+    assert client.get_experiment("0").name == "Default"
+    assert client.create_experiment("mine") == "1"
+
+
+def test_a_new_store_without_a_cache(tmp_path, monkeypatch):
+    (tmp_path / "cache").write_text("no folder")
+    monkeypatch.setenv("LOPTUNE_CACHE", str(tmp_path / "cache"))
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    prepare_store(uri)
+    assert mlflow_store.connect(uri).get_experiment("0").name == "Default"
+    assert sorted(path.name for path in tmp_path.glob("*mlflow*")) == [
+        "mlflow.db",
+        "mlflow.db.lock",
+    ]
 
 
 def test_names_that_mlflow_refuses_are_changed():
