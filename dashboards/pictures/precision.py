@@ -2,7 +2,7 @@
 
 import math
 
-from scipy import stats
+from scipy import special
 
 from dashboards.pictures.theme import Picture
 from dashboards.results import Results
@@ -11,7 +11,7 @@ from dashboards.statistics.verdict import Verdict
 from dashboards.words import number
 
 # gain that is detected with 80% power, in standard errors
-_STANDARD_ERRORS_AT_80_POWER = float(stats.norm.ppf(0.95) + stats.norm.ppf(0.8))
+_STANDARD_ERRORS_AT_80_POWER = float(special.ndtri(0.95) + special.ndtri(0.8))
 
 
 def precision(results: Results) -> Picture | None:

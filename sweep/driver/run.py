@@ -53,6 +53,7 @@ from trainer.run_folder import RunFolder
 from trainer.shell.run_folder import lock_folder, raise_if_locked
 from trainer.shell.waiting import waiting
 from trainer.tracking.inputs import check_inputs, record_inputs
+from trainer.tracking.mlflow_store import imported_meanwhile, tracking_uri
 
 logger = logging.getLogger(__name__)
 
@@ -234,12 +235,17 @@ def _run_driver(sweep: SweepRecord, options: Options) -> int:
         with scratch_folder(folder.root) as scratch, contextlib.ExitStack() as stack:
             write_environment(scratch / ENVIRONMENT)  # before Ray changes it
             stack.enter_context(guarded(folder.root, scratch, str(killed)))
+            tracking = spec.program.tracking_settings
+            # on a cluster, the variables that MLflow needs here would reach the trials
+            if options.address is None and not tracking.offline:
+                uri = tracking_uri(tracking, folder.runs_dir)
+                stack.enter_context(imported_meanwhile(uri))
             nodes = stack.enter_context(_ray(options, control, scratch / "ray"))
             stack.enter_context(ray_watchdog(control))
             check_fit(spec.resources, nodes)
             if options.address is not None:
                 check_shared_files(sweep)
-            if not spec.program.tracking_settings.offline:
+            if not tracking.offline:
                 say("connecting to MLflow")
             with waiting("opening the sweep's record"):
                 parent = open_parent(sweep)

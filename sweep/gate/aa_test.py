@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from dashboards.statistics.power import minimum_detectable_effect
 from sweep.gate.batch import Batch, run_batch
@@ -34,8 +34,8 @@ class NoiseReport:
     def sd_interval(self) -> tuple[float, float]:
         """A 90% confidence interval of ``sd``, for normal scores."""
         dof = len(self.scores) - 1
-        low = self.sd * math.sqrt(dof / float(stats.chi2.ppf(0.95, dof)))
-        high = self.sd * math.sqrt(dof / float(stats.chi2.ppf(0.05, dof)))
+        low = self.sd * math.sqrt(dof / float(special.chdtri(dof, 0.05)))
+        high = self.sd * math.sqrt(dof / float(special.chdtri(dof, 0.95)))
         return low, high
 
     @property

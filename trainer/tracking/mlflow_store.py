@@ -12,8 +12,10 @@ import re
 import shutil
 import sqlite3
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
@@ -80,6 +82,26 @@ def _quiet_mlflow() -> None:
     logging.getLogger("mlflow").setLevel(logging.ERROR)
     logging.getLogger("mlflow.store").setLevel(logging.CRITICAL)
     logging.getLogger("alembic").setLevel(logging.WARNING)
+
+
+@contextlib.contextmanager
+def imported_meanwhile(uri: str) -> Iterator[None]:
+    """Import MLflow, with the code of this store, in a thread during the block, which first waits
+    for something else.
+    """
+    of_sqlite = "mlflow.store.tracking.sqlalchemy_store"
+
+    def work() -> None:
+        _quiet_mlflow()
+        with contextlib.suppress(Exception):  # raised again where MLflow is used
+            import_module("mlflow" if sqlite_path(uri) is None else of_sqlite)
+
+    thread = threading.Thread(target=work, name="import-mlflow")
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
 
 
 def tracking_uri(config: TrackingConfig, runs_dir: Path) -> str:
