@@ -1,6 +1,22 @@
 """Every private API of Ray that a sweep uses, with the reason.
 
-An upgrade of Ray may remove one: tests/sweep/trials/test_internals.py then fails.
+An upgrade of Ray may remove one: tests/sweep/trials/test_internals.py then fails. All of them are
+the same in Ray 2.52, 2.56 and 2.60. An upgrade most easily breaks what is not a plain name:
+
+- `log_errors`: `print_to_stdstream` must stay the function that prints a daemon's error, with a
+  mapping that has "lines". `ray.init` has no option for it: ``log_to_driver`` is about the output
+  of workers.
+- `reload_environment`: classes of Ray's compiled core. They can go once Ray reads token and
+  loopback setting at `ray.init` instead of at import.
+- `forget_scores`: fields of ASHA's brackets.
+- `RAY`: that Ray starts no client server if grpc is missing. `--ray-client-server-port` must be
+  1024 or more, so it cannot turn the server off.
+
+Public ways that do not serve here: `ray.util.state` needs a dashboard (`node_of`); `ray
+drain-node` is hidden as well (`leave_cluster`); `ray status` takes three times as long to start and
+fails for other reasons, too (`accepts_without_token`); the runtime environment of `SETUP_HOOK`
+costs every worker time; `ray.init(address="auto")` waits for a cluster that is gone
+(`bootstrap_address`).
 """
 
 import logging
