@@ -32,7 +32,7 @@ from sweep.space.source import SpaceSource, write_source
 from sweep.space.spec import SweepSpec
 from sweep.tracking.outcomes import EndedTrial, ended_trials
 from sweep.tracking.parent_run import ParentRun, open_parent
-from sweep.tracking.upload import send_unsent
+from sweep.tracking.upload import send_ended, send_unsent
 from sweep.trials.cluster import Node, check_fit, present_nodes, ray_running, slots, spans_nodes
 from sweep.trials.credentials import write_credentials
 from sweep.trials.limits import with_limits
@@ -366,7 +366,7 @@ def _ray(options: Options, control: StopControl, folder: Path) -> Iterator[list[
 
 @contextmanager
 def _states_in_mlflow(session: _Session) -> Iterator[threading.Event]:
-    """Update the trial states in MLflow from a thread, because MLflow may hang."""
+    """Send short trials and the states of all to MLflow from a thread, because MLflow may hang."""
     sweep = session.sweep
     parent = session.parent
     changed = threading.Event()
@@ -376,7 +376,9 @@ def _states_in_mlflow(session: _Session) -> Iterator[threading.Event]:
 
     def send_changed(parent: ParentRun) -> None:
         ended = ended_trials(sweep)
-        parent.reconcile([each for each in ended if sent.get(each.key) != each], create=False)
+        new = [each for each in ended if sent.get(each.key) != each]
+        send_ended(sweep, parent.uri, new)
+        parent.reconcile(new, create=False)
         sent.update({each.key: each for each in ended})
 
     def work() -> None:

@@ -43,6 +43,9 @@ _FROM_RANK = ("CUDA_VISIBLE_DEVICES", "LOPTUNE_SWEEP", "VLLM_CACHE_ROOT", GPU_FR
 _FULL = os.strerror(errno.ENOSPC)
 # free bytes below which the disk counts as full: the command could not even write its error
 _FULL_BYTES = 2**20
+# A trial that ends sooner is sent to MLflow by the driver: importing MLflow takes its rank a second
+# of processor time.
+_UPLOAD_AFTER_S = 30.0
 _LAST_LINES = 5
 _LAST_BYTES = 65_536  # bytes to read from the end of standard error
 _STEP = TypeAdapter(NonNegativeInt)
@@ -74,7 +77,11 @@ class CommandRun:
         self.step = 0
         self.done = self.stopped = False
         self._tracker = Tracker(
-            assignment.config, assignment.context, must_connect=False, declared=False
+            assignment.config,
+            assignment.context,
+            must_connect=False,
+            declared=False,
+            upload_after_s=_UPLOAD_AFTER_S,
         )
 
     @property

@@ -1,11 +1,12 @@
 """Send records to MLflow later: an offline sweep, or trials that could not reach the server."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from sweep.record.folder import write_spec
 from sweep.record.sweep_record import SweepRecord
-from sweep.tracking.outcomes import ended_trials
+from sweep.tracking.outcomes import EndedTrial, ended_trials
 from sweep.tracking.parent_run import open_parent, with_progress
 from trainer.errors import StorageError, listed
 from trainer.metrics.mlflow_runs import PARENT_TAG
@@ -53,6 +54,21 @@ def upload_sweep(sweep: SweepRecord) -> Path:
         return path
 
 
+def send_ended(sweep: SweepRecord, uri: str, ended: Iterable[EndedTrial]) -> None:
+    """Send the records of completed trials that have sent nothing themselves, because they were
+    short. The ranks of other ended trials may still be closing. A record that cannot be read is
+    left to `send_unsent`, which reports it.
+
+    Raises:
+        StorageError: MLflow cannot be reached.
+    """
+    completed = [each.trial.name for each in ended if each.trial.state == "COMPLETE"]
+    paths = [sweep.folder.trial(name) for name in completed]
+    _, problem = _send([path for path in paths if has_unsent(path)], uri)
+    if problem is not None and problem.where == uri:
+        raise problem
+
+
 def send_unsent(sweep: SweepRecord, uri: str) -> None:
     """Send records that trials could not send. The sweep must not be running.
 
@@ -60,9 +76,24 @@ def send_unsent(sweep: SweepRecord, uri: str) -> None:
         StorageError: names the cause and the trials that were not sent.
     """
     waiting = [path for path in sorted(sweep.folder.trials.glob("*")) if has_unsent(path)]
+    left, problem = _send(with_progress(waiting, "sent to MLflow"), uri)
+    if problem is None:
+        return
+    raise StorageError(
+        f"part of the record of {listed(left, _MAX_NAMED)} is not in MLflow: {problem.what}",
+        problem.where,
+        f"fix this, then run {sweep.command('resume')} to send it",
+        code="records-not-sent",
+    )
+
+
+def _send(run_dirs: Iterable[Path], uri: str) -> tuple[list[str], StorageError | None]:
+    """Send the records of these trials. Return the names of those that could not be sent, and the
+    last problem.
+    """
     left = []
     problem = None
-    for run_dir in with_progress(waiting, "sent to MLflow"):
+    for run_dir in run_dirs:
         # do not wait for a dead server once per trial
         server_is_down = problem is not None and problem.where == uri
         try:
@@ -72,11 +103,4 @@ def send_unsent(sweep: SweepRecord, uri: str) -> None:
         except StorageError as error:
             problem = error
         left.append(run_dir.name)
-    if problem is None:
-        return
-    raise StorageError(
-        f"part of the record of {listed(left, _MAX_NAMED)} is not in MLflow: {problem.what}",
-        problem.where,
-        f"fix this, then run {sweep.command('resume')} to send it",
-        code="records-not-sent",
-    )
+    return left, problem

@@ -57,7 +57,8 @@ class Tracker:
         it is derived from the run folder. declared: whether metric names must be declared in
         ``trainer/metrics/declared.yaml``. must_connect: whether to raise if MLflow is not reachable
         at the start; otherwise connect later. close_limit_s: how long `close` may wait for MLflow
-        [s].
+        [s]. upload_after_s: when the first records are uploaded, from the first record [s]; a run
+        that closes earlier leaves all of them to `upload`.
 
     Raises:
         StorageError: MLflow is not reachable; a SQLite store without a schema (call
@@ -73,11 +74,14 @@ class Tracker:
         must_connect: bool = True,
         declared: bool = True,
         close_limit_s: float = _CLOSE_LIMIT_S,
+        upload_after_s: float = 0.0,
     ) -> None:
         folder = RunFolder(context.run_dir)
         self.run_dir = context.run_dir
         self._attempt = Attempt(context.run_dir, context.attempt)
         self._close_limit_s = close_limit_s
+        self._upload_after_s = upload_after_s
+        self._is_left = False  # whether the records were left to `upload`
         self._attempt.check()
         self._state = _begin_record(config, context)
         self.uploader = self._make_uploader(config, context)
@@ -192,8 +196,8 @@ class Tracker:
         return moved
 
     def close(self, status: str = "FINISHED") -> bool:
-        """Upload the rest within ``close_limit_s`` and close. Return False if MLflow is
-        incomplete.
+        """Upload the rest within ``close_limit_s`` and close. Return False if MLflow is incomplete,
+        unless the records are left to `upload` on purpose.
         """
         if self._closing.is_set():
             return True
@@ -213,6 +217,8 @@ class Tracker:
         assert self._thread is not None, "the upload thread has started"
         # a call to an unresponsive server cannot be canceled
         self._thread.join(self._close_limit_s + 1.0)
+        if self._is_left:
+            return True
         if not self._state.status_sent:
             _logger.warning(
                 "MLflow at %s is missing part of the run; no data is lost, upload it with: "
@@ -245,6 +251,9 @@ class Tracker:
         """Upload during the run; after `close`, upload the rest and the status within the time
         limit.
         """
+        if self._upload_after_s > 0 and self._closing.wait(self._upload_after_s):
+            self._is_left = True
+            return
         pause = UPLOAD_INTERVAL_S
         with contextlib.suppress(SupersededError):
             while not self._closing.wait(pause):

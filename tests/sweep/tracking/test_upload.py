@@ -1,9 +1,11 @@
 import pytest
 
+from dashboards.trial import TrialRecord
 from sweep.record.folder import SweepFolder, existing_sweep, read_spec
 from sweep.record.sweep_record import SweepRecord
 from sweep.space.file import find_space, load_space
-from sweep.tracking.upload import send_unsent, upload_sweep
+from sweep.tracking.outcomes import EndedTrial
+from sweep.tracking.upload import send_ended, send_unsent, upload_sweep
 from tests.ports import quiet_port
 from tests.refusals import refused
 from tests.sweep.ended_sweeps import write_sweep
@@ -81,6 +83,23 @@ def test_what_trials_could_not_send_is_sent_once(folder, tmp_path):
         assert history(uri, run.info.run_id, "rollout/reward") == [(1, 0.5), (2, 1.0), (3, 1.5)]
     send_unsent(SweepRecord(SPEC, folder), uri)
     assert len(runs_of(uri)) == 2
+
+
+def test_completed_trials_are_sent_while_others_run(folder, tmp_path):
+    away = f"http://127.0.0.1:{quiet_port()}"
+    sweep = SweepRecord(SPEC, folder)
+    ended = []
+    for number, state in enumerate(["COMPLETE", "COMPLETE", "PRUNED"]):
+        run_dir = record(folder, f"c00{number}-s0", away)
+        trial = TrialRecord(name=run_dir.name, configuration=str(number), seed="0", state=state)
+        ended.append(EndedTrial(trial, run_dir.name, {}))
+    damaged, whole, closing = (folder.trial(each.trial.name) for each in ended)
+    (damaged / "tracking.json").write_text((whole / "tracking.json").read_text())
+    (damaged / "metrics.jsonl").write_text('{"step"' + "\n{}\n")
+    with refused("mlflow-request", StorageError):
+        send_ended(sweep, away, ended)
+    send_ended(sweep, sqlite_store(tmp_path / "store"), ended)
+    assert [has_unsent(path) for path in (damaged, whole, closing)] == [True, False, True]
 
 
 def test_while_mlflow_is_away_all_that_it_lacks_is_named(folder):

@@ -2,6 +2,7 @@ import json
 import re
 import shlex
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,29 @@ def test_offline_then_upload(tmp_path, uri):
     (run,) = runs_of(uri)
     assert run.info.status == "FINISHED" and run.info.run_name == "run-1"
     assert "mlflow.loggedArtifacts" in run.data.tags
+    assert not has_unsent(tracker.run_dir)
+
+
+def test_a_short_run_leaves_its_record_to_upload(tmp_path, uri):
+    tracker = Tracker(
+        config_for(uri), context_for(tmp_path), must_connect=False, upload_after_s=3600
+    )
+    tracker.log({"policy/loss": 0.5}, 1)
+    assert tracker.close("FINISHED") is True
+    assert has_unsent(tracker.run_dir) and tracker._state.run_id is None
+    assert history(uri, upload(tracker.run_dir), "policy/loss") == [(1, 0.5)]
+    assert [run.info.status for run in runs_of(uri)] == ["FINISHED"]
+
+
+def test_a_long_run_is_uploaded_while_it_runs(tmp_path, uri):
+    tracker = Tracker(
+        config_for(uri), context_for(tmp_path), must_connect=False, upload_after_s=0.01
+    )
+    tracker.log({"policy/loss": 0.5}, 1)
+    while tracker._state.metrics_sent == 0:
+        time.sleep(0.05)
+    assert [run.info.status for run in runs_of(uri)] == ["RUNNING"]
+    assert tracker.close("FINISHED") is True
     assert not has_unsent(tracker.run_dir)
 
 
