@@ -1,9 +1,22 @@
 """Base class and field types of configuration sections."""
 
+import ast
+import inspect
+import textwrap
+from functools import cache
+from itertools import pairwise
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 
 NonNegative = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
@@ -37,18 +50,16 @@ def refusal(code: str, message: str, hint: str = "") -> PydanticCustomError:
 
 
 class Section(BaseModel):
-    """A configuration section: frozen, rejects unknown keys and non-finite numbers."""
+    """A configuration section: frozen, rejects unknown keys and non-finite numbers.
+
+    Each field is documented by the docstring below it, which `field_descriptions` reads.
+    """
 
     # whether one key has all of it as its value, such as a rule's: its fields are not separate keys
     is_value: ClassVar[bool] = False
 
-    # each field is documented by the docstring below it
     model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        allow_inf_nan=False,
-        validate_default=True,
-        use_attribute_docstrings=True,
+        extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True
     )
 
     @field_validator("*", mode="before")
@@ -61,3 +72,51 @@ class Section(BaseModel):
         if given and "bool" not in allowed and "Any" not in allowed:
             raise PydanticCustomError("float_type", "must be a number, not a boolean")
         return value
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Add the descriptions of the fields to the JSON schema."""
+        schema = handler(core_schema)
+        properties = handler.resolve_ref_schema(schema).get("properties", {})
+        for name, text in field_descriptions(cls).items():
+            key = cls.model_fields[name].alias or name
+            if key in properties:
+                properties[key].setdefault("description", text)
+        return schema
+
+
+@cache
+def field_descriptions(section: type[BaseModel]) -> dict[str, str]:
+    """Return the description of each documented field of a section.
+
+    pydantic reads these docstrings itself with ``use_attribute_docstrings``, but while the class is
+    made: half of the time that importing all sections takes, in every process of a sweep.
+    """
+    texts: dict[str, str] = {}
+    for model in reversed(section.__mro__):
+        if issubclass(model, BaseModel):
+            texts |= _docstrings(model)
+    return {name: text for name, text in texts.items() if name in section.model_fields}
+
+
+def _docstrings(model: type[BaseModel]) -> dict[str, str]:
+    """Return the docstrings below the fields that a class itself has; none without its source."""
+    try:
+        source = inspect.getsource(model)
+    except (OSError, TypeError):
+        return {}
+    [definition] = ast.parse(textwrap.dedent(source)).body
+    assert isinstance(definition, ast.ClassDef), "the source of a class"
+    texts = {}
+    for field, text in pairwise(definition.body):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(text, ast.Expr)
+            and isinstance(text.value, ast.Constant)
+            and isinstance(text.value.value, str)
+        ):
+            texts[field.target.id] = inspect.cleandoc(text.value.value)
+    return texts

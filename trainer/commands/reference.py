@@ -14,6 +14,7 @@ from trainer.config.yaml_document import nearest, section_of, submodel
 from trainer.errors import ConfigError
 from trainer.metrics.declared import METRIC_FAMILIES, METRICS
 from trainer.rules.kinds import KINDS, RuleKind
+from trainer.section import field_descriptions
 
 _WIDTH = 100  # columns
 # names of options in other tools -> keys
@@ -167,13 +168,14 @@ def _print_entry(head: str, text: str) -> None:
 def _options(model: type[BaseModel] = TrainConfig, prefix: str = "") -> Iterator[Option]:
     """Yield all options in declaration order. Dataset keys follow the key of the datasets."""
     defaults = model().model_dump(mode="json")
+    descriptions = field_descriptions(model)
     properties = model.model_json_schema(mode="serialization")["properties"]
     for name, field in model.model_fields.items():
         key = prefix + name
         if key in KINDS:
-            yield from _rule_options(KINDS[key], field.description or "")
+            yield from _rule_options(KINDS[key], descriptions.get(name, ""))
             continue
-        text = field.description or ""
+        text = descriptions.get(name, "")
         if "needs" in properties[name]:
             text += f"; needs {prefix}{properties[name]['needs']}"
         section = section_of(field.annotation)
@@ -195,9 +197,10 @@ def _rule_options(kind: RuleKind, description: str) -> Iterator[Option]:
     yield Option(kind.key, f"{' | '.join(kind.registry)} | module:Class", kind.default, description)
     for name, rule in kind.registry.items():
         properties = rule.model_json_schema()["properties"]
+        descriptions = field_descriptions(rule)
         for parameter, field in rule.model_fields.items():
             if parameter != "name":
-                text = f"{name}: {field.description}"
+                text = f"{name}: {descriptions.get(parameter)}"
                 yield Option(
                     f"{kind.key}.{parameter}", _allowed(properties[parameter]), field.default, text
                 )

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, SerializeAsAny, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, SerializeAsAny, model_validator
 
 from trainer.config.variants import isolates
 from trainer.rules.interface import Advantage, Aggregation, KlPlacement, PolicyLoss
@@ -18,14 +18,8 @@ from trainer.section import (
     refusal,
 )
 
-_Advantage = Annotated[
-    SerializeAsAny[Advantage],
-    BeforeValidator(ADVANTAGE.read),
-    WithJsonSchema(ADVANTAGE.json_schema()),
-]
-_Loss = Annotated[
-    SerializeAsAny[PolicyLoss], BeforeValidator(LOSS.read), WithJsonSchema(LOSS.json_schema())
-]
+_Advantage = Annotated[SerializeAsAny[Advantage], BeforeValidator(ADVANTAGE.read), ADVANTAGE]
+_Loss = Annotated[SerializeAsAny[PolicyLoss], BeforeValidator(LOSS.read), LOSS]
 
 
 class RolloutCorrection(Section):

@@ -101,8 +101,10 @@ class RuleKind:
         merged = self.merge(below, above)
         return {**self.rule_class(merged["name"])().model_dump(mode="json"), **merged}
 
-    def json_schema(self) -> dict[str, Any]:
-        """Return the JSON schema of a setting, for editors."""
+    def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> dict[str, Any]:
+        """Return the JSON schema of a setting, for editors. pydantic calls it for a field with this
+        kind in its annotation.
+        """
         names: list[dict[str, Any]] = [
             {"enum": list(self.registry)},
             {"type": "string", "pattern": ".+:.+"},
