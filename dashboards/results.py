@@ -27,7 +27,7 @@ from dashboards.statistics.verdict import (
     verdict_on_fresh_seeds,
     verdict_on_number,
 )
-from dashboards.trial import Objective, TrialRecord, best_first
+from dashboards.trial import FIELDS, Objective, TrialRecord, best_first
 from trainer.config.variants import short_names
 from trainer.errors import printable
 from trainer.evaluation.score import mean
@@ -44,10 +44,6 @@ TRAINING_CURVES = (
     "reward/timeouts",
     "reward/errors",
 )
-FIELDS = (  # columns of `Results.table` other than parameters; label comes last
-    "trial", "configuration", "seed", "state", "score", "test", "step", "hours", "minutes",
-    "algorithm", "rule", "arm", "reason", "label",
-)  # fmt: skip
 UNORDERED_KINDS = (
     "choice",
     "value",

@@ -11,6 +11,11 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from trainer.evaluation.score import score
 
+FIELDS = (  # columns of `Results.table` other than parameters; label comes last
+    "trial", "configuration", "seed", "state", "score", "test", "step", "hours", "minutes",
+    "algorithm", "rule", "arm", "reason", "label",
+)  # fmt: skip
+
 TEST_SET = "test"  # held-out problems; only `sweep confirm` evaluates on them
 Mode = Literal["max", "min"]
 EndState = Literal["COMPLETE", "PRUNED", "FAIL"]

@@ -6,11 +6,10 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from dashboards.results import FIELDS
 from dashboards.sources.conditions import Condition
 from dashboards.sources.settings import SETTINGS_FILE
 from dashboards.statistics.arms import Pairing
-from dashboards.trial import Mode
+from dashboards.trial import FIELDS, Mode
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ from sweep.tracking.parent_run import ParentRun, open_parent
 from sweep.tracking.upload import send_ended, send_unsent
 from sweep.trials.cluster import Node, check_fit, present_nodes, ray_running, slots, spans_nodes
 from sweep.trials.credentials import write_credentials
+from sweep.trials.internals import without_wandb
 from sweep.trials.limits import with_limits
 from sweep.trials.scheduler import make_scheduler
 from sweep.trials.shared_files import check_shared_files
@@ -57,6 +58,8 @@ from trainer.tracking.mlflow_store import imported_meanwhile, tracking_uri
 
 logger = logging.getLogger(__name__)
 
+# Modules of the report. They import pandas, scipy and plotly, which take a second.
+_AT_THE_END = ("sweep.record.results", "sweep.tracking.publish_report")
 ENVIRONMENT = "environment.json"  # in the scratch folder: the environment that commands get
 
 
@@ -239,7 +242,7 @@ def _run_driver(sweep: SweepRecord, options: Options) -> int:
             # on a cluster, the variables that MLflow needs here would reach the trials
             if options.address is None and not tracking.offline:
                 uri = tracking_uri(tracking, folder.runs_dir)
-                stack.enter_context(imported_meanwhile(uri))
+                stack.enter_context(imported_meanwhile(uri, *_AT_THE_END))
             nodes = stack.enter_context(_ray(options, control, scratch / "ray"))
             stack.enter_context(ray_watchdog(control))
             check_fit(spec.resources, nodes)
@@ -294,7 +297,8 @@ def _search(session: _Session) -> None:
 
 def _fit(tuner: tune.Tuner, searcher: ConfigurationSearcher, control: StopControl) -> None:
     try:
-        tuner.fit()
+        with without_wandb():
+            tuner.fit()
     except tune.TuneError as error:
         raise searcher.failure or tune_error(error, control) from error
     except RuntimeError as error:

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import Field, TypeAdapter, ValidationError, model_serializer, model_validator
 
+from dashboards.trial import FIELDS
 from sweep.programs.base import (
     ABSENT,
     Advice,
@@ -175,8 +176,6 @@ class CommandProgram(Program):
                 key=key,
                 code="searched-and-held-out",
             )
-        from dashboards.results import FIELDS  # pandas takes a second to import
-
         if key in FIELDS:
             raise ConfigError(
                 f"{key} is a reserved column name",

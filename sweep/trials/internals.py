@@ -23,7 +23,8 @@ import logging
 import os
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 _TOKEN_LIMIT_S = 30.0
@@ -70,6 +71,22 @@ def log_errors() -> None:
 
     log = logging.getLogger("ray")
     worker.print_to_stdstream = lambda data, **_: log.warning("%s", *data["lines"])
+
+
+@contextmanager
+def without_wandb() -> Iterator[None]:
+    """Keep Tune from importing wandb, if it is installed, which takes a second: Tune compares each
+    callback with its own for usage statistics, also where these are switched off.
+    """
+    name = "wandb"
+    hidden = name not in sys.modules
+    if hidden:
+        sys.modules[name] = None  # type: ignore[assignment]  # an import of it fails
+    try:
+        yield
+    finally:
+        if hidden:
+            del sys.modules[name]
 
 
 def node_of(actor: str) -> str:

@@ -85,16 +85,17 @@ def _quiet_mlflow() -> None:
 
 
 @contextlib.contextmanager
-def imported_meanwhile(uri: str) -> Iterator[None]:
-    """Import MLflow, with the code of this store, in a thread during the block, which first waits
-    for something else.
+def imported_meanwhile(uri: str, *modules: str) -> Iterator[None]:
+    """Import MLflow, with the code of this store, and then these modules in a thread during the
+    block, which first waits for something else.
     """
     of_sqlite = "mlflow.store.tracking.sqlalchemy_store"
 
     def work() -> None:
         _quiet_mlflow()
-        with contextlib.suppress(Exception):  # raised again where MLflow is used
-            import_module("mlflow" if sqlite_path(uri) is None else of_sqlite)
+        for name in ("mlflow" if sqlite_path(uri) is None else of_sqlite, *modules):
+            with contextlib.suppress(Exception):  # raised again where it is used
+                import_module(name)
 
     thread = threading.Thread(target=work, name="import-mlflow")
     thread.start()

@@ -1,5 +1,6 @@
 import inspect
 import pkgutil
+import sys
 import threading
 from importlib import import_module
 from unittest.mock import Mock
@@ -7,6 +8,7 @@ from unittest.mock import Mock
 import pytest
 import ray
 from ray._private import worker
+from ray.tune import Callback
 
 from sweep.trials import internals
 
@@ -68,3 +70,14 @@ def test_workers_read_the_variable_of_the_setup_hook():
     assert internals.SETUP_HOOK_VARIABLE == ray_constants.WORKER_PROCESS_SETUP_HOOK_ENV_VAR
     module, _, function = internals.SETUP_HOOK.rpartition(".")
     assert callable(getattr(import_module(module), function))
+
+
+def test_tune_counts_callbacks_without_importing_wandb(monkeypatch):
+    from ray.air._internal.usage import _count_callbacks
+
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    with internals.without_wandb():
+        assert _count_callbacks([Callback()]) == {"CustomCallback": 1}
+        with pytest.raises(ImportError):
+            import_module("wandb")
+    assert "wandb" not in sys.modules
