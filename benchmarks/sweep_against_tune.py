@@ -244,6 +244,7 @@ def measure(command: list[str], folder: Path) -> Cost:
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
         "PYTHONPATH": os.getcwd(),
+        "RAY_worker_niceness": "0",  # a sweep's own; Ray's 15 starves its trials on busy cores
     }
     with (folder / "log").open("w+") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
