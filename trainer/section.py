@@ -89,7 +89,7 @@ class Section(BaseModel):
 
 @cache
 def field_descriptions(section: type[BaseModel]) -> dict[str, str]:
-    """Return the description of each documented field of a section.
+    """Return the description of each documented field of a section: its own, or its docstring.
 
     pydantic reads these docstrings itself with ``use_attribute_docstrings``, but while the class is
     made: half of the time that importing all sections takes, in every process of a sweep.
@@ -98,7 +98,10 @@ def field_descriptions(section: type[BaseModel]) -> dict[str, str]:
     for model in reversed(section.__mro__):
         if issubclass(model, BaseModel):
             texts |= _docstrings(model)
-    return {name: text for name, text in texts.items() if name in section.model_fields}
+    described = {
+        name: field.description or texts.get(name) for name, field in section.model_fields.items()
+    }
+    return {name: text for name, text in described.items() if text}
 
 
 def _docstrings(model: type[BaseModel]) -> dict[str, str]:
