@@ -56,3 +56,13 @@ def test_bands_say_what_tokens_of_low_probability_send():
     percentages = re.findall(r"[\d.]+%", picture.sentence)
     # fraction of all tokens, of the gradient by rule, of the advantage from least to most
     assert percentages == ["3.0%", "50%", "20%", "1.0%", "3.0%"]
+
+
+def test_bands_without_the_fraction_of_tokens_are_not_drawn():
+    """Runs of a version that named it otherwise: the sentence would give nan%."""
+    sweep = sweep_with_bands()
+    trials = []
+    for trial in sweep.trials:
+        latest = {name: value for name, value in trial.latest.items() if "token_fr" not in name}
+        trials.append(replace(trial, latest=latest))
+    assert probability_bands(replace(sweep, trials=tuple(trials))) is None
