@@ -50,7 +50,10 @@ def waiting_for_output(text: str) -> Iterator[None]:
             if isinstance(getattr(sys, name), _Output):
                 setattr(sys, name, stream)
 
-    sys.stdout, sys.stderr = _Output(stdout, first_output), _Output(stderr, first_output)
+    # Kept until the block ends: `print` borrows sys.stdout, and would crash if the stream that it
+    # writes to were freed by the first write.
+    replaced = (_Output(stdout, first_output), _Output(stderr, first_output))
+    sys.stdout, sys.stderr = replaced
     try:
         yield
     finally:

@@ -1,9 +1,14 @@
+import contextlib
 import io
+import os
+import pty
+import subprocess
 import sys
 import threading
 
 import pytest
 
+from tests.paths import ROOT
 from trainer.shell import waiting as module
 from trainer.shell.waiting import waiting, waiting_for_output
 
@@ -90,3 +95,26 @@ def test_a_pipe_is_not_written_to_by_a_waiting_command(monkeypatch):
     with waiting_for_output("working"):
         assert sys.stderr is file
     assert file.getvalue() == ""
+
+
+def test_the_first_print_in_a_terminal_ends_well():
+    """`print` borrows sys.stdout: a stream freed by its own first write crashed the process."""
+    code = (
+        "import sys, time\n"
+        "from trainer.shell.waiting import waiting_for_output\n"
+        "with waiting_for_output('working'):\n"
+        "    time.sleep(0.5)\n"
+        "    print('first', 'line', flush=True)\n"
+        "    print('second')\n"
+    )
+    ours, terminal = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=terminal, stdout=terminal, stderr=terminal, cwd=ROOT
+    )
+    os.close(terminal)
+    written = b""
+    with contextlib.suppress(OSError):  # Linux reports the end of a terminal as an error
+        while part := os.read(ours, 4096):
+            written += part
+    assert child.wait() == 0
+    assert b"working" in written and written.endswith(b"first line\r\nsecond\r\n")
