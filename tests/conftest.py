@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.warm import make_folder, remove_folder, shared_folder
+
 if TYPE_CHECKING:  # they take seconds to import, and many tests need neither
     from playwright.sync_api import Browser
     from transformers import PreTrainedModel
@@ -24,7 +26,13 @@ LONGEST = (
     "tests/test_tutorials.py",
     "tests/faults/test_lost_nodes.py",
     "tests/faults/test_command.py",
+    "tests/end_to_end/test_own_trainer_as_command.py",
+    "tests/sweep/commands/test_gate.py",
+    "tests/trainer/doctor/test_parts.py",
+    "tests/trainer/parallel/test_interface.py",
+    "tests/trainer/parallel/test_ranks.py",
     "tests/trainer/test_api.py",
+    "tests/trainer/test_loop.py",
     "tests/trainer/rollouts/vllm/test_server.py",
 )
 WITHOUT_RUNS = ("options", "metrics", "presets", "init", "schema")  # commands
@@ -35,6 +43,11 @@ def pytest_configure(config):
     # other programs.
     if "gpu" not in (config.getoption("markexpr") or "").replace("not gpu", ""):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    make_folder()
+
+
+def pytest_unconfigure():
+    remove_folder()
 
 
 def pytest_collection_modifyitems(items):
@@ -133,10 +146,13 @@ def causal_lm(request) -> "PreTrainedModel":
 
 
 @pytest.fixture(scope="session")
-def tiny_policy(tmp_path_factory) -> Path:
+def tiny_policy() -> Path:
     """Folder of the tiny model after a very short warm start: it can write answers, mostly wrong
-    ones.
+    ones. All processes of xdist read the same.
     """
     from research.tiny_policy import TinyRecipe, write_policy
 
-    return write_policy(tmp_path_factory.mktemp("tiny"), TinyRecipe(steps=60, puzzles=200))
+    with shared_folder() as folder:
+        if not (folder / "tiny").exists():
+            write_policy(folder / "new", TinyRecipe(steps=60, puzzles=200)).rename(folder / "tiny")
+    return folder / "tiny"

@@ -6,22 +6,21 @@ import json
 import os
 import re
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from tests.paths import ROOT
 from tests.run_cli import ENVIRONMENT
+from tests.warm import warm_programs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 def run(command, folder):
     """The output of a command that ends well, where `python`, `trainer` and `sweep` are this
-    copy's.
+    copy's, and warm.
     """
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    path = f"{warm_programs()}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, **ENVIRONMENT, "PATH": path}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -71,6 +70,6 @@ def test_the_notebook(tmp_path):
         "if __name__ == '__main__':\n    asyncio.run(cells())\n",
         encoding="utf-8",
     )
-    output = run([sys.executable, "notebook.py"], tmp_path)
+    output = run(["python", "notebook.py"], tmp_path)
     assert output.count("COMPLETE") == 4
     assert "baseline" in output and "done [" in output

@@ -3,7 +3,6 @@ itself finds.
 """
 
 import json
-import sys
 from dataclasses import replace
 
 import pytest
@@ -12,6 +11,7 @@ from sweep.record.results import read_results
 from sweep.record.sweep_record import open_sweep
 from tests.run_cli import run_cli
 from tests.sweep.harness import event_log, metrics, results
+from tests.warm import warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -39,7 +39,7 @@ SPACE = {
 SCRIPT = """
 ln -s trial/metrics.jsonl "$LOPTUNE_OUT"/metrics.jsonl
 ln -s trial/correctness.jsonl "$LOPTUNE_OUT"/correctness.jsonl
-exec "$0" -m trainer run "$@" --runs-dir "$LOPTUNE_OUT" --name trial --offline
+exec $TRAINER run "$@" --runs-dir "$LOPTUNE_OUT" --name trial --offline
 """
 
 
@@ -49,7 +49,7 @@ def sweeps(tmp_path_factory):
     runs = tmp_path_factory.mktemp("runs")
     words = [f"{key}={json.dumps(value)}" for key, value in OVERRIDES.items()]
     words += [f"{key}={{{key}}}" for key in (*DEFAULTS, "seed")]
-    command = ["sh", "-c", SCRIPT, sys.executable, "tiny_kk", *words]
+    command = ["sh", "-c", SCRIPT, "sh", "tiny_kk", *words]
     programs = {
         "program": {"trainer": {"preset": "tiny_kk", "overrides": OVERRIDES}},
         "command": {"program": {"command": command, "defaults": DEFAULTS, "evaluations": 2}},
@@ -57,7 +57,14 @@ def sweeps(tmp_path_factory):
     for name, program in programs.items():
         (runs / f"{name}.yaml").write_text(json.dumps({"name": name, **program, **SPACE}))
         ended = run_cli(
-            "sweep", "run", runs / f"{name}.yaml", "--runs-dir", runs, "--offline", timeout=400
+            "sweep",
+            "run",
+            runs / f"{name}.yaml",
+            "--runs-dir",
+            runs,
+            "--offline",
+            timeout=400,
+            environment={"TRAINER": " ".join(warm("-m", "trainer"))},
         )
         assert ended.returncode == 0, ended.stdout + ended.stderr
     return runs / "program", runs / "command"

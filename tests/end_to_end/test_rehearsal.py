@@ -8,6 +8,7 @@ from sweep.space.file import load_space
 from sweep.space.points import Space
 from tests.paths import SEARCH_SPACES
 from tests.refusals import refused
+from tests.warm import warm_interpreters
 from trainer.cli import main
 from trainer.config.extends import preset_specs
 from trainer.config.schema import apply_overrides, load_config
@@ -64,10 +65,11 @@ CONFIGURATIONS = configurations()
 
 @pytest.fixture(scope="module")
 def rehearsals(tmp_path_factory):
-    return {
-        rehearsal.name: rehearsal
-        for rehearsal in rehearse(CONFIGURATIONS, tmp_path_factory.mktemp("rehearsal"))
-    }
+    with warm_interpreters():
+        return {
+            rehearsal.name: rehearsal
+            for rehearsal in rehearse(CONFIGURATIONS, tmp_path_factory.mktemp("rehearsal"))
+        }
 
 
 def test_every_way_to_share_a_model_is_among_them():

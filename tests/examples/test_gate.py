@@ -8,6 +8,7 @@ import pytest
 
 from sweep.gate.campaign import Campaign
 from tests.paths import ROOT
+from tests.warm import warm_programs
 
 LOOP = ROOT / "examples/gate/agent_loop.py"
 
@@ -15,9 +16,7 @@ LOOP = ROOT / "examples/gate/agent_loop.py"
 @pytest.mark.slow
 def test_the_loop_is_short_and_keeps_good_ideas_only(tmp_path):
     assert len(LOOP.read_text().splitlines()) <= 40
-    (tmp_path / "sweep").write_text(f'#!/bin/sh\nexec {sys.executable} -m sweep "$@"\n')
-    (tmp_path / "sweep").chmod(0o755)
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    path = f"{warm_programs()}{os.pathsep}{os.environ['PATH']}"
     ended = subprocess.run(
         [sys.executable, LOOP, "camp", "2", "--first-seeds", "3"],
         cwd=tmp_path,

@@ -1,10 +1,10 @@
 import json
 import subprocess
-import sys
 
 import pytest
 
 from tests.paths import ROOT
+from tests.warm import warm
 
 pytest.importorskip("trl", reason="needs TRL: pip install 'loptune[trl]'")
 
@@ -14,11 +14,9 @@ def test_the_script_trains_with_both_rules_and_records_every_problem(tmp_path):
         "--max_steps 2 --eval_steps 2 --save_steps 2 --per_device_train_batch_size 8 "
         "--max_completion_length 12"
     )
-    command = (
-        f"{sys.executable} examples/trl/train.py {short} --ar_alpha 0.3 --lopti_eta 0.5 "
-        f"--output_dir {tmp_path}"
-    )
-    subprocess.run(command.split(), cwd=ROOT, check=True)
+    options = f"{short} --ar_alpha 0.3 --lopti_eta 0.5 --output_dir {tmp_path}"
+    command = warm("examples/trl/train.py", *options.split())
+    subprocess.run(command, cwd=ROOT, check=True)
     (evaluation,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert json.loads(evaluation)["step"] == 2
     sets = json.loads((tmp_path / "correctness.jsonl").read_text())["sets"]
@@ -30,7 +28,8 @@ def test_a_random_model_acts_in_an_environment(tmp_path):
     short = (
         "--max_steps 2 --eval_steps 2 --max_completion_length 16 --per_device_train_batch_size 16"
     )
-    command = f"{sys.executable} examples/trl/environment.py {short} --ar_alpha 0.3 --lopti_eta 0.1"
-    subprocess.run([*command.split(), "--output_dir", str(tmp_path)], cwd=ROOT, check=True)
+    options = f"{short} --ar_alpha 0.3 --lopti_eta 0.1 --output_dir {tmp_path}"
+    command = warm("examples/trl/environment.py", *options.split())
+    subprocess.run(command, cwd=ROOT, check=True)
     (evaluation,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert json.loads(evaluation)["eval/tools/call_frequency"] > 0

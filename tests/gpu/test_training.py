@@ -2,10 +2,13 @@
 resumes.
 """
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
 from tests.gpu.conftest import ON_GPU
+from tests.warm import warm_interpreters
 from trainer.config.schema import apply_overrides, load_config
 from trainer.rehearsal.rehearse import rehearse
 
@@ -44,8 +47,9 @@ def test_every_strategy_trains_saves_and_resumes_on_one_device(device, tmp_path)
         if device == "cuda"
         else configs(["ddp", "zero-3-offload"], ["float32"])
     )
-    for rehearsal in rehearse(chosen, tmp_path, device=device, ranks=1):
-        assert rehearsal.failed() == [], rehearsal.row()
+    with nullcontext() if device == "cuda" else warm_interpreters():
+        for rehearsal in rehearse(chosen, tmp_path, device=device, ranks=1):
+            assert rehearsal.failed() == [], rehearsal.row()
 
 
 @pytest.mark.gpu

@@ -11,13 +11,17 @@ from typing import Any
 
 from tests.paths import ROOT
 from tests.ports import quiet_port
+from tests.warm import warm
 from trainer.parallel.ranks import exit_rank, leave_ranks
 
 
 def start_ranks(
-    module: str, world_size: int, job: dict[str, Any], folder: Path
+    module: str, world_size: int, job: dict[str, Any], folder: Path, cold: bool = False
 ) -> list[subprocess.Popen]:
-    """Start ``python -m module FOLDER`` as ranks 0..N-1, each with its log in ``rank-R.log``."""
+    """Start ``python -m module FOLDER`` as ranks 0..N-1, each with its log in ``rank-R.log``.
+
+    They are warm (`tests.warm`), unless ``cold``: most of the time of a short job would be imports.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "job.json").write_text(json.dumps(job))
     port = quiet_port()
@@ -32,7 +36,8 @@ def start_ranks(
             "OMP_NUM_THREADS": "1",
         }
         with (folder / f"rank-{rank}.log").open("w") as log:
-            command = [sys.executable, "-m", module, str(folder)]
+            words = ["-m", module, str(folder)]
+            command = [sys.executable, *words] if cold else warm(*words)
             processes.append(
                 subprocess.Popen(command, env=environment, cwd=ROOT, stdout=log, stderr=log)
             )
@@ -52,10 +57,15 @@ def wait_ranks(processes: list[subprocess.Popen], timeout: float) -> list[int | 
 
 
 def run_ranks(
-    module: str, world_size: int, job: dict[str, Any], folder: Path, timeout: float = 500
+    module: str,
+    world_size: int,
+    job: dict[str, Any],
+    folder: Path,
+    timeout: float = 500,
+    cold: bool = False,
 ) -> list[Any]:
     """Run the ranks to their end and return what each wrote to ``rank-R.json``."""
-    codes = wait_ranks(start_ranks(module, world_size, job, folder), timeout)
+    codes = wait_ranks(start_ranks(module, world_size, job, folder, cold), timeout)
     logs = [(folder / f"rank-{rank}.log").read_text()[-4000:] for rank in range(world_size)]
     assert codes == [0] * world_size, f"exit codes {codes}\n" + "\n".join(logs)
     return read_results(folder, world_size)

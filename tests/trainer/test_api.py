@@ -1,6 +1,5 @@
 """Training from Python, and the page that shows it."""
 
-import os
 import re
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import trainer
 from tests.paths import ROOT
 from tests.refusals import refused
 from tests.trainer.test_loop import small_config
+from tests.warm import warm
 from trainer.config.schema import dump_config
 from trainer.errors import ConfigError, MissingError
 
@@ -53,31 +53,6 @@ def test_train_says_how_it_ended_and_its_metrics_are_a_table(tiny_policy, tmp_pa
 
 
 @pytest.mark.slow
-def test_every_rank_gets_the_same_summary(tiny_policy, tmp_path):
-    spec = tmp_path / "spec.yaml"
-    spec.write_text(
-        dump_config(
-            small_config(
-                tiny_policy, **{"rollout.prompts_per_step": 2, "optim.update_batch_size": 8}
-            )
-        )
-    )
-    script = tmp_path / "script.py"
-    overrides = ["max_steps=1", "tracking.offline=true", "parallel.strategy=ddp"]
-    script.write_text(
-        "import os, pathlib, trainer\n"
-        f"run = trainer.train({str(spec)!r}, {overrides}, runs_dir={str(tmp_path / 'runs')!r})\n"
-        f"pathlib.Path({str(tmp_path)!r}, 'rank-' + os.environ['RANK']).write_text(repr(run))\n"
-    )
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    subprocess.run([*command, "--nproc-per-node=2", str(script)], env=environment, check=True)
-    first, second = ((tmp_path / f"rank-{rank}").read_text() for rank in (0, 1))
-    assert first == second
-    assert "state='done'" in first
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_page_runs_as_it_stands(tmp_path):
     blocks = re.findall(
@@ -91,9 +66,7 @@ def test_the_page_runs_as_it_stands(tmp_path):
         "if __name__ == '__main__':\n"
         + "".join(f"    {line}\n" for line in "\n".join(blocks).split("\n"))
     )
-    done = subprocess.run(
-        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=1700
-    )
+    done = subprocess.run(warm(script), cwd=tmp_path, capture_output=True, text=True, timeout=1700)
     assert done.returncode == 0, done.stderr
     assert "done 0." in done.stdout
     assert re.search(r"^0\.3 +0\.\d+$", done.stdout, re.MULTILINE)  # the mean score of AR's trials

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from sweep.cli import main
+from sweep.gate.batch import BatchResults
 from sweep.gate.campaign import Campaign
+from tests.warm import warm_interpreters
 
 PROGRAM = """\
 import argparse, json, os, random, time
@@ -143,15 +145,9 @@ def test_a_campaign_runs_its_trainings_and_survives_a_kill(here, capsys):
         process.wait()
     status, said = answer(capsys, "status", "camp")
     assert (status, said["proposal"]) == (11, 1)
-    ended = subprocess.run(
-        [sys.executable, "-m", "sweep", "gate", "run", "camp", "--json"],
-        env={**slow, "SLOW": "0"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    said = json.loads(ended.stdout)
+    with warm_interpreters():
+        status, said = answer(capsys, "run", "camp")
+    assert status == 0
     assert (said["outcome"], said["proposal"], said["kept"]) == ("keep", 1, [1])
     assert said["gain"] == pytest.approx(0.2, abs=0.05)
     campaign = Campaign(here / "camp")
@@ -257,16 +253,20 @@ def test_a_chain_is_checked_again_by_command(here, capsys):
     assert (status, said["outcome"], said["kept"]) == (10, "unconfirmed", [])
 
 
-@pytest.mark.slow
-def test_a_program_that_ignores_its_seed_is_found_before_a_proposal(here, capsys):
+def test_a_program_that_ignores_its_seed_is_found(here, capsys, monkeypatch):
+    ran = []
+
+    def run_batch(folder, batch, place):
+        ran.append((batch.settings, batch.seeds))
+        return BatchResults(dict.fromkeys(batch.seeds, 0.1), {})
+
+    monkeypatch.setattr("sweep.gate.runs.run_batch", run_batch)
     (here / "toy.yaml").write_text(SPACE % sys.executable)
-    (here / "toy.py").write_text(PROGRAM.replace("Random(arguments.seed)", "Random(0)"))
-    text = (here / "toy.py").read_text().replace('f"{arguments.seed} {arguments.lr}"', "0")
-    (here / "toy.py").write_text(text)
     answer(capsys, "start", "camp", "--space", "./toy.yaml", "--first-seeds", "3")
     code, hint = said_error(capsys, "propose", "camp", "lr=0.3", "--run")
     assert code == "seed-without-effect"
     assert "sweep noise" in hint
+    assert ran[0] == ({}, (0, 1, 2))
 
 
 def git(*words):
@@ -286,17 +286,12 @@ def test_a_revision_is_checked_out_and_run_as_the_proposal(here, capsys):
     git("commit", "-q", "-am", "worse")
     git("checkout", "-q", "main")
     answer(capsys, "start", "camp", "--space", "./toy.yaml", "--first-seeds", "3")
+    for seed, score in enumerate((0.09, 0.11, 0.1)):
+        answer(capsys, "record", "camp", "baseline", str(seed), str(score))
     assert said_error(capsys, "propose", "camp", "--revision", "none")[0] == "no-revision"
-    line = [sys.executable, "-m", "sweep", "gate", "propose", "camp", "--json", "--run"]
-    ended = subprocess.run(
-        [*line, "--revision", "worse"],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 10, ended.stderr  # the checkout's program ran
-    said = json.loads(ended.stdout)
+    with warm_interpreters():
+        status, said = answer(capsys, "propose", "camp", "--run", "--revision", "worse")
+    assert status == 10  # the checkout's program ran
     assert (said["outcome"], said["seeds"]) == ("discard", 1)
     assert said["gain"] == pytest.approx(-0.4, abs=0.1)
     (proposal,) = Campaign(here / "camp").proposals
@@ -318,7 +313,8 @@ def _wait_for_a_result(runs):
 def test_noise_tells_spread_repetition_and_the_seeds_that_are_needed(here, capsys):
     (here / "toy.yaml").write_text(SPACE % sys.executable)
     (here / "toy.py").write_text(PROGRAM)
-    assert main(["noise", "./toy.yaml", "--seeds", "3", "--json"]) == 0
+    with warm_interpreters():
+        assert main(["noise", "./toy.yaml", "--seeds", "3", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["seed_matters"] is True
     assert said["repeats"] is True

@@ -8,6 +8,7 @@ from tests.ports import quiet_port
 from tests.run_cli import run_cli
 from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.harness import SEVERAL_RANKS
+from tests.warm import warm_programs
 from trainer.config.schema import apply_overrides, load_config, save_config
 
 
@@ -60,6 +61,7 @@ def test_accelerate_starts_the_ranks_too(tiny_policy, tmp_path):
         "--runs-dir",
         tmp_path,
         timeout=200,
+        environment={"PYTHON_EXEC": str(warm_programs() / "python")},
     )
     assert out.returncode == 0, out.stderr
     parts = sorted(

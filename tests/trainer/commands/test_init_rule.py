@@ -1,6 +1,3 @@
-import subprocess
-import sys
-
 from tests.run_cli import run_cli
 from trainer.config.schema import load_config
 
@@ -9,9 +6,7 @@ def test_the_rule_passes_its_test_trains_and_is_compared_with_grpo(tmp_path, typ
     folder = tmp_path / "mine"
     typed("trainer init --rule", folder)
     typed("trainer init --rule", folder, code=4)  # nothing is written over
-    tested = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q"], cwd=folder, capture_output=True, text=True
-    )
+    tested = run_cli("pytest", "-q", cwd=folder)
     assert tested.returncode == 0, tested.stdout
     small = [
         "max_steps=1",

@@ -9,6 +9,7 @@ from tests.invariants.ranks import run_ranks
 from tests.refusals import refused
 from tests.run_cli import run_cli
 from tests.trainer.parallel.test_deepspeed import config
+from tests.warm import warm_programs
 from trainer.checkpoint.any_layout import layout_metadata
 from trainer.checkpoint.state import load_training_state
 from trainer.errors import ConfigError, StorageError
@@ -110,7 +111,8 @@ def short_run(tiny_policy):
 
 
 THREE_RUNS = """
-import json, sys
+import json, os, sys
+from pathlib import Path
 from trainer import train
 settings, runs_dir = json.loads(sys.argv[1]), sys.argv[2]
 settings["tracking.offline"] = True
@@ -118,6 +120,7 @@ first = train("tiny_kk", settings, name="first", runs_dir=runs_dir)
 again = train(f"{runs_dir}/first/config.yaml", {"max_steps": 2}, name="first",
               runs_dir=runs_dir, resume=True)
 other = train("tiny_kk", settings, runs_dir=runs_dir)
+Path("rank-" + os.environ.get("RANK", "0")).write_text(repr(first))
 sys.stdout.write(f"{first.state} {again.state} {again.step} {other.state} {other.name}\\n")
 """
 
@@ -128,11 +131,15 @@ def test_a_script_trains_one_run_after_the_other(launcher, tiny_policy, tmp_path
     (tmp_path / "script.py").write_text(THREE_RUNS)
     runs = tmp_path / "runs"
     words = ["script", json.dumps(short_run(tiny_policy)), runs]
-    done = run_cli(*launcher, *words, cwd=tmp_path, timeout=500)
+    ranks = {"PYTHON_EXEC": str(warm_programs() / "python")}
+    done = run_cli(*launcher, *words, cwd=tmp_path, timeout=500, environment=ranks)
     assert done.returncode == 0, done.stderr[-3000:]
     # the first rank's
     answer = next(line for line in done.stdout.splitlines() if line.startswith("done done 2 done"))
     assert (runs / answer.split()[-1] / "config.yaml").is_file(), done.stdout
+    summaries = [path.read_text() for path in tmp_path.glob("rank-*")]
+    assert len(summaries) == (2 if launcher else 1)
+    assert len(set(summaries)) == 1 and "state='done'" in summaries[0]
 
 
 @pytest.mark.slow

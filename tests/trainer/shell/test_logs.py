@@ -9,7 +9,6 @@ import pytest
 import sweep.cli
 import trainer.cli
 from tests.paths import ROOT
-from tests.run_cli import ENVIRONMENT
 from tests.trainer.test_cli import TINY_RUN
 from trainer.shell import logs
 
@@ -95,23 +94,15 @@ def _choices(parser):
     return commands.choices
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_quiet_run_prints_no_progress(tmp_path):
+def test_a_quiet_run_prints_no_progress(tmp_path, capsys):
     def run(name, *options):
-        command = [sys.executable, "-m", "trainer", "run", "tiny_kk", "--offline", "--name", name]
-        return subprocess.run(
-            [*command, *TINY_RUN, *options],
-            cwd=tmp_path,
-            env={**ENVIRONMENT, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-        )
+        place = ["--runs-dir", str(tmp_path), "--offline", "--name", name]
+        assert trainer.cli.main(["run", "tiny_kk", *TINY_RUN, *place, *options]) == 0
+        return capsys.readouterr().out
 
     quiet = run("a", "--quiet")
     normal = run("b")
     verbose = run("c", "--verbose")
-    assert quiet.returncode == normal.returncode == verbose.returncode == 0
-    assert "step 1/1" not in quiet.stdout and "eval at step" not in quiet.stdout
-    assert "step 1/1" in normal.stdout and "step 1/1" in verbose.stdout
-    assert (tmp_path / "runs/a/metrics.jsonl").exists()
+    assert "step 1/1" not in quiet and "eval at step" not in quiet
+    assert "step 1/1" in normal and "step 1/1" in verbose
+    assert (tmp_path / "a/metrics.jsonl").exists()

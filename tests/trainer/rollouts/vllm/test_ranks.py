@@ -38,6 +38,7 @@ def test_agrees_with_the_policy_after_each_of_five_optimizer_steps(overrides, ti
         {"overrides": overrides, "tied": tied},
         tmp_path,
         timeout=280,
+        cold=True,  # vLLM starts processes of its own
     )
     for rank, result in enumerate(results):
         print(
