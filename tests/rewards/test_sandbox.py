@@ -225,7 +225,8 @@ def test_a_worker_that_goes_on_writing_has_a_deadline():
         begin = time.monotonic()
         slow, next_one = rewards.score(["trickle", "a"], [None] * 2)
         assert time.monotonic() - begin < 20
-    assert (slow.status, slow.message, next_one.status) == ("timeout", "no score after 1 s", "ok")
+    assert (slow.status, next_one.status) == ("timeout", "ok")
+    assert slow.message.endswith(" 1 s")
 
 
 def test_what_a_worker_wrote_while_this_process_was_stopped_is_in_time():
@@ -330,7 +331,7 @@ def test_imports_do_not_count_against_the_memory_limit(tmp_path, monkeypatch):
     with pool("heavy_reward:score", memory_mb=200) as rewards:
         small, large = rewards.score(["a", "b"], [100, 300])
     assert (small.status, small.score.reward) == ("ok", 1.0)
-    assert (large.status, large.message) == ("error", "out of memory (limit 200 MiB)")
+    assert large.status == "error" and "200 MiB" in large.message
 
 
 def test_a_module_that_ends_the_process_at_its_import_is_said(tmp_path, monkeypatch):

@@ -172,7 +172,8 @@ def test_host_memory_is_short_if_concurrent_trials_take_more(tmp_path):
     unknown = Node(64, 8)
     assert list(short_memory(memory, [large], 1)) == []
     (shortage,) = short_memory(memory, [large], 2)
-    assert shortage == "host memory of 2 trials at a time: 60.0 GB needed, 50.0 GB installed"
+    assert shortage.startswith("host memory ")
+    assert "60.0 GB" in shortage and "50.0 GB" in shortage
     assert list(short_memory(memory, [large, large], 2)) == []
     assert list(short_memory(memory, [large, unknown], 4)) == []  # a cluster that does not say
     (shortage,) = short_memory(replace(memory, training=90 * 10**9), [large], 1)

@@ -17,7 +17,7 @@ def machine(monkeypatch):
 
 def test_a_preset_is_printed_as_a_file_with_its_memory_below(tmp_path, typed):
     printed = typed("trainer presets kk_0.5b --gpu-gb 24")
-    assert "one rank on a GPU with 24.0 GB" in printed
+    assert " GPU with 24.0 GB" in printed
     (tmp_path / "run.yaml").write_text(printed)
     assert load_config(str(tmp_path / "run.yaml")) == load_config("kk_0.5b")
 
@@ -42,14 +42,14 @@ def config_of(random_policy, **changes):
 def test_the_device_is_the_one_the_run_will_have(random_policy, monkeypatch):
     auto = config_of(random_policy)
     on_gpus = config_of(random_policy, **{"parallel.device": "cuda"})
-    assert head(auto) == "# memory estimate for one rank on a CPU with 16.0 GB:"
-    assert head(on_gpus) == "# memory estimate for one rank on a GPU with 80.0 GB:"
-    assert head(auto, gpu_gb=24) == "# memory estimate for one rank on a GPU with 24.0 GB:"
+    assert head(auto).endswith(" CPU with 16.0 GB:")
+    assert head(on_gpus).endswith(" GPU with 80.0 GB:")
+    assert head(auto, gpu_gb=24).endswith(" GPU with 24.0 GB:")
     monkeypatch.setattr(presets, "visible_gpus", lambda: 2)
     monkeypatch.setattr(presets, "gpu_bytes", lambda: 48 * 10**9)
-    assert head(auto) == head(on_gpus) == "# memory estimate for one rank on a GPU with 48.0 GB:"
+    assert head(auto) == head(on_gpus) and head(auto).endswith(" GPU with 48.0 GB:")
     on_cpu = config_of(random_policy, **{"parallel.device": "cpu"})
-    assert head(on_cpu) == "# memory estimate for one rank on a CPU with 16.0 GB:"
+    assert head(on_cpu).endswith(" CPU with 16.0 GB:")
 
 
 def test_deepspeed_is_shown_on_four_ranks_and_any_number_can_be_asked_for(random_policy):
@@ -71,6 +71,5 @@ def test_the_memory_is_shown_with_and_without_gradient_checkpointing():
 
 
 def test_a_model_that_is_not_here_has_no_known_size(tmp_path):
-    assert memory_comment(config_of(tmp_path / "absent"), None, None) == (
-        f"# memory: unknown, for there is no config.json of {tmp_path / 'absent'} on this machine\n"
-    )
+    comment = memory_comment(config_of(tmp_path / "absent"), None, None)
+    assert comment.startswith("# memory: unknown") and str(tmp_path / "absent") in comment

@@ -146,7 +146,7 @@ def test_a_run_that_loses_one_of_two_ranks_ends_and_resumes(tmp_path):
     [part] = [part for part in parts(CPU, tmp_path) if part.name == "lost rank"]
     [outcome] = run_parts([part], [], tmp_path)
     assert outcome.state == "passed", outcome.last_lines
-    assert outcome.detail == "the resumed run is complete at step 4"
+    assert outcome.detail.endswith("step 4")
 
 
 def test_a_users_trainer_py_does_not_shadow_a_part(tmp_path, monkeypatch):

@@ -87,7 +87,7 @@ def test_a_run_out_of_time_prints_a_command_that_goes_on(typed, tmp_path, timer,
     )
     monkeypatch.undo()
     outcome = shown[-1].splitlines()
-    assert "max_hours=0.5 is used up" in outcome[0]
+    assert "max_hours=0.5" in outcome[0]
     assert outcome[1] == f"trainer resume r --runs-dir {tmp_path} max_hours=1"
     typed(outcome[1])
     assert (tmp_path / "r" / "checkpoints" / "step-3").is_dir()
