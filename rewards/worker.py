@@ -131,7 +131,8 @@ def _describe(error: Exception, memory_mb: int) -> str:
     if isinstance(error, MemoryError):
         return f"out of memory (limit {memory_mb} MiB)"
     text = str(error)[:_MESSAGE_CHARS]
-    return text if type(error) is ValueError else f"{type(error).__name__}: {text}"
+    is_ours = isinstance(error, CodedValueError) or type(error) is ValueError
+    return text if is_ours else f"{type(error).__name__}: {text}"
 
 
 def _reply(replies: int, token: str, content: dict[str, Any]) -> None:

@@ -93,12 +93,12 @@ def test_a_module_of_ones_own_package_names_is_found(tmp_path, monkeypatch):
     ids=["threads", "error", "crash"],
 )  # fmt: skip
 def test_modules_that_cannot_be_shared_are_imported_by_each_trial(
-    tmp_path, monkeypatch, capsys, module, reason
+    tmp_path, monkeypatch, caplog, module, reason
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(module)
     assert preloaded_line(tmp_path, "report(1)", preload=["mine"])["step"] == 1
-    assert f"preload is not used: {reason}" in capsys.readouterr().err
+    assert reason in caplog.text
 
 
 def test_an_exit_code_and_the_last_lines_are_the_scripts(tmp_path):
