@@ -17,12 +17,7 @@ processes of their own, in turns. No completion can end early. Prints seconds pe
 all steps), peak resident memory, and the ratios, also that of each round: other work on a machine
 slows one side or the other. Needs `pip install trl==1.16`.
 
-Measured: on a CPU with AVX2 1.45x TRL's with 32-token prompts (4.3 s against 6.3 s) and 2.3x with
-297-token prompts; on two cores of an Intel Xeon with AVX-512, in two runs, 1.49x and 1.37x with
-32-token prompts (2.10 s against 3.13 s, 2.54 s against 3.48 s), 2.72x and 2.87x with 297-token
-prompts (3.37 s against 9.18 s, 3.39 s against 9.72 s; rounds 2.41 to 3.00), and there with all
-libraries kept to AVX2 1.33x and 2.49x. With SmolLM2-135M, 4 prompts of 10 and completions of 16
-tokens 3.17x (5.20 s against 16.47 s, rounds 3.21, 3.12), with adapters 2.85x.
+Measured ratios are in docs/explanation/benchmarks.md.
 """
 
 import argparse
