@@ -71,7 +71,7 @@ def test_a_run_without_weights_or_with_pickled_ones_is_refused(tmp_path, capsys,
     # a pickle that would touch the marker when loaded: os.system("touch marker")
     (folder / "pytorch_model.bin").write_bytes(f"cos\nsystem\n(S'touch {marker}'\ntR.".encode())
     assert run(tmp_path, "--name", "r", f"model.name_or_path={folder}", *TINY_RUN) == 3
-    assert "[no-weights]" in error_lines(capsys)[0]
+    assert any("[no-weights]" in line for line in error_lines(capsys))
     # whoever loads it without having looked
     with refused("model-unreadable", MissingError):
         load_policy(ModelConfig(name_or_path=str(folder)), torch.device("cpu"))
