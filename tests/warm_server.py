@@ -119,6 +119,8 @@ class Server:
 def become(request: dict[str, Any], descriptors: list[int]) -> None:
     """Become the process that a request asks for."""
     os.setsid()
+    # a shell without job control, as `make test &` in a script, ignores it for all that it starts
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
         os.close(descriptor)

@@ -223,10 +223,8 @@ def carry_out_ui(arguments: argparse.Namespace) -> int:
             return f"/#/experiments/{experiment.experiment_id}/runs{of_run}"
         return ""
 
-    words = ["trainer", "ui"]
-    if name:
-        words.append(name)
-    again = command_line(*words, runs_dir=arguments.runs_dir)
+    named = [name] if name else []
+    again = command_line("trainer", "ui", *named, runs_dir=arguments.runs_dir)
     return serve(uri, arguments.port, page, shown, again)
 
 
