@@ -53,8 +53,14 @@ MODULES = {
 
 @pytest.fixture
 def place(tmp_path):
-    """A folder in which the spaces run, as in the trainer's repository."""
+    """A folder in which the spaces run, as in the trainer's repository, with ``python`` on the
+    path, which a bare Debian lacks.
+    """
     shutil.copytree(ROOT / "examples/other_trainers", tmp_path / "examples/other_trainers")
+    python = tmp_path / "bin/python"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
     return tmp_path
 
 
@@ -117,7 +123,6 @@ def test_a_trial_gets_the_evaluations_of_skyrl(place):
         for step, score in METRIC_LINES["skyrl"]:
             writer.add_scalar("eval/all/avg_score", score, step)
     uv = place / "bin/uv"  # stands in for uv run -m skyrl.train.entrypoints.main_base
-    uv.parent.mkdir()
     uv.write_text(
         f"#!{sys.executable}\n"
         "import os, shutil, sys\n"
@@ -155,7 +160,10 @@ def test_a_sweep_runs_verl_by_its_overrides(place):
         "resources.gpus_per_trial=0",
         "--offline",
         cwd=place,
-        environment={"PYTHONPATH": f"{ROOT}{os.pathsep}{place}"},
+        environment={
+            "PATH": environment(place, place)["PATH"],
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{place}",
+        },
         timeout=560,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
