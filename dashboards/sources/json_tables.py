@@ -10,6 +10,14 @@ import pandas as pd
 from dashboards.sources.content import read_text
 from trainer.row_files import read_json
 
+# texts that stand for numbers which JSON does not have, as W&B and Trackio write them
+_NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": -float("inf")}
+
+
+def parsed_number(value: Any) -> Any:
+    """Return the number that a text such as ``NaN`` stands for, and any other value as it is."""
+    return _NOT_FINITE.get(value, value) if isinstance(value, str) else value
+
 
 def read_json_lines(path: Path) -> pd.DataFrame:
     """Return one row per line; nested keys are joined by dots."""

@@ -15,8 +15,7 @@ from typing import Any
 import pandas as pd
 
 from dashboards.sources.content import database_tables, is_database
-
-_NUMBERS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": -float("inf")}
+from dashboards.sources.json_tables import parsed_number
 
 
 def is_project(path: Path) -> bool:
@@ -94,8 +93,4 @@ def _rows(connection: sqlite3.Connection, table: str, columns: str, order: str) 
 
 
 def _content(text: str | bytes) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(text)
-    for key, value in content.items():
-        if isinstance(value, str) and value in _NUMBERS:
-            content[key] = _NUMBERS[value]
-    return content
+    return {key: parsed_number(value) for key, value in json.loads(text).items()}

@@ -6,6 +6,8 @@ from typing import Any
 
 import pandas as pd
 
+from dashboards.sources.json_tables import parsed_number
+from dashboards.sources.wandb_tables import expand_mappings
 from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError, MissingError, StorageError, first_line
 
@@ -63,7 +65,7 @@ def read_project(project: str, score: str, max_points: int = _MAX_POINTS) -> pd.
         raise ConfigError(
             f"no run has the metric {score}", place, nearest(score, logged), code="unknown-column"
         )
-    return pd.DataFrame(rows)
+    return expand_mappings(pd.DataFrame(rows))
 
 
 def _rows(run: Any, score: str, max_points: int, place: str) -> list[dict[str, Any]]:
@@ -72,12 +74,7 @@ def _rows(run: Any, score: str, max_points: int, place: str) -> list[dict[str, A
     Raises:
         ConfigError: W&B would return only a sample of its values.
     """
-    settings = {
-        "Name": run.name,
-        "ID": run.id,
-        "State": run.state,
-        **{f"config.{key}": value for key, value in _flat(run.config).items()},
-    }
+    settings = {"Name": run.name, "ID": run.id, "State": run.state, "config": run.config}
     points = run.history(samples=max_points, keys=[score], pandas=False)
     if len(points) >= max_points:
         raise ConfigError(
@@ -87,24 +84,9 @@ def _rows(run: Any, score: str, max_points: int, place: str) -> list[dict[str, A
             "name the metric of the evaluations, which is logged less often, or export it as CSV",
             code="sampled-history",
         )
-    if points:
-        return [
-            {**settings, "step": point["_step"], score: _number(point[score])} for point in points
-        ]
-    return [{**settings, "step": None, score: _number(run.summary_metrics.get(score))}]
-
-
-def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a run's settings with dotted keys."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, dict) and value:
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
-
-
-def _number(value: Any) -> Any:
-    """Return a value of a metric; W&B writes ``NaN`` and infinities as texts."""
-    return float(value) if value in ("NaN", "Infinity", "-Infinity") else value
+    rows = []
+    for point in points:
+        rows.append({**settings, "step": point["_step"], score: parsed_number(point[score])})
+    if rows:
+        return rows
+    return [{**settings, "step": None, score: parsed_number(run.summary_metrics.get(score))}]

@@ -33,7 +33,7 @@ def is_run_table(table: pd.DataFrame) -> bool:
 
 def expand(table: pd.DataFrame) -> pd.DataFrame:
     """Return the table with a chart's lines as rows, and columns of mappings as columns."""
-    return _expand_mappings(_melt_chart(table))
+    return expand_mappings(_melt_chart(table))
 
 
 def read_run_folders(folder: Path) -> pd.DataFrame:
@@ -85,7 +85,7 @@ def _melt_chart(table: pd.DataFrame) -> pd.DataFrame:
     return wide.reset_index().rename_axis(columns=None)
 
 
-def _expand_mappings(table: pd.DataFrame) -> pd.DataFrame:
+def expand_mappings(table: pd.DataFrame) -> pd.DataFrame:
     """Replace columns whose cells are mappings, or texts of mappings, by a column per key."""
     for column in list(table.select_dtypes(["object", "string"])):
         mappings = [_as_mapping(cell) for cell in table[column]]
