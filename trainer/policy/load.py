@@ -20,6 +20,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from trainer.config.model import ModelConfig
 from trainer.config.yaml_document import nearest
+from trainer.cpu.linear import use_onednn
 from trainer.cpu.packed_rows import use_packed_attention
 from trainer.errors import ConfigError, MissingError, UserError, first_line, listed
 from trainer.hub import hub_is_reachable, unreachable
@@ -122,6 +123,7 @@ def load_policy(
     _restore_buffers(model)
     is_plain = config.compile == "none" and not config.packing
     if is_plain and device.type == "cpu" and dtype == torch.float32:
+        use_onednn(model)
         use_packed_attention(model)
     if config.gradient_checkpointing:
         model.train()  # gradient checkpointing is only active in training mode

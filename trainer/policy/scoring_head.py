@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn import functional
+
+from trainer.cpu.linear import linear
 
 
 class ScoringHead(nn.Module):
@@ -160,7 +161,7 @@ class _Scores(torch.autograd.Function):
                 grad_bias += grad.sum(dim=0)
             grad = grad.to(options.dtype)
             if grad_hidden is not None:
-                grad_hidden[chunk] = grad @ layer.weight
+                grad_hidden[chunk] = linear(grad, layer.weight.t())
             if grad_weight is not None:
                 _add_weight_gradient(grad_weight, grad, hidden[chunk].to(options.dtype))
         return (
@@ -183,7 +184,7 @@ class _Layer:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return ``logits / temperature`` in float32, [n, V]."""
-        logits = functional.linear(hidden.to(self._dtype), self.weight, self._bias).float()
+        logits = linear(hidden.to(self._dtype), self.weight, self._bias).float()
         # in place: a second copy would raise the step's peak memory
         return logits.div_(self._temperature)
 

@@ -27,6 +27,7 @@ from torch.nn import functional
 from transformers import DynamicCache, LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM
 from transformers.cache_utils import Cache
 
+from trainer.cpu.linear import OneDnnLinear, side_by_side
 from trainer.policy.adapters import base_layer
 from trainer.rollouts.engine import IntegerRows
 
@@ -126,7 +127,7 @@ def is_supported(model: PreTrainedModel) -> bool:
         and set(layer_types) == {"full_attention"}
         and config.rope_parameters["rope_type"] not in _DYNAMIC_ROPE_TYPES
         and all(
-            type(base_layer(module)) is nn.Linear
+            type(base_layer(module)) in (nn.Linear, OneDnnLinear)
             for name, module in model.named_modules()
             if name.endswith("_proj")
         )
@@ -143,7 +144,7 @@ class SharedPrefixBatch:
         self, model: PreTrainedModel, prefill: Prefill, prompt_of_row: Tensor, max_new_tokens: int
     ) -> None:
         body: Any = model.model
-        self._blocks = [_Block(layer) for layer in body.layers]
+        self._blocks = [_Block(layer, len(prompt_of_row)) for layer in body.layers]
         self._embedding = body.embed_tokens.weight
         self._norm = _norm(body.norm)
         self._head = model.lm_head
@@ -198,9 +199,9 @@ class SharedPrefixBatch:
         rows = x.shape[0]
         size = block.head_size
         n = block.group
-        heads = torch.cat((block.query(x), block.key(x)), dim=-1).view(rows, -1, size)
-        values = block.value(x).view(rows, -1, size)
-        key_heads = values.shape[1]
+        states_of_heads = block.query_key_value(x).view(rows, -1, size)
+        key_heads = states_of_heads.shape[1] // (n + 2)
+        heads, values = states_of_heads.split(((n + 1) * key_heads, key_heads), dim=1)
         # rotary embedding; the sign of the rotation is folded into `sin`
         cos, sin = rotation
         heads = torch.addcmul(heads * cos, heads.roll(size // 2, dims=-1), sin)
@@ -236,7 +237,7 @@ class _Block:
     than some operations.
     """
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: Any, rows: int) -> None:
         attention = layer.self_attn
         mlp = layer.mlp
         self.head_size: int = attention.head_dim
@@ -244,13 +245,13 @@ class _Block:
         self.scaling: float = attention.scaling
         self.input_norm = _norm(layer.input_layernorm)
         self.mlp_norm = _norm(layer.post_attention_layernorm)
-        self.query = attention.q_proj
-        self.key = attention.k_proj
-        self.value = attention.v_proj
-        self.output: Operation = attention.o_proj
-        self.gate = mlp.gate_proj
-        self.up = mlp.up_proj
-        self.down = mlp.down_proj
+        self.query_key_value = side_by_side(
+            [attention.q_proj, attention.k_proj, attention.v_proj], rows
+        )
+        self.output = side_by_side([attention.o_proj], rows)
+        self.gate = side_by_side([mlp.gate_proj], rows)
+        self.up = side_by_side([mlp.up_proj], rows)
+        self.down = side_by_side([mlp.down_proj], rows)
         self.activation: Operation = mlp.act_fn
 
 
