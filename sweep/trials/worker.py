@@ -35,6 +35,7 @@ from trainer.errors import one_line
 from trainer.parallel.gpus import GPU_FRACTION_VARIABLE
 from trainer.policy.cache import cache_folder, exclusive_folder
 from trainer.run_folder import RunFolder
+from trainer.threads import spin_variables
 from trainer.types import RunContext
 
 logger = logging.getLogger(__name__)
@@ -298,6 +299,7 @@ def rank_environments(
             "LOCAL_WORLD_SIZE": str(len(neighbors)),
             "OMP_NUM_THREADS": str(max(threads, math.floor(gpus * location["cores"]))),
             "TOKENIZERS_PARALLELISM": "false",
+            **spin_variables(os.environ),
         }
         visible: list[str] = []
         for neighbor in neighbors:

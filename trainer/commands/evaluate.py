@@ -23,6 +23,7 @@ from trainer.shell.interrupt import defer_interrupt
 from trainer.shell.main import world_size
 from trainer.shell.preflight import check_model, check_sources
 from trainer.shell.run_folder import check_name, run_path
+from trainer.threads import limit_spinning
 from trainer.tracking.writers import check_installed
 
 _logger = logging.getLogger(__name__)
@@ -158,6 +159,7 @@ def carry_out_evaluate(arguments: argparse.Namespace) -> int:
     check_installed(config)
     check_model(config)
     with defer_interrupt():
+        limit_spinning()
         from trainer.commands.evaluation_run import run_evaluation  # torch takes seconds to import
 
     return run_evaluation(config, model.step, name, arguments.runs_dir, arguments.json)

@@ -30,14 +30,10 @@ from trainer.run_folder import RunFolder
 from trainer.shell.arguments import add_accept_changes, add_runs_dir, add_sample
 from trainer.shell.interrupt import defer_interrupt
 from trainer.shell.main import rank, world_size
-from trainer.shell.preflight import (
-    check_model,
-    check_sources,
-    check_tracking,
-    set_passive_wait_policy,
-)
+from trainer.shell.preflight import check_model, check_sources, check_tracking
 from trainer.shell.run_folder import check_name, command_line, lock_folder, resume_command, run_path
 from trainer.shell.time_budget import trained_hours, with_more_hours
+from trainer.threads import limit_spinning
 from trainer.tracking.inputs import check_inputs, input_files, record_inputs
 from trainer.tracking.writers import check_installed
 
@@ -146,7 +142,7 @@ def start_run(start: Start) -> int:
         RunFolder(run_dir).stop.unlink(missing_ok=True)  # of an earlier process of this run
         try:
             _prepare_folder(config, name, start, changes)
-            set_passive_wait_policy()
+            limit_spinning()
             check_tracking(config, start.runs_dir)
             for advice in advise(config):
                 _logger.info("%s", advice)

@@ -3,9 +3,7 @@
 torch's fused CPU kernel supports neither shared prompts nor unpadded rows. It also repeats the keys
 of grouped query heads and works on blocks of only 32 queries.
 
-Without packed rows, a step of `benchmarks/grpo_step.py --prompt-tokens 297` takes 1.86 times the
-CPU seconds on an Intel Xeon with AVX-512, and 1.77 times on the same machine limited to AVX2 (by
-ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA and MKL_ENABLE_INSTRUCTIONS).
+docs/explanation/benchmarks.md has the time of a step without packed rows.
 """
 
 from collections.abc import Iterator

@@ -159,9 +159,9 @@ class CachedForward:
 
     Until the weights change, the update would recompute exactly the forward pass that produced the
     old log-probabilities. Only one microbatch is cached: the update keeps only one graph at a time
-    anyway, so peak memory does not grow. This saves 15% of a step with AVX-512 and 14% with AVX2
-    (`benchmarks.grpo_step --prompt-tokens 297`), and 10% and 11% with SmolLM2-135M. It saves
-    nothing if the update skips rows of the microbatch, such as zero-variance groups.
+    anyway, so peak memory does not grow. docs/explanation/benchmarks.md has the time of a step
+    without it. It saves nothing if the update skips rows of the microbatch, such as zero-variance
+    groups.
     """
 
     def __init__(self) -> None:

@@ -6,8 +6,7 @@ and Qwen2 models.
 Completions of a prompt share its keys and values and append their own to growing buffers. Attention
 is one softmax over both parts. The step calls the layers' linear modules directly and skips the
 rest of the transformers forward: for a small model, masks and cache objects cost more than the
-arithmetic. Without it, a step of `benchmarks/grpo_step.py --prompt-tokens 297` takes 1.39 times the
-CPU seconds on an Intel Xeon with AVX-512, and 1.26 times limited to AVX2.
+arithmetic. docs/explanation/benchmarks.md has the time of a step without it.
 
 Shapes: P prompts, L length of the longest prompt, R rows (completions), S maximum rows per prompt,
 H query heads, K key heads, n = H / K, D head size, t completion tokens so far. Heads precede rows,

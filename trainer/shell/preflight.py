@@ -1,8 +1,6 @@
 """Checks that run before torch and the model are loaded."""
 
 import errno
-import logging
-import os
 import socket
 from pathlib import Path
 
@@ -14,8 +12,6 @@ from trainer.policy.architectures import TINY
 from trainer.problems.rows import FROM_HERE, check_source
 from trainer.tracking.mlflow_store import check_store, tracking_uri
 from trainer.tracking.writers import check_installed
-
-_logger = logging.getLogger(__name__)
 
 
 def check_sources(config: TrainConfig, spec: Path | None, trains: bool = True) -> None:
@@ -68,18 +64,6 @@ def check_model(config: TrainConfig) -> None:
     name = config.model.name_or_path
     if name != TINY and name.count("/") <= 1 and not Path(name).expanduser().exists():
         check_available(name)
-
-
-def set_passive_wait_policy() -> None:
-    """Set OMP_WAIT_POLICY=PASSIVE if the machine is busy, so that threads do not spin while
-    waiting. Call before importing torch.
-    """
-    if "OMP_WAIT_POLICY" not in os.environ and os.getloadavg()[0] > (os.cpu_count() or 1) / 2:
-        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
-        _logger.info(
-            "other programs use this machine's cores, so threads of this run sleep while they wait "
-            "(OMP_WAIT_POLICY=PASSIVE was set; to keep them spinning, set it to ACTIVE yourself)"
-        )
 
 
 def check_tracking(config: TrainConfig, runs_dir: Path) -> None:

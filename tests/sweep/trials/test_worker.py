@@ -17,6 +17,7 @@ from sweep.trials.worker import (
     rank_environments,
     reserve_port,
 )
+from trainer.threads import SPIN_COUNT
 from trainer.types import RunContext
 
 
@@ -56,6 +57,16 @@ def test_a_rank_has_the_cores_it_reserved_or_those_of_its_share_of_a_gpu(gpus, t
     [environment] = rank_environments(places, threads, gpus)
     assert environment["OMP_NUM_THREADS"] == expected
     assert environment.get("LOPTUNE_GPU_FRACTION") == (str(float(gpus)) if gpus else None)
+
+
+@pytest.mark.parametrize(("theirs", "expected"), [(None, str(SPIN_COUNT)), ("7", None)])
+def test_threads_of_ranks_spin_briefly_unless_the_user_decides(monkeypatch, theirs, expected):
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    if theirs:
+        monkeypatch.setenv("GOMP_SPINCOUNT", theirs)
+    [environment] = rank_environments([place("1", [])], 2, 0)
+    assert environment.get("GOMP_SPINCOUNT") == expected  # None: inherited
 
 
 def test_a_reserved_port_is_open_to_torch_and_to_nobody_who_asks_for_any():
