@@ -256,7 +256,9 @@ def test_an_interrupted_call_leaves_nothing_for_the_next(handler):
         pool(f"{OWN}:misbehave", workers=2, timeout_s=30.0) as rewards,
     ):
         at_end.callback(signal.signal, signal.SIGINT, before)
-        threading.Timer(0.5, signal.raise_signal, (signal.SIGINT,)).start()
+        # to the main thread, as from a terminal: a signal to another one does not end its waiting
+        main_thread = threading.main_thread().ident
+        threading.Timer(0.5, signal.pthread_kill, (main_thread, signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
             rewards.score(["a", "sleep", "b"], [None] * 3)
         assert [scored.status for scored in rewards.score(["a", "nan"], [None] * 2)] == [

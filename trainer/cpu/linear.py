@@ -85,18 +85,19 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def side_by_side(layers: Sequence[nn.Module], rows: int) -> Callable[[Tensor], Tensor]:
     """Return a function of x [M, K] that returns the outputs of linear layers as one tensor [M, N].
 
-    It keeps copies of the weights of `OneDnnLinear` in oneDNN's own layout, so it is worth its cost
-    if they stay the same for many calls without gradients.
+    It copies the weights of `OneDnnLinear` to oneDNN's own layout, so it is meant for many calls
+    without gradients, between which the weights do not change. Not under autocast.
 
     Args:
         layers: with the same input.
         rows: M of most calls.
     """
-    if any(type(layer) is not OneDnnLinear for layer in layers):
-        if len(layers) == 1:
-            return layers[0]
-        return lambda x: torch.cat([layer(x) for layer in layers], dim=-1)
-    return _PackedLinear(layers, rows)
+    is_plain = all(type(layer) is OneDnnLinear for layer in layers)
+    if is_plain and not torch.is_autocast_enabled("cpu"):
+        return _PackedLinear(layers, rows)
+    if len(layers) == 1:
+        return layers[0]
+    return lambda x: torch.cat([layer(x) for layer in layers], dim=-1)
 
 
 class _PackedLinear:

@@ -137,3 +137,15 @@ def test_layers_side_by_side_are_the_layers_one_after_the_other(kind, bias, rows
         dim=-1,
     ).detach()
     assert_close(together, expected)
+
+
+def test_layers_side_by_side_follow_autocast():
+    layers = [OneDnnLinear(256, 256) for _ in range(2)]
+    x = torch.randn(64, 256)
+
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        together = side_by_side(layers, 64)(x)
+        expected = [functional.linear(x, layer.weight, layer.bias) for layer in layers]
+
+    assert torch.equal(together, torch.cat(expected, dim=-1))
+    assert together.dtype == torch.bfloat16

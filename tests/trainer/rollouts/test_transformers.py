@@ -14,6 +14,8 @@ from transformers import (
 
 from tests.rounding import forward_terms, sum_tolerance
 from tests.tables import table
+from trainer.cpu import linear as onednn
+from trainer.cpu.linear import use_onednn
 from trainer.policy.logprobs import LogprobModel
 from trainer.rollouts.decoding import is_supported
 from trainer.rollouts.engine import SamplingParams
@@ -84,10 +86,15 @@ def rounding(model):
     return sum_tolerance(forward_terms(model.config, 40), scale=10)
 
 
+@pytest.mark.parametrize("in_onednn", [False, True])
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logprobs_are_those_of_a_double_precision_pass(family, temperature):
+def test_logprobs_are_those_of_a_double_precision_pass(monkeypatch, family, temperature, in_onednn):
     model = make_model(family)
+    if in_onednn:
+        monkeypatch.setattr(onednn, "is_faster_in_onednn", torch.backends.mkldnn.is_available)
+        monkeypatch.setattr(onednn, "MIN_PRODUCT", 1)
+        use_onednn(model)
     assert is_supported(model) == (family not in UNSHARED)
     groups = sample(model, SamplingParams(temperature, max_new_tokens=30, stop_token_ids=(3, 4)))
     model.double()
