@@ -15,6 +15,7 @@ the scoring, Lopti's does not (`trainer.policy.logprobs`).
 """
 
 import argparse
+import math
 import statistics
 import tempfile
 import time
@@ -22,6 +23,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -38,6 +40,15 @@ PHASES = ("rollout", "reward", "logprobs", "update", "step")
 COMPUTED = "update/tokens_computed"
 SO_SMALL = 1e-30  # a learning rate: the optimizer does its work and no weight moves
 Seconds = dict[str, float]
+
+
+def _linear_operations(x: Sequence[int], weight: Sequence[int], *_: Any, **__: Any) -> int:
+    """Operations of a linear layer, given shapes [..., K] and [N, K]."""
+    return 2 * math.prod(x) * weight[0]
+
+
+# which the counter does not know (`trainer.cpu.linear`)
+ONEDNN = {torch.ops.mkldnn._linear_pointwise: _linear_operations}
 
 
 class Meter(Stopwatch):
@@ -76,7 +87,7 @@ def make_trainer(config: TrainConfig, eta: float, folder: Path) -> trainer.loop.
 
 def counted_step(side: trainer.loop.Trainer) -> tuple[Seconds, dict[str, float]]:
     """Operations of every phase of a step, and its metrics."""
-    Meter.counter = FlopCounterMode(display=False)
+    Meter.counter = FlopCounterMode(display=False, custom_mapping=ONEDNN)
     with Meter.counter:
         metrics = side.training_step()
     Meter.counter = None
