@@ -31,6 +31,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import trainer.loop
 from research.tables import print_rows
 from trainer.config.schema import TrainConfig, apply_overrides, load_config
+from trainer.cpu.linear import is_faster_in_onednn
 from trainer.metrics.step import Stopwatch
 from trainer.types import RunContext
 
@@ -47,8 +48,10 @@ def _linear_operations(x: Sequence[int], weight: Sequence[int], *_: Any, **__: A
     return 2 * math.prod(x) * weight[0]
 
 
-# which the counter does not know (`trainer.cpu.linear`)
-ONEDNN = {torch.ops.mkldnn._linear_pointwise: _linear_operations}
+# which the counter does not know
+ONEDNN = {}
+if is_faster_in_onednn():
+    ONEDNN = {torch.ops.mkldnn._linear_pointwise: _linear_operations}
 
 
 class Meter(Stopwatch):

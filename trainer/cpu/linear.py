@@ -21,8 +21,6 @@ from torch.nn import functional
 
 # M * K * N; a call of oneDNN takes about 10 microseconds more, which smaller products do not repay
 MIN_PRODUCT = 2**20
-# M from which a contiguous copy of the transposed weight costs less than it saves
-_MANY_ROWS = 512
 # torch computes a 1x1 convolution of fewer images without oneDNN if it has one thread
 _IMAGES = 16
 _OPERATORS = ("_linear_pointwise", "_reorder_linear_weight")
@@ -115,10 +113,7 @@ class _PackedLinear:
     def __call__(self, x: Tensor) -> Tensor:
         if len(x) * self._weight.numel() < MIN_PRODUCT:
             return functional.linear(x, self._weight, self._bias)
-        output: Tensor = torch.ops.mkldnn._linear_pointwise(
-            x, self._packed, self._bias, "none", [], ""
-        )
-        return output
+        return _product(x, self._packed, self._bias)
 
 
 class _Linear(torch.autograd.Function):
@@ -141,9 +136,7 @@ class _Linear(torch.autograd.Function):
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return ``x @ weight.T + bias``. oneDNN is faster if the weight is contiguous along N."""
-    if weight.stride(-1) == 1 and x.numel() >= _MANY_ROWS * x.shape[-1]:
-        weight = weight.t().contiguous().t()
+    """Return ``x @ weight.T + bias`` of a weight in any layout."""
     product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return product
 
