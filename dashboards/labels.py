@@ -5,9 +5,13 @@ from typing import Any
 
 import pandas as pd
 
-from trainer.config.variants import RULE, RULE_SIGNS, short_names, shown
-from trainer.errors import shortened
+from loptune.errors import shortened
+from loptune.parameter_names import short_names, shown
 
+# keys that the update rule's display name reflects
+RULE = ("algorithm.advantage", "algorithm.loss", "algorithm.ar_alpha", "algorithm.lopti_eta")
+# keys of the rule that are a strength, 0 for none -> their sign in a label
+RULE_SIGNS = {"algorithm.ar_alpha": "α", "algorithm.lopti_eta": "η"}
 _MAX_VALUE = 60  # characters of a value in a label; a searched prompt may have thousands
 PALETTE = (
     "#3d85c6", "#e07b00", "#2a9d6f", "#c0508d", "#8a6fd1", "#b59b00",

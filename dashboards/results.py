@@ -28,11 +28,11 @@ from dashboards.statistics.verdict import (
     verdict_on_number,
 )
 from dashboards.trial import FIELDS, Objective, TrialRecord, best_first
-from trainer.config.variants import short_names
-from trainer.errors import printable
-from trainer.evaluation.score import mean
-from trainer.metrics.declared import METRICS
-from trainer.shell.run_folder import command_line
+from loptune.declared_metrics import METRICS
+from loptune.errors import printable
+from loptune.parameter_names import short_names
+from loptune.run_names import command_line
+from loptune.score import mean
 
 TRAINING_CURVES = (
     "policy/kl",

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
-from trainer.evaluation.score import score
+from loptune.score import score
 
 FIELDS = (  # columns of `Results.table` other than parameters; label comes last
     "trial", "configuration", "seed", "state", "score", "test", "step", "hours", "minutes",

@@ -19,8 +19,8 @@ from dashboards.statistics.tournament import (
 )
 from dashboards.statistics.verdict import MIN_SEEDS, Tested, Undecided, Verdict, collapse_bound
 from dashboards.trial import Mode
-from trainer.errors import listed
-from trainer.shell.table import counted
+from loptune.errors import listed
+from loptune.terminal.table import counted
 
 _MOST_NAMED = 4  # configurations listed in a sentence
 _DEFAULT_SEEDS = 5  # proposed if two seeds look good

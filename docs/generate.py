@@ -12,9 +12,9 @@ from typing import Any
 
 import sweep.cli
 import trainer.cli
+from loptune.declared_metrics import METRIC_FAMILIES, METRICS
 from sweep.space.spec import SweepSpec
 from trainer.commands.reference import _allowed, find_options
-from trainer.metrics.declared import METRIC_FAMILIES, METRICS
 
 FOLDER = Path(__file__).resolve().parent / "reference"
 NOTE = "<!-- Written by docs/generate.py from the code; edit the code, not this page. -->\n"

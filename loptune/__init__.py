@@ -16,13 +16,13 @@ from loptune.shadowing import find_own_packages_first
 
 if TYPE_CHECKING:
     from dashboards.judging import Judgement, judge
+    from loptune.errors import ConfigError, MissingError, StorageError, UserError
     from rewards.score import Score
     from sweep.api import load_results
     from sweep.api import run as sweep
     from trainer.api import load_metrics, train
     from trainer.commands.runs import RunSummary
     from trainer.config.schema import TrainConfig, load_config
-    from trainer.errors import ConfigError, MissingError, StorageError, UserError
     from trainer.loop import Trainer
     from trainer.types import RunContext
 
@@ -47,16 +47,16 @@ __all__ = [
 
 # name -> (module, name there)
 _HOMES = {
-    "ConfigError": ("trainer.errors", "ConfigError"),
+    "ConfigError": ("loptune.errors", "ConfigError"),
     "Judgement": ("dashboards.judging", "Judgement"),
-    "MissingError": ("trainer.errors", "MissingError"),
+    "MissingError": ("loptune.errors", "MissingError"),
     "RunContext": ("trainer.types", "RunContext"),
     "RunSummary": ("trainer.commands.runs", "RunSummary"),
     "Score": ("rewards.score", "Score"),
-    "StorageError": ("trainer.errors", "StorageError"),
+    "StorageError": ("loptune.errors", "StorageError"),
     "TrainConfig": ("trainer.config.schema", "TrainConfig"),
     "Trainer": ("trainer.loop", "Trainer"),
-    "UserError": ("trainer.errors", "UserError"),
+    "UserError": ("loptune.errors", "UserError"),
     "judge": ("dashboards.judging", "judge"),
     "load_config": ("trainer.config.schema", "load_config"),
     "load_metrics": ("trainer.api", "load_metrics"),

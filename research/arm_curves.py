@@ -17,8 +17,8 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from dashboards.labels import PALETTE
+from loptune.files import read_json_lines
 from research.png import write_png
-from trainer.files import read_json_lines
 from trainer.metrics.bands import BANDS
 
 ACCURACY = "eval/accuracy"

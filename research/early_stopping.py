@@ -25,13 +25,13 @@ from numpy.typing import NDArray
 from ray.tune.schedulers import TrialScheduler
 from scipy.stats import spearmanr
 
+from loptune.score import score
+from loptune.yaml_document import YamlDocument
 from research.tables import mean, percent, print_rows
 from sweep.search.trial_report import EVALUATION, SCORE
 from sweep.space.file import resolve_space
 from sweep.space.spec import SchedulerSpec, SweepSpec
 from sweep.trials.scheduler import trial_scheduler
-from trainer.config.yaml_document import YamlDocument
-from trainer.evaluation.score import score
 from trainer.tracking.uploading import recorded_values
 
 EVALUATIONS = 10

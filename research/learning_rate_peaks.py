@@ -58,8 +58,8 @@ import plotly.graph_objects as go
 
 from dashboards.labels import PALETTE
 from dashboards.statistics.peaks import Peak, fitted_peak, jackknife
+from loptune.files import read_json_lines
 from research.png import write_png
-from trainer.files import read_json_lines
 
 MARGIN = 0.015  # peaks that differ by less are equivalent
 BASELINE = "GRPO"

@@ -27,6 +27,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from loptune.yaml_document import YamlDocument
 from research.tables import mean, print_rows
 from sweep.search.history import Configuration, open_trial
 from sweep.search.study import FAILED_AS, FailedAs, propose
@@ -34,7 +35,6 @@ from sweep.space.file import resolve_space
 from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Parameters, Space, fingerprint
 from sweep.space.spec import SweepSpec
-from trainer.config.yaml_document import YamlDocument
 
 SIZES = (4, 8, 16, 32)  # trials
 AT_A_TIME = 2

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pandas as pd
 
+from loptune.errors import INTERRUPTED
+from loptune.run_names import lock_owner
 from sweep.cli import call
 from sweep.record.sweep_record import open_sweep
 from sweep.record.trial_table import table_row
-from trainer.errors import INTERRUPTED
-from trainer.shell.run_folder import lock_owner
 
 
 def run(

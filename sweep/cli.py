@@ -3,14 +3,14 @@
 import argparse
 from collections.abc import Sequence
 
+from loptune.terminal.arguments import PAGES, parse_arguments, version_text
+from loptune.terminal.completion import Completions, complete
+from loptune.terminal.logs import add_verbosity, set_up_logging
+from loptune.terminal.main import run_main
+from loptune.terminal.waiting import waiting_for_output
 from sweep.commands import gate, judge, mcp, report, start, status, winner
 from sweep.record.folder import all_sweeps
 from sweep.space.file import override_keys, published_spaces
-from trainer.shell.arguments import PAGES, parse_arguments, version_text
-from trainer.shell.completion import Completions, complete
-from trainer.shell.logs import add_verbosity, set_up_logging
-from trainer.shell.main import run_main
-from trainer.shell.waiting import waiting_for_output
 
 _EXAMPLES = """\
 examples, in the order of work:
@@ -43,6 +43,12 @@ def _values(key: str) -> list[str]:
     return values_of(key.removeprefix("trainer."))
 
 
+def _trainer_keys() -> list[str]:
+    from trainer.config.schema import dotted_keys  # only for an unknown option
+
+    return dotted_keys()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command like `call`, but print a UserError and return its exit code."""
     return run_main(lambda: call(argv))
@@ -52,7 +58,7 @@ def call(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; raise its UserError."""
     parser = build_parser()
     complete(parser, _COMPLETIONS, _values)
-    arguments = parse_arguments(parser, argv, override_prefix="trainer.")
+    arguments = parse_arguments(parser, argv, _trainer_keys, override_prefix="trainer.")
     set_up_logging(getattr(arguments, "verbosity", "normal"))
     with waiting_for_output("working"):
         code: int = arguments.command(arguments)

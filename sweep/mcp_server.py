@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
+from loptune.errors import ConfigError, MissingError, UserError
 from sweep.gate.arm import ArmName
 from sweep.gate.exit_status import EXIT_CODES
-from trainer.errors import ConfigError, MissingError, UserError
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer

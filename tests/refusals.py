@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import pytest
 from pydantic import ValidationError
 
-from trainer.errors import UserError
+from loptune.errors import UserError
 
 
 @contextmanager

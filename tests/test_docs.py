@@ -11,6 +11,7 @@ from pydantic import BaseModel
 import sweep.cli
 import trainer.cli
 from docs.generate import pages
+from loptune.terminal.arguments import parse_arguments
 from rewards import REWARDS
 from sweep.programs.loptune import LoptuneProgram
 from sweep.space.file import load_space
@@ -19,10 +20,9 @@ from sweep.space.spec import SearchSpec, SweepSpec
 from tests.paths import ROOT
 from trainer.config.data import DatasetConfig
 from trainer.config.reward import RewardConfig
-from trainer.config.schema import TrainConfig, load_config
+from trainer.config.schema import TrainConfig, dotted_keys, load_config
 from trainer.problems.tasks import TASKS
 from trainer.rules.kinds import KINDS as RULE_KINDS
-from trainer.shell.arguments import parse_arguments
 
 PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\((?!http)([^)#]*)#?([^)]*)\)")
@@ -91,7 +91,7 @@ def test_generated_pages_are_those_of_the_code(name):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_parse(page):
     for program, *arguments in commands(page.read_text(encoding="utf-8")):
-        parse_arguments(PARSERS[program](arguments), arguments)
+        parse_arguments(PARSERS[program](arguments), arguments, dotted_keys)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ from types import SimpleNamespace
 import pytest
 
 from dashboards.pictures.verdict import confirmed
+from loptune.errors import ConfigError, StorageError
+from loptune.run_names import command_line, lock_folder
 from sweep.driver import run as driver
 from sweep.driver.control import StopControl
 from sweep.driver.retry import check_checkpoints
@@ -35,9 +37,7 @@ from tests.test_messages import PACKAGES, texts
 from tests.trainer.commands.test_runs import EVALUATIONS, write_run
 from trainer.commands.run import report_outcome
 from trainer.config.schema import load_config
-from trainer.errors import ConfigError, StorageError
 from trainer.run_folder import RunFolder
-from trainer.shell.run_folder import command_line, lock_folder
 
 VERBS = (
     "run|resume|status|stop|confirm|export|report|upload|ui|plan|ls|init|presets|options|metrics|"
@@ -200,8 +200,8 @@ def test_commands_of_an_incomplete_configuration(elsewhere, typing):
 
 def test_commands_of_a_sweep_in_use(elsewhere, typing, started):
     sweep = write_sweep(elsewhere, "demo", ENDED)
-    from trainer.errors import NameInUseError
-    from trainer.shell.run_folder import raise_if_locked
+    from loptune.errors import NameInUseError
+    from loptune.run_names import raise_if_locked
 
     with lock_folder(sweep.folder.root, "sweep"), pytest.raises(NameInUseError) as held:
         raise_if_locked(sweep.folder.root, "sweep")

@@ -10,13 +10,13 @@ from typing import Any
 
 import pandas as pd
 
+from loptune.errors import StorageError
+from loptune.files import read_records
+from loptune.terminal.logs import set_up_if_unset
+from loptune.terminal.main import world_size
 from trainer.commands.runs import RunSummary, summary
 from trainer.commands.start import Start, existing_run, run_name, start_run
-from trainer.errors import StorageError
-from trainer.files import read_records
 from trainer.run_folder import RunFolder
-from trainer.shell.logs import set_up_if_unset
-from trainer.shell.main import world_size
 
 _SUMMARY_LIMIT_S = 60  # in which rank 0 closes its record after training has ended
 _summaries = itertools.count()  # one key for each call of `train` in this process

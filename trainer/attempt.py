@@ -10,8 +10,8 @@ checks that no newer attempt exists.
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.errors import StorageError, first_line
-from trainer.files import storage_error, write_atomically
+from loptune.errors import StorageError, first_line
+from loptune.files import storage_error, write_atomically
 from trainer.run_folder import RunFolder
 
 

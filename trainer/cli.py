@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
+from loptune.terminal.arguments import PAGES, parse_arguments, version_text
+from loptune.terminal.completion import Completions, complete, words_to_complete
+from loptune.terminal.interrupt import defer_interrupt
+from loptune.terminal.logs import add_verbosity, set_up_logging
+from loptune.terminal.main import run_main, world_size
+from loptune.terminal.waiting import waiting_for_output
 from trainer.config.extends import preset_specs
 from trainer.config.schema import dotted_keys
-from trainer.shell.arguments import PAGES, parse_arguments, version_text
-from trainer.shell.completion import Completions, complete, words_to_complete
-from trainer.shell.interrupt import defer_interrupt
-from trainer.shell.logs import add_verbosity, set_up_logging
-from trainer.shell.main import run_main, world_size
-from trainer.shell.waiting import waiting_for_output
 
 _EXAMPLES = """\
 examples, in the order of work:
@@ -69,7 +69,7 @@ _COMPLETIONS: Completions = {
 
 
 def _metrics() -> list[str]:
-    from trainer.metrics.declared import METRICS  # only during Tab completion
+    from loptune.declared_metrics import METRICS  # only during Tab completion
 
     return list(METRICS)
 
@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _call(words: Sequence[str]) -> int:
     parser = build_parser(words_to_complete() or words)
     complete(parser, _COMPLETIONS, _values)
-    arguments = parse_arguments(parser, words)
+    arguments = parse_arguments(parser, words, dotted_keys)
     set_up_logging(getattr(arguments, "verbosity", "normal"))
     with waiting_for_output("working"):
         code: int = arguments.command(arguments)

@@ -5,7 +5,7 @@ import logging
 import threading
 from pathlib import Path
 
-from trainer.errors import MissingError
+from loptune.errors import MissingError
 
 LIMIT_S = 4.0
 _logger = logging.getLogger(__name__)

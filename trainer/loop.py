@@ -8,6 +8,10 @@ from pathlib import Path
 
 import torch
 
+from loptune.errors import check_finite
+from loptune.files import format_bytes
+from loptune.progress import ProgressReport
+from loptune.score import best_evaluation, final_metrics
 from rewards.sandbox import MAX_FAILURE_RATE
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.batching import with_rewards
@@ -28,11 +32,8 @@ from trainer.checkpoint.run_state import RunState
 from trainer.checkpoint.state import load_training_state, stage_training_state
 from trainer.checkpoint.writer import CheckpointWriter
 from trainer.config.schema import TrainConfig
-from trainer.errors import check_finite
 from trainer.evaluation.correctness import correctness_record
 from trainer.evaluation.evaluate import completion_rows, correct_by_problem, evaluate
-from trainer.evaluation.score import best_evaluation, final_metrics
-from trainer.files import format_bytes
 from trainer.metrics.bands import band_metrics
 from trainer.metrics.step import (
     Stopwatch,
@@ -50,7 +51,6 @@ from trainer.parallel.strategy import check_divisible, make_parallel
 from trainer.planning.memory import check_fits
 from trainer.problems.load import encode_prompt
 from trainer.problems.sampler import ProblemSampler, training_steps
-from trainer.progress import ProgressReport
 from trainer.rollouts.build import build_engine
 from trainer.rollouts.collect import RolloutSampler, derive_seed
 from trainer.rollouts.engine import EngineContext

@@ -14,7 +14,7 @@ from plotly.offline import get_plotlyjs
 
 from dashboards.pictures.questions import TITLE
 from dashboards.pictures.theme import Picture
-from trainer.config.variants import shown
+from loptune.parameter_names import shown
 
 Cell = tuple[str, str, str]  # shown text, sort value, CSS class
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?")

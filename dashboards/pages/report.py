@@ -18,8 +18,8 @@ from dashboards.pictures.theme import Picture
 from dashboards.pictures.tournament import tournament
 from dashboards.pictures.verdict import headline, verdict
 from dashboards.results import Results
-from trainer.config.variants import short_names
-from trainer.files import storage_error, write_atomically
+from loptune.files import storage_error, write_atomically
+from loptune.parameter_names import short_names
 
 _REPORT_FILE = "report.html"
 _TRIALS_FILE = "trials.csv"

@@ -8,7 +8,7 @@ from dashboards.labels import PALETTE
 from dashboards.pictures.theme import MUTED, Picture, dots_and_means, figure, label_rows, rows
 from dashboards.results import Results
 from dashboards.words import number
-from trainer.shell.table import counted
+from loptune.terminal.table import counted
 
 _KINDS = {  # in the colors that update rules get last
     "searched": ("in the search", MUTED),

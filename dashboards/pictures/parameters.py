@@ -10,7 +10,7 @@ from dashboards.labels import colors
 from dashboards.pictures.theme import Picture, add_points, category_axis, figure, hover, rows
 from dashboards.results import Results
 from dashboards.words import number
-from trainer.config.variants import short_names, shown
+from loptune.parameter_names import short_names, shown
 
 
 def scores_against(results: Results) -> list[Picture | None]:

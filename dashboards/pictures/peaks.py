@@ -9,8 +9,8 @@ from dashboards.pictures.theme import Picture, add_points, figure
 from dashboards.results import Results
 from dashboards.statistics.peaks import PeakDifference, compare_peaks, nearest
 from dashboards.words import number, peaks, signed
-from trainer.config.variants import shown
-from trainer.shell.table import counted
+from loptune.parameter_names import shown
+from loptune.terminal.table import counted
 
 
 def fitted_peaks(results: Results) -> Picture | None:

@@ -2,8 +2,8 @@
 
 from dashboards import words
 from dashboards.results import Results
-from trainer.config.variants import short_names, shown
-from trainer.shell.table import counted
+from loptune.parameter_names import short_names, shown
+from loptune.terminal.table import counted
 
 TITLE = "Three questions before you believe it"
 

@@ -14,8 +14,8 @@ from dashboards.results import Results, Rounds
 from dashboards.statistics.sequential import InterimResult
 from dashboards.statistics.verdict import MIN_SEEDS, Tested, Undecided, Verdict
 from dashboards.words import device_time, number, signed
-from trainer.config.variants import short_names, shown
-from trainer.shell.table import counted
+from loptune.parameter_names import short_names, shown
+from loptune.terminal.table import counted
 
 _DEFAULT_FRESH_SEEDS = 5  # proposed if a sweep's own seeds cannot decide
 _STATE_TEXT = {

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 import pandas as pd
 
-from trainer.errors import ConfigError
+from loptune.errors import ConfigError
 
 Operator = Literal["=", "!=", "<", "<=", ">", ">="]
 

@@ -7,7 +7,7 @@ import zlib
 from contextlib import closing
 from pathlib import Path
 
-from trainer.errors import StorageError
+from loptune.errors import StorageError
 
 MAX_BYTES = 1 << 29  # of one file, decompressed
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from dashboards.sources.content import read_text
-from trainer.errors import ConfigError
+from loptune.errors import ConfigError
 
 _SEPARATORS = ",;\t|"
 _PERCENT = re.compile(r"\s*[-+]?\d*\.?\d+\s*%\s*")

@@ -6,8 +6,8 @@ import pandas as pd
 
 from dashboards.sources.run_columns import RunColumns
 from dashboards.trial import TrialRecord
-from trainer.errors import ConfigError, listed
-from trainer.shell.table import counted
+from loptune.errors import ConfigError, listed
+from loptune.terminal.table import counted
 
 _TOLERANCE = 0.05  # of the longest run: logging at other steps does not make a run short
 _MAX_NAMED = 6

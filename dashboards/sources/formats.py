@@ -16,7 +16,7 @@ from dashboards.sources import (
     verl_logs,
     wandb_tables,
 )
-from trainer.errors import ConfigError
+from loptune.errors import ConfigError
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from dashboards.sources.content import read_text
-from trainer.row_files import read_json
+from loptune.row_files import read_json
 
 # texts that stand for numbers which JSON does not have, as W&B and Trackio write them
 _NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": -float("inf")}

@@ -26,16 +26,9 @@ from dashboards.results import Results
 from dashboards.sources.content import database_tables
 from dashboards.sources.mlflow_folders import folder_of, readable_folder
 from dashboards.sources.stored import RESULTS_FILE, unpack
-from trainer.config.yaml_document import nearest
-from trainer.errors import ConfigError, MissingError, StorageError, first_line
-from trainer.metrics.mlflow_runs import (
-    CONFIRMS_TAG,
-    PARENT_TAG,
-    RUN_TAG,
-    STATE_TAG,
-    SWEEP_TAG,
-    search_runs,
-)
+from loptune.errors import ConfigError, MissingError, StorageError, first_line
+from loptune.mlflow_runs import CONFIRMS_TAG, PARENT_TAG, RUN_TAG, STATE_TAG, SWEEP_TAG, search_runs
+from loptune.yaml_document import nearest
 
 _logger = logging.getLogger(__name__)
 

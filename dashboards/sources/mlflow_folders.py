@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 import yaml
 
 from dashboards.sources.content import read_text
-from trainer.errors import StorageError, first_line
+from loptune.errors import StorageError, first_line
 
 _META = "meta.yaml"
 _MAX_BYTES = 1 << 20

@@ -9,9 +9,9 @@ import pandas as pd
 
 from dashboards.sources.conditions import Condition
 from dashboards.sources.run_columns import RunColumns
-from trainer.config.yaml_document import nearest
-from trainer.errors import ConfigError
-from trainer.shell.table import counted
+from loptune.errors import ConfigError
+from loptune.terminal.table import counted
+from loptune.yaml_document import nearest
 
 # of what a program logs once per evaluation; the first with only integers is the step
 STEPS = (

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from dashboards.sources.content import MAX_BYTES, database_tables, is_database
-from trainer.errors import StorageError
+from loptune.errors import StorageError
 
 _JOURNAL_START = b'{"op_code":'
 

@@ -8,8 +8,8 @@ from dashboards.sources.conditions import conditions
 from dashboards.sources.content import is_database
 from dashboards.sources.names import find_column, split_names
 from dashboards.sources.run_tables import NOTES, read_files
-from trainer.config.yaml_document import nearest
-from trainer.errors import ConfigError
+from loptune.errors import ConfigError
+from loptune.yaml_document import nearest
 
 
 def read_place(place: str, score: str, seed: str) -> pd.DataFrame:

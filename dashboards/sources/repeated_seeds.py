@@ -6,7 +6,7 @@ from dashboards.sources.run_columns import RunColumns
 from dashboards.sources.settings import FILES
 from dashboards.sources.states import COLUMNS
 from dashboards.sources.wandb_tables import RUN_COLUMNS
-from trainer.shell.table import counted
+from loptune.terminal.table import counted
 
 # columns that name a run
 _NAMES = ("ID", "id", "run_id", "trial_id", "Name", "name", "run", "run_name", "Run", "trial")

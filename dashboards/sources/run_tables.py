@@ -15,8 +15,8 @@ from dashboards.sources.content import MAX_BYTES, is_utf16
 from dashboards.sources.formats import format_of
 from dashboards.sources.json_tables import read_json_table
 from dashboards.sources.settings import FILES, settings_beside
-from trainer.errors import ConfigError, MissingError, StorageError, first_line, listed, shortened
-from trainer.shell.table import counted
+from loptune.errors import ConfigError, MissingError, StorageError, first_line, listed, shortened
+from loptune.terminal.table import counted
 
 NOTES = "notes"  # key of a table's attrs: notes on how it was read
 _SPECIAL = re.compile(r"(\{[A-Za-z_]\w*\}|\*\*/|\*|\?)")

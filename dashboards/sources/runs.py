@@ -23,10 +23,10 @@ from dashboards.sources.unseeded_runs import LABELS, with_labels
 from dashboards.sources.unseeded_runs import NOTE as UNSEEDED
 from dashboards.sources.wandb_tables import RUN_COLUMNS, is_run_table
 from dashboards.trial import Curve, Objective, TrialRecord
-from trainer.config.variants import short_names, shown
-from trainer.config.yaml_document import nearest
-from trainer.errors import ConfigError, listed, shortened
-from trainer.shell.table import counted
+from loptune.errors import ConfigError, listed, shortened
+from loptune.parameter_names import short_names, shown
+from loptune.terminal.table import counted
+from loptune.yaml_document import nearest
 
 # prefixes of columns of settings
 _SETTINGS = (

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pydantic import TypeAdapter, ValidationError
 
 from dashboards.results import Results
-from trainer.errors import StorageError
+from loptune.errors import StorageError
 
 RESULTS_FILE = "results.json.gz"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from trainer.errors import MissingError
+from loptune.errors import MissingError
 
 PATTERN = "*tfevents*"
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from dashboards.sources.run_columns import RunColumns
 from dashboards.trial import TrialRecord
-from trainer.config.variants import shown
-from trainer.errors import ConfigError, listed
+from loptune.errors import ConfigError, listed
+from loptune.parameter_names import shown
 
 # between the typical scores of two configurations: 100 if one is in percent
 _SMALLEST_RATIO = 25

@@ -6,7 +6,7 @@ import pandas as pd
 
 from dashboards.sources.run_columns import RunColumns
 from dashboards.sources.wandb_tables import is_run_table
-from trainer.errors import ConfigError
+from loptune.errors import ConfigError
 
 LABELS = "number of a run"  # the column that takes the place of seeds
 # columns that name a run, the most telling first

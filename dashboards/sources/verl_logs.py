@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from dashboards.sources.content import read_text
-from trainer.row_files import read_json
+from loptune.row_files import read_json
 
 _FIRST_CHARS = 1 << 20  # of a line
 

@@ -8,8 +8,8 @@ import pandas as pd
 
 from dashboards.sources.json_tables import parsed_number
 from dashboards.sources.wandb_tables import expand_mappings
-from trainer.config.yaml_document import nearest
-from trainer.errors import ConfigError, MissingError, StorageError, first_line
+from loptune.errors import ConfigError, MissingError, StorageError, first_line
+from loptune.yaml_document import nearest
 
 # the most points of a metric that the server returns of a run; of more it returns a sample
 _MAX_POINTS = 10_000

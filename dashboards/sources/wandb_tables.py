@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from dashboards.sources.json_tables import read_json_table
-from trainer.errors import MissingError
+from loptune.errors import MissingError
 
 _SUMMARY = "files/wandb-summary.json"
 _LINE = re.compile(r"(?P<name>.+) - (?P<metric>.+?)(?P<band>__(?:MIN|MAX|STD|STDERR))?")

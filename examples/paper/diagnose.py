@@ -32,6 +32,9 @@ import torch
 from torch import Tensor, nn
 
 from examples.paper.language import rank_correlation
+from loptune.errors import ConfigError
+from loptune.progress import ProgressReport
+from loptune.terminal.progress_lines import Progress
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.batching import UpdateBatch, with_rewards
 from trainer.algorithm.passes import isolation_passes, select_loss_tokens, select_tokens
@@ -41,15 +44,12 @@ from trainer.algorithm.update import Updater, UpdateStatistics, learning_rate
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.config.parallel import ParallelConfig
 from trainer.config.schema import TrainConfig, load_config
-from trainer.errors import ConfigError
 from trainer.loop import Trainer
 from trainer.metrics.bands import BANDS, band_of
 from trainer.metrics.step import Stopwatch
 from trainer.parallel.models import logprob_model
 from trainer.parallel.ranks import Parallel
 from trainer.policy.logprobs import LogprobModel
-from trainer.progress import ProgressReport
-from trainer.shell.progress_lines import Progress
 from trainer.tracking.tracker import NullTracker
 from trainer.types import RunContext, TrainBatch
 

@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loptune.run_names import check_folder
+from loptune.terminal.arguments import Commands, add_runs_dir, count
 from sweep.space.spec import SweepSpec
 from sweep.trials.cluster import (
     Node,
@@ -15,8 +17,6 @@ from sweep.trials.cluster import (
     local_node,
     prepare_environment,
 )
-from trainer.shell.arguments import Commands, add_runs_dir, count
-from trainer.shell.run_folder import check_folder
 
 if TYPE_CHECKING:
     from sweep.driver.run import Options

@@ -6,13 +6,13 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from loptune.errors import ConfigError
+from loptune.terminal.arguments import Commands, add_json, count, positive
+from loptune.terminal.logs import add_verbosity
+from loptune.terminal.table import counted, print_json, print_table
+from loptune.yaml_document import parse_override
 from sweep.gate.arm import ArmName
 from sweep.gate.exit_status import EXIT_CODES
-from trainer.config.yaml_document import parse_override
-from trainer.errors import ConfigError
-from trainer.shell.arguments import Commands, add_json, count, positive
-from trainer.shell.logs import add_verbosity
-from trainer.shell.table import counted, print_json, print_table
 
 if TYPE_CHECKING:
     from sweep.gate.aa_test import NoiseReport

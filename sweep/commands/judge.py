@@ -5,10 +5,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loptune.errors import StorageError
+from loptune.terminal.arguments import Commands, add_json, add_runs_dir, count
+from loptune.terminal.table import print_json, print_table
 from trainer.config.tracking import TrackingConfig
-from trainer.errors import StorageError
-from trainer.shell.arguments import Commands, add_json, add_runs_dir, count
-from trainer.shell.table import print_json, print_table
 from trainer.tracking.mlflow_store import connect, tracking_uri
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def _judge(arguments: argparse.Namespace) -> int:
         print(note)
     if judgement.results.arms:
         from dashboards.pictures.tournament import rule_table
-        from trainer.shell.table import number
+        from loptune.terminal.table import number
 
         headings, table = rule_table(judgement.results)
         rows = [list(map(number, row)) for row in table]

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from trainer.shell.arguments import Commands
+from loptune.terminal.arguments import Commands
 
 
 def add_commands(commands: Commands) -> None:

@@ -4,16 +4,16 @@ import argparse
 from dataclasses import asdict
 from functools import partial
 
+from loptune.errors import MissingError
+from loptune.run_names import lock_owner
+from loptune.terminal.arguments import Commands, add_json, add_runs_dir, port
+from loptune.terminal.table import print_json, print_table
+from loptune.terminal.ui import serve
 from sweep.commands.arguments import add_named
 from sweep.record.best import choose_best
 from sweep.record.sweep_record import open_sweep
 from sweep.tracking.view import save_view
 from trainer.config.tracking import TrackingConfig
-from trainer.errors import MissingError
-from trainer.shell.arguments import Commands, add_json, add_runs_dir, port
-from trainer.shell.run_folder import lock_owner
-from trainer.shell.table import print_json, print_table
-from trainer.shell.ui import serve
 from trainer.tracking.mlflow_store import connect, tracking_uri
 
 

@@ -5,6 +5,18 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
+from loptune.errors import ConfigError
+from loptune.run_names import command_line
+from loptune.terminal.arguments import (
+    Commands,
+    add_accept_changes,
+    add_json,
+    add_runs_dir,
+    add_sample,
+    count,
+    positive,
+)
+from loptune.terminal.table import print_json
 from sweep.commands.arguments import add_machine, add_named, planned_nodes, prepare, run_options
 from sweep.record.folder import sweep_folder
 from sweep.record.sweep_record import SweepRecord, open_sweep
@@ -14,18 +26,6 @@ from sweep.space.file import find_space, load_space
 from sweep.space.source import SpaceSource, edited_file, edits_since
 from sweep.space.spec import SweepSpec
 from sweep.winner.ending import confirmed_sweep, report_resumed
-from trainer.errors import ConfigError
-from trainer.shell.arguments import (
-    Commands,
-    add_accept_changes,
-    add_json,
-    add_runs_dir,
-    add_sample,
-    count,
-    positive,
-)
-from trainer.shell.run_folder import command_line
-from trainer.shell.table import print_json
 
 logger = logging.getLogger(__name__)
 

@@ -8,6 +8,11 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from loptune.errors import ConfigError, UserError
+from loptune.files import format_bytes
+from loptune.run_names import lock_owner
+from loptune.terminal.arguments import Commands, add_json, add_runs_dir
+from loptune.terminal.table import duration, number, print_json, print_table
 from sweep.commands.arguments import add_named
 from sweep.driver.guard import dead_scratch, end_leftovers
 from sweep.record.best import arm_lines, choose_best
@@ -17,11 +22,6 @@ from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.record.trial_table import print_trials, table_row
 from sweep.search.history import best, outcome
 from sweep.views.time_left import seconds_left
-from trainer.errors import ConfigError, UserError
-from trainer.files import format_bytes
-from trainer.shell.arguments import Commands, add_json, add_runs_dir
-from trainer.shell.run_folder import lock_owner
-from trainer.shell.table import duration, number, print_json, print_table
 
 
 def add_commands(commands: Commands) -> None:

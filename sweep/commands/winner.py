@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from loptune.errors import ConfigError, MissingError, StorageError
+from loptune.terminal.arguments import Commands, add_accept_changes, count, positive
 from sweep.commands.arguments import add_machine, add_named, prepare, run_options
 from sweep.record.baseline import is_baseline
 from sweep.record.best import BestConfiguration, BestWithCaveats, choose_best, scored_configuration
@@ -15,8 +17,6 @@ from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.space.arms import ARM_SEEDS, MAX_SEEDS, arms
 from sweep.winner.confirm import again_of, choose, finalists_of, fresh_space
 from sweep.winner.ending import report_confirmation
-from trainer.errors import ConfigError, MissingError, StorageError
-from trainer.shell.arguments import Commands, add_accept_changes, count, positive
 from trainer.tracking.inputs import inherit_inputs
 
 # Defaults of `sweep confirm`. On real trainings with equal means the false positive rate is 5.0%

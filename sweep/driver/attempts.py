@@ -17,13 +17,13 @@ from typing import Any, Protocol
 from ray import cloudpickle, tune
 from ray.tune.experiment import Trial
 
+from loptune.errors import StorageError, one_line
 from sweep.record.disk import CheckpointSpace, shrink_ended
 from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import SweepRecord, failure_note
 from sweep.search.trial_report import GIVEN_UP, TrialReport
 from sweep.trials.nodes import is_lost_node
 from trainer.attempt import begin_attempt, newest_attempt
-from trainer.errors import StorageError, one_line
 
 logger = logging.getLogger(__name__)
 

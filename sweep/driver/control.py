@@ -18,12 +18,12 @@ from typing import Any
 import ray
 from ray import tune
 
+from loptune.errors import StorageError
+from loptune.terminal.interrupt import on_interrupt
 from sweep.record.folder import request_stop
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.trial_report import TrialReport
 from sweep.trials.nodes import CUT_OFF_S, listens
-from trainer.errors import StorageError
-from trainer.shell.interrupt import on_interrupt
 
 POLL_S = 0.5
 _WATCH_S = 1.0

@@ -4,12 +4,12 @@ checkpoint.
 
 import time
 
+from loptune.errors import StorageError
+from loptune.files import Record
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.event_log import EventLog
 from sweep.search.history import RETRIED, TrialKey
 from trainer.checkpoint.on_disk import check_complete, newest_checkpoint, start_over, steps_on_disk
-from trainer.errors import StorageError
-from trainer.files import Record
 from trainer.run_folder import RunFolder
 
 

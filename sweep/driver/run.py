@@ -17,6 +17,16 @@ from pathlib import Path
 from ray import tune
 from ray.exceptions import RayError
 
+from loptune.errors import (
+    INTERRUPTED,
+    ConfigError,
+    MissingError,
+    StorageError,
+    UserError,
+    first_line,
+)
+from loptune.run_names import lock_folder, raise_if_locked
+from loptune.terminal.waiting import waiting
 from sweep.driver.attempts import Gate, RetryBudget, TrialEvents
 from sweep.driver.control import StopControl, graceful_signals, ray_watchdog
 from sweep.driver.guard import MARKER, dead_scratch, end_leftovers, guarded, scratch_folder
@@ -42,17 +52,7 @@ from sweep.trials.shared_files import check_shared_files
 from sweep.trials.trainable import TrialPlan, bind_plan
 from sweep.views.event_lines import CONSOLE, EventLines, say
 from sweep.views.live import live_table
-from trainer.errors import (
-    INTERRUPTED,
-    ConfigError,
-    MissingError,
-    StorageError,
-    UserError,
-    first_line,
-)
 from trainer.run_folder import RunFolder
-from trainer.shell.run_folder import lock_folder, raise_if_locked
-from trainer.shell.waiting import waiting
 from trainer.tracking.inputs import check_inputs, record_inputs
 from trainer.tracking.mlflow_store import imported_meanwhile, tracking_uri
 

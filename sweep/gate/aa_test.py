@@ -8,10 +8,10 @@ import numpy as np
 from scipy import special
 
 from dashboards.statistics.power import minimum_detectable_effect
+from loptune.errors import ConfigError
 from sweep.gate.batch import Batch, run_batch
 from sweep.search.event_log import read_event_log
 from sweep.search.history import ENDED, STARTED
-from trainer.errors import ConfigError
 
 SEEDS_SHOWN = (2, 3, 5, 8, 12, 20)  # seeds of each of two configurations
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from loptune.errors import INTERRUPTED, ConfigError
+from loptune.files import write_atomically
+from loptune.yaml_document import dump_yaml, nearest, read_yaml
 from sweep.record.sweep_record import open_sweep
 from sweep.space.file import dump_space, load_space
 from sweep.space.spec import SweepSpec
-from trainer.config.yaml_document import dump_yaml, nearest, read_yaml
-from trainer.errors import INTERRUPTED, ConfigError
-from trainer.files import write_atomically
 
 _STDERR = 2  # its file descriptor
 PROGRAM = "program.yaml"  # the search space whose program runs, resolved, in a campaign's folder

@@ -22,14 +22,14 @@ from pydantic import Field
 
 from dashboards.statistics import gate
 from dashboards.statistics.online_levels import lord_level
+from loptune.errors import ConfigError, MissingError
+from loptune.files import JsonLines, Record, storage_error, write_atomically
+from loptune.run_names import command_line, lock_folder
+from loptune.section import Positive, Section
+from loptune.yaml_document import dump_yaml, read_yaml, validate
 from sweep.gate.arm import BASELINE, FIRST, PROPOSAL, Arm, ArmName
 from sweep.gate.recheck import DUE_AFTER, SEEDS_APART, Recheck
 from sweep.search.event_log import read_checked, with_checksum
-from trainer.config.yaml_document import dump_yaml, read_yaml, validate
-from trainer.errors import ConfigError, MissingError
-from trainer.files import JsonLines, Record, storage_error, write_atomically
-from trainer.section import Positive, Section
-from trainer.shell.run_folder import command_line, lock_folder
 
 _FRESH = 1000  # distance of the seeds of successive baselines
 _DAMAGED = "restore it from a backup, or start a campaign in another folder"

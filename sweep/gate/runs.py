@@ -4,10 +4,10 @@ import logging
 import subprocess
 from pathlib import Path
 
+from loptune.errors import ConfigError, MissingError
 from sweep.gate.arm import BASELINE, FIRST, Arm
 from sweep.gate.batch import PROGRAM, Batch, run_batch
 from sweep.gate.campaign import Campaign, GateVerdict, Need
-from trainer.errors import ConfigError, MissingError
 
 _logger = logging.getLogger(__name__)
 

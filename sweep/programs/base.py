@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol, Self
 
+from loptune.errors import ConfigError
+from loptune.section import Count, NonNegative, Section
+from loptune.yaml_document import YamlDocument
 from trainer.config.tracking import TrackingConfig
-from trainer.config.yaml_document import YamlDocument
-from trainer.errors import ConfigError
 from trainer.planning.advice import Advice as Advice
 from trainer.planning.advice import ineffective_key_warnings as ineffective_key_warnings
 from trainer.planning.memory import Footprint as Footprint
-from trainer.section import Count, NonNegative, Section
 from trainer.types import RunContext
 
 ABSENT: Final = object()  # marks a key that a configuration does not have

@@ -12,6 +12,9 @@ from typing import Any
 from pydantic import Field, TypeAdapter, ValidationError, model_serializer, model_validator
 
 from dashboards.trial import FIELDS
+from loptune.errors import ConfigError, MissingError, shortened
+from loptune.section import Count, Section, refusal
+from loptune.yaml_document import YamlDocument
 from sweep.programs.base import (
     ABSENT,
     Advice,
@@ -26,9 +29,6 @@ from sweep.programs.python_modules import find_module, is_importable, run_module
 from sweep.programs.warm_start import is_warmable
 from sweep.programs.words import check_words, fill, named_keys
 from trainer.config.tracking import TrackingConfig
-from trainer.config.yaml_document import YamlDocument
-from trainer.errors import ConfigError, MissingError, shortened
-from trainer.section import Count, Section, refusal
 from trainer.tracking.inputs import module_files
 from trainer.tracking.writers import check_installed
 

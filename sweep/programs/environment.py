@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from trainer.files import write_atomically
+from loptune.files import write_atomically
 
 # set by `ray.init` in this process and by each worker
 _BY_RAY = {"PYTHONBREAKPOINT": "ray.util.rpdb.", "RAY_CLIENT_MODE": ""}

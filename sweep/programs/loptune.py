@@ -9,6 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, model_validator
 
+from loptune.declared_metrics import METRICS, declaration
+from loptune.errors import ConfigError
+from loptune.progress import MetricValues, ProgressReport
+from loptune.section import refusal
+from loptune.yaml_document import YamlDocument, nearest
 from sweep.programs.base import (
     ABSENT,
     Advice,
@@ -36,9 +41,6 @@ from trainer.config.schema import (
 )
 from trainer.config.tracking import TrackingConfig
 from trainer.config.variants import rule_label
-from trainer.config.yaml_document import YamlDocument, nearest
-from trainer.errors import ConfigError
-from trainer.metrics.declared import METRICS, declaration
 from trainer.parallel.gpus import gpu_bytes
 from trainer.planning.advice import advise, correctness_reward, one_step_advice, optimizer_steps
 from trainer.planning.memory import (
@@ -50,10 +52,8 @@ from trainer.planning.memory import (
 )
 from trainer.policy.architectures import TINY
 from trainer.problems.sampler import training_steps
-from trainer.progress import MetricValues, ProgressReport
 from trainer.rules.kinds import KINDS
 from trainer.rules.names import ADVANTAGE_KEY, DEFAULT_LOSS, LOSS_KEY, rule_name
-from trainer.section import refusal
 from trainer.tracking.inputs import input_files
 
 if TYPE_CHECKING:  # torch takes seconds to import

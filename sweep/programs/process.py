@@ -16,15 +16,15 @@ from typing import BinaryIO
 
 from pydantic import NonNegativeInt, TypeAdapter
 
+from loptune.errors import ConfigError, printable, shortened
+from loptune.files import Record, free_bytes, read_records
+from loptune.progress import MetricValues
+from loptune.yaml_document import nearest
 from sweep.programs.base import Assignment
 from sweep.programs.environment import command_environment
 from sweep.programs.read_so_far import Position, ReadSoFar
 from sweep.programs.warm_start import WarmProcess, start_warm
-from trainer.config.yaml_document import nearest
-from trainer.errors import ConfigError, printable, shortened
-from trainer.files import Record, free_bytes, read_records
 from trainer.parallel.gpus import GPU_FRACTION_VARIABLE, visible_gpus
-from trainer.progress import MetricValues
 from trainer.run_folder import RunFolder
 from trainer.tracking.tracker import Tracker
 from trainer.tracking.uploading import ATTEMPT

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from trainer.files import write_atomically
+from loptune.files import write_atomically
 from trainer.run_folder import RunFolder
 
 Position = tuple[int, str]  # bytes read, and the line before them

@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from loptune.section import refusal
+from loptune.yaml_document import nearest
 from sweep.programs.shell_words import code_words, quoted, scripts_of, unsafe_words
-from trainer.config.yaml_document import nearest
-from trainer.section import refusal
 
 _NAME = r"[\w./@+~-]+"  # the form of a placeholder; Hydra's keys have + @ ~
 _UNKNOWN = re.compile(rf"(?<!\$)\{{({_NAME})\}}")  # not a shell's ${NAME}

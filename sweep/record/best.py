@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from loptune.terminal.table import counted, number
 from sweep.record.baseline import is_baseline
 from sweep.record.sweep_record import SweepRecord, planned_trials
 from sweep.record.trial_table import parameter_text, setting_text
 from sweep.search.history import Configuration, best, outcome
 from sweep.space.arms import arm_of, arms
 from sweep.space.spec import ObjectiveSpec
-from trainer.shell.table import counted, number
 
 if TYPE_CHECKING:
     from dashboards.results import Results

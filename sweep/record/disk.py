@@ -7,12 +7,12 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
+from loptune.errors import StorageError
+from loptune.files import format_bytes, free_bytes
+from loptune.score import best_evaluation
 from sweep.record.sweep_record import SweepRecord
 from trainer.checkpoint.on_disk import keep_weights, steps_on_disk
 from trainer.checkpoint.run_state import RunState
-from trainer.errors import StorageError
-from trainer.evaluation.score import best_evaluation
-from trainer.files import format_bytes, free_bytes
 from trainer.run_folder import RunFolder
 
 logger = logging.getLogger(__name__)

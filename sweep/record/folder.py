@@ -7,12 +7,12 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from loptune.errors import ConfigError, MissingError, StorageError
+from loptune.files import write_atomically
+from loptune.run_names import check_name
 from sweep.space.file import dump_space, load_space
 from sweep.space.spec import SweepSpec
-from trainer.errors import ConfigError, MissingError, StorageError
-from trainer.files import write_atomically
 from trainer.run_folder import RunFolder
-from trainer.shell.run_folder import check_name
 
 _HEADING = re.compile(r"# crc32 of the lines below: ([0-9a-f]{8})")
 

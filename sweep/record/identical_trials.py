@@ -4,9 +4,9 @@ import json
 import re
 from collections import defaultdict
 
+from loptune.errors import shortened
+from loptune.files import Record, read_records
 from sweep.record.sweep_record import SweepRecord, last_record
-from trainer.errors import shortened
-from trainer.files import Record, read_records
 from trainer.run_folder import RunFolder
 
 # timing metrics, which always differ (TRL logs eval/runtime), and the number of the attempt

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from dashboards.statistics.power import minimum_detectable_effect, seeds_for
 from dashboards.statistics.seed_noise import Noise, seed_noise
 from dashboards.statistics.sequential import make_design
+from loptune.errors import UserError, listed
+from loptune.run_names import MAX_NAME_LENGTH
+from loptune.terminal.table import counted
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import Configuration, outcome
 from sweep.space.arms import MAX_SEEDS
 from sweep.space.spec import SchedulerSpec, SweepSpec
-from trainer.errors import UserError, listed
-from trainer.shell.run_folder import MAX_NAME_LENGTH
-from trainer.shell.table import counted
 
 _MAX_NAMED = 3  # sweeps
 _NOISE_SEEDS = [0, 1, 2]

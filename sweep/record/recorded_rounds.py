@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from dashboards.statistics.seed_noise import Noise
 from dashboards.statistics.sequential import Design, InterimResult
+from loptune.errors import StorageError
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import ANALYSIS, PLAN
-from trainer.errors import StorageError
 
 RoundsOutcome = Literal["better", "not better", "undecided", "open"]
 

@@ -11,6 +11,8 @@ import numpy as np
 
 from dashboards.results import TRAINING_CURVES, Results, Rounds
 from dashboards.trial import Curve, Objective, TrialRecord
+from loptune.files import Record, read_records
+from loptune.run_names import lock_owner
 from sweep.record.baseline import is_baseline
 from sweep.record.folder import read_spec
 from sweep.record.identical_trials import identical_trials
@@ -20,9 +22,7 @@ from sweep.search.history import Configuration, open_trial
 from sweep.space.arms import arm_name, arms
 from sweep.space.spec import SweepSpec
 from trainer.evaluation.correctness import read_correctness
-from trainer.files import Record, read_records
 from trainer.run_folder import RunFolder
-from trainer.shell.run_folder import lock_owner
 from trainer.tracking.inputs import accepted_changes
 
 _ACCURACY = "eval/accuracy"

@@ -12,6 +12,9 @@ from functools import cached_property
 from pathlib import Path
 
 from dashboards.trial import TrialRecord
+from loptune.errors import UserError, one_line, printable
+from loptune.files import Record, read_records
+from loptune.run_names import command_line
 from sweep.record.folder import SweepFolder, all_sweeps, existing_sweep, read_spec
 from sweep.search.event_log import read_event_log
 from sweep.search.history import Configuration, open_trial, replay
@@ -19,10 +22,7 @@ from sweep.space.arms import arms
 from sweep.space.checks import MAX_GRID
 from sweep.space.points import Space, fingerprint
 from sweep.space.spec import SweepSpec
-from trainer.errors import UserError, one_line, printable
-from trainer.files import Record, read_records
 from trainer.run_folder import RunFolder
-from trainer.shell.run_folder import command_line
 
 _MAX_COUNTED = 1000  # largest finite space whose duplicate points are counted
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dashboards.trial import TrialRecord
+from loptune.errors import shortened
+from loptune.terminal.table import number, print_table
 from sweep.space.arms import arm_key
 from sweep.space.points import Parameters
 from sweep.space.spec import SweepSpec
-from trainer.errors import shortened
-from trainer.shell.table import number, print_table
 
 _MAX_VALUE = 60  # characters; a searched system prompt may have thousands
 

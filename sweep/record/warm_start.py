@@ -6,6 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from loptune.errors import ConfigError, MissingError
+from loptune.terminal.table import counted
+from loptune.yaml_document import nearest
 from sweep.record.folder import all_sweeps
 from sweep.record.sweep_record import SweepRecord, open_sweep, readable_sweeps
 from sweep.search.history import ranked
@@ -13,9 +16,6 @@ from sweep.space.arms import arm_of, arms
 from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Parameters, Space, fingerprint
 from sweep.space.spec import SweepSpec
-from trainer.config.yaml_document import nearest
-from trainer.errors import ConfigError, MissingError
-from trainer.shell.table import counted
 
 TOP_CONFIGURATIONS = 3  # best configurations taken from each sweep and arm
 

@@ -9,9 +9,9 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from loptune.errors import StorageError
+from loptune.files import JsonLines, Record, read_json_lines
 from sweep.search.history import ANALYSIS, ENDED, PROPOSED, RETRIED, STARTED
-from trainer.errors import StorageError
-from trainer.files import JsonLines, Record, read_json_lines
 
 CHECKSUM = "crc32"
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from dashboards.trial import Directed, TrialRecord, best_first
+from loptune.files import Record
+from loptune.score import mean
 from sweep.space.points import Parameters
-from trainer.evaluation.score import mean
-from trainer.files import Record
 
 _ConfigurationState = Literal["RUNNING", "COMPLETE", "PRUNED", "FAIL"]
 

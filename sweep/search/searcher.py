@@ -16,6 +16,8 @@ from typing import Any
 from ray.tune.search import Searcher
 
 from dashboards.trial import EndState
+from loptune.errors import StorageError
+from loptune.files import Record
 from sweep.search.event_log import EventLog
 from sweep.search.history import (
     ENDED,
@@ -30,8 +32,6 @@ from sweep.search.study import propose_next
 from sweep.search.trial_report import SCORE, TrialReport
 from sweep.space.points import Parameters, Space, fingerprint
 from sweep.space.spec import SweepSpec
-from trainer.errors import StorageError
-from trainer.files import Record
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from trainer.errors import DivergedError
-from trainer.evaluation.score import score
+from loptune.errors import DivergedError
+from loptune.score import score
 
 TuneResult = dict[str, Any]  # the result that a trial reports to Tune, and Tune passes on
 

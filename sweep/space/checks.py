@@ -7,13 +7,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from loptune.errors import ConfigError, shortened
+from loptune.yaml_document import KeyPath, YamlDocument, nearest
 from sweep.programs.base import Overrides, SearchableProgram
 from sweep.space.arms import arms
 from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Parameters, Space, allowed_values, fingerprint
 from sweep.space.spec import SchedulerSpec, SweepSpec
-from trainer.config.yaml_document import KeyPath, YamlDocument, nearest
-from trainer.errors import ConfigError, shortened
 
 _CONFIRMATION = re.compile(r"-confirm(-\d+)?$")
 _MAX_CORNERS = 512

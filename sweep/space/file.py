@@ -11,11 +11,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from sweep.programs.loptune import LoptuneProgram
-from sweep.space.checks import check_space
-from sweep.space.parameters import KINDS
-from sweep.space.spec import SweepSpec
-from trainer.config.yaml_document import (
+from loptune.errors import ConfigError, MissingError
+from loptune.yaml_document import (
     KeyPath,
     YamlDocument,
     dump_yaml,
@@ -26,7 +23,10 @@ from trainer.config.yaml_document import (
     read_yaml,
     validate,
 )
-from trainer.errors import ConfigError, MissingError
+from sweep.programs.loptune import LoptuneProgram
+from sweep.space.checks import check_space
+from sweep.space.parameters import KINDS
+from sweep.space.spec import SweepSpec
 
 
 def published_spaces() -> dict[str, Path]:

@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainer.config.yaml_document import parse_value
-from trainer.errors import ConfigError, shortened
+from loptune.errors import ConfigError, shortened
+from loptune.yaml_document import parse_value
 
 # word -> our kind of range, for words that take [low, high] or [low, high, step]
 _RANGES = {

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
+from loptune.section import Section, refusal
 from sweep.space.other_tools import our_form
-from trainer.section import Section, refusal
 
 
 def same_value(left: Any, right: Any) -> bool:

@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from loptune.errors import UserError, shortened
+from loptune.files import write_atomically
+from loptune.yaml_document import parse_yaml
 from sweep.space.file import dump_space, load_space
 from sweep.space.spec import SweepSpec
-from trainer.config.yaml_document import parse_yaml
-from trainer.errors import UserError, shortened
-from trainer.files import write_atomically
 
 _NAME = "space.source.json"  # in the sweep's folder
 _LONGEST = 80  # characters of a value

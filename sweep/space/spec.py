@@ -8,12 +8,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
+from loptune.run_names import NAME_RULE, is_name
+from loptune.section import Count, Positive, Section, Seed, needs, refusal
 from sweep.programs.base import Program, ResourcesSpec
 from sweep.programs.command import CommandProgram
 from sweep.programs.loptune import LoptuneProgram
 from sweep.space.parameters import ParameterSpec, ValueMapping
-from trainer.section import Count, Positive, Section, Seed, needs, refusal
-from trainer.shell.run_folder import NAME_RULE, is_name
 
 
 def _unique(values: list[Any]) -> list[Any]:

@@ -5,11 +5,7 @@ from dataclasses import dataclass, replace
 
 from dashboards.labels import colors
 from dashboards.trial import TrialRecord
-from sweep.record.sweep_record import SweepRecord
-from sweep.search.history import TrialKey
-from sweep.space.arms import arm_of
-from sweep.space.spec import SweepSpec
-from trainer.metrics.mlflow_runs import (
+from loptune.mlflow_runs import (
     ARM_TAG,
     COLOR_TAG,
     CONFIGURATION_TAG,
@@ -19,6 +15,10 @@ from trainer.metrics.mlflow_runs import (
     TRIAL_TAG,
     VARIANT_TAG,
 )
+from sweep.record.sweep_record import SweepRecord
+from sweep.search.history import TrialKey
+from sweep.space.arms import arm_of
+from sweep.space.spec import SweepSpec
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sweep.record.sweep_record import SweepRecord
-from sweep.tracking.outcomes import EndedTrial, ended_trials
-from sweep.tracking.view import save_view
-from trainer.metrics.mlflow_runs import (
+from loptune.mlflow_runs import (
     CONFIRMS_TAG,
     NOTE_TAG,
     PARENT_TAG,
@@ -20,6 +17,9 @@ from trainer.metrics.mlflow_runs import (
     SWEEP_TAG,
     find_runs,
 )
+from sweep.record.sweep_record import SweepRecord
+from sweep.tracking.outcomes import EndedTrial, ended_trials
+from sweep.tracking.view import save_view
 from trainer.run_folder import RunFolder
 from trainer.tracking.inputs import change_tags
 from trainer.tracking.mlflow_store import (

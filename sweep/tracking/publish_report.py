@@ -8,11 +8,11 @@ from dashboards.pictures.verdict import headline, verdict
 from dashboards.results import Results
 from dashboards.sources.stored import RESULTS_FILE, pack
 from dashboards.statistics.verdict import Tested
+from loptune.files import write_atomically
+from loptune.mlflow_runs import NOTE_TAG
 from sweep.record.best import choose_best
 from sweep.record.sweep_record import SweepRecord
 from sweep.tracking.parent_run import ParentRun
-from trainer.files import write_atomically
-from trainer.metrics.mlflow_runs import NOTE_TAG
 
 BEST_FILE = "best.yaml"
 

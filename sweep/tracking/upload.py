@@ -4,14 +4,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from loptune.errors import StorageError, listed
+from loptune.mlflow_runs import PARENT_TAG
+from loptune.run_names import lock_folder
 from sweep.record.folder import write_spec
 from sweep.record.sweep_record import SweepRecord
 from sweep.tracking.outcomes import EndedTrial, ended_trials
 from sweep.tracking.parent_run import open_parent, with_progress
-from trainer.errors import StorageError, listed
-from trainer.metrics.mlflow_runs import PARENT_TAG
 from trainer.run_folder import RunFolder
-from trainer.shell.run_folder import lock_folder
 from trainer.tracking.mlflow_store import tracking_uri
 from trainer.tracking.tracker import upload
 from trainer.tracking.uploading import has_unsent

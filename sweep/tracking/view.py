@@ -11,9 +11,9 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from loptune.mlflow_runs import SEED_TAG, STATE_TAG, SWEEP_TAG, VARIANT_TAG
+from loptune.parameter_names import short_names
 from sweep.space.spec import SweepSpec
-from trainer.config.variants import short_names
-from trainer.metrics.mlflow_runs import SEED_TAG, STATE_TAG, SWEEP_TAG, VARIANT_TAG
 from trainer.tracking.mlflow_store import connect, retry
 
 TAG = "mlflow.sharedViewState."

@@ -16,6 +16,9 @@ from pathlib import Path
 
 import psutil
 
+from loptune.errors import ConfigError, MissingError
+from loptune.terminal.logs import verbose_handlers
+from loptune.terminal.table import counted
 from rewards.user_code import LOPTUNE_PACKAGES
 from sweep.programs.base import ResourcesSpec
 from sweep.programs.environment import set_for_sweep
@@ -30,10 +33,7 @@ from sweep.trials.internals import (
     log_errors,
     reload_environment,
 )
-from trainer.errors import ConfigError, MissingError
 from trainer.parallel.gpus import visible_gpus
-from trainer.shell.logs import verbose_handlers
-from trainer.shell.table import counted
 
 _START_LIMIT_S = 300.0
 ANSWER_LIMIT_S = 5.0

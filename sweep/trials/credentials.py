@@ -8,8 +8,8 @@ import json
 import os
 from pathlib import Path
 
-from trainer.config.credentials import split_credentials
-from trainer.files import write_atomically
+from loptune.credentials import split_credentials
+from loptune.files import write_atomically
 
 _FORWARDED = ("MLFLOW_", "LOPTUNE_", "HF_HOME", "HF_HUB_OFFLINE")
 _SERVERS = ("MLFLOW_AUTH_", "MLFLOW_FLASK_")  # for the MLflow server only; ranks do not need them

@@ -6,11 +6,11 @@ from typing import Any
 
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
+from loptune.score import score
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.trial_report import EVALUATION, SCORE
 from sweep.space.spec import SchedulerSpec, SweepSpec
 from sweep.trials.internals import forget_scores
-from trainer.evaluation.score import score
 from trainer.run_folder import RunFolder
 from trainer.tracking.uploading import recorded_values
 

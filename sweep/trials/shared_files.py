@@ -8,9 +8,9 @@ from pathlib import Path
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from loptune.errors import ConfigError, MissingError, one_line
 from sweep.record.sweep_record import SweepRecord
 from sweep.trials.nodes import is_reachable, missing_paths
-from trainer.errors import ConfigError, MissingError, one_line
 from trainer.tracking.mlflow_store import sqlite_path, tracking_uri
 
 _ANSWER_TIMEOUT_S = 60.0

@@ -14,6 +14,18 @@ import ray
 from ray import tune
 from ray.util import get_current_placement_group
 
+from loptune.errors import (
+    ConfigError,
+    DivergedError,
+    MissingError,
+    RewardError,
+    StorageError,
+    first_line,
+    one_line,
+)
+from loptune.files import as_storage_error
+from loptune.mlflow_runs import PARENT_TAG, VARIANT_TAG
+from loptune.run_names import command_line
 from sweep.programs.base import Assignment
 from sweep.record.folder import SweepFolder
 from sweep.search.history import TrialKey
@@ -23,19 +35,7 @@ from sweep.tracking.outcomes import trial_name, trial_tags
 from sweep.trials.nodes import WorkerLostError, exit_when_disconnected, leave_if_files_missing
 from sweep.trials.worker import START_TIMEOUT_S, WorkerGroup
 from trainer.attempt import Attempt, begin_attempt
-from trainer.errors import (
-    ConfigError,
-    DivergedError,
-    MissingError,
-    RewardError,
-    StorageError,
-    first_line,
-    one_line,
-)
-from trainer.files import as_storage_error
-from trainer.metrics.mlflow_runs import PARENT_TAG, VARIANT_TAG
 from trainer.run_folder import RunFolder
-from trainer.shell.run_folder import command_line
 from trainer.tracking.inputs import check_inputs
 from trainer.types import RunContext
 

@@ -20,6 +20,7 @@ import ray
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from loptune.errors import one_line
 from sweep.programs.base import Assignment, RunnableProgram, TrialRun
 from sweep.search.trial_report import TrialReport
 from sweep.trials.credentials import take_credentials
@@ -31,7 +32,6 @@ from sweep.trials.nodes import (
     is_lost_node,
     leave_if_files_missing,
 )
-from trainer.errors import one_line
 from trainer.parallel.gpus import GPU_FRACTION_VARIABLE
 from trainer.policy.cache import cache_folder, exclusive_folder
 from trainer.run_folder import RunFolder

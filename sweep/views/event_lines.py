@@ -13,15 +13,15 @@ import ray
 from rich.console import Console
 from rich.text import Text
 
+from loptune.errors import printable
+from loptune.terminal.logs import progress_is_shown
+from loptune.terminal.table import counted, number
 from sweep.programs.base import ResourcesSpec
 from sweep.record.folder import SweepFolder
 from sweep.record.trial_table import setting_text
 from sweep.search.trial_report import TrialReport
 from sweep.space.spec import SweepSpec
 from sweep.trials.limits import with_limits
-from trainer.errors import printable
-from trainer.shell.logs import progress_is_shown
-from trainer.shell.table import counted, number
 
 _WAITING_S = 30.0  # a trial with resources starts within seconds
 _CHECK_INTERVAL_S = 0.5

@@ -8,11 +8,11 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
+from loptune.terminal.logs import progress_is_shown
+from loptune.terminal.table import duration, number
 from sweep.record.sweep_record import SweepRecord
 from sweep.record.trial_table import setting_text, step_text
 from sweep.views.time_left import seconds_left
-from trainer.shell.logs import progress_is_shown
-from trainer.shell.table import duration, number
 
 logger = logging.getLogger(__name__)
 

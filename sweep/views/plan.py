@@ -10,6 +10,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dashboards.statistics.power import minimum_detectable_effect
+from loptune.errors import MissingError
+from loptune.files import format_bytes, free_bytes
+from loptune.terminal.table import counted, duration, print_table
 from sweep.programs.base import Footprint, Program, Sample
 from sweep.record.noise import NoiseForecast, forecast_noise, noise_lines, noise_overrides
 from sweep.record.sweep_record import SweepRecord, planned_trials, readable_sweeps
@@ -19,9 +22,6 @@ from sweep.space.file import automatic_sampler
 from sweep.space.parameters import ParameterSpec
 from sweep.space.spec import SweepSpec
 from sweep.trials.cluster import Node, check_fit, node_text, slots
-from trainer.errors import MissingError
-from trainer.files import format_bytes, free_bytes
-from trainer.shell.table import counted, duration, print_table
 
 _logger = logging.getLogger(__name__)
 

@@ -13,13 +13,13 @@ from dashboards.statistics.tournament import (
 )
 from dashboards.statistics.verdict import MIN_SEEDS
 from dashboards.words import REFUSAL_TEXT
+from loptune.terminal.table import counted
 from sweep.programs.base import Advice
 from sweep.record.sweep_record import planned_trials
 from sweep.space.arms import arms
 from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Space
 from sweep.space.spec import SweepSpec
-from trainer.shell.table import counted
 
 _MAX_POINTS = 2000  # whose settings are looked at
 

@@ -15,6 +15,8 @@ report a false improvement with a probability below 10%.
 from collections.abc import Sequence
 from pathlib import Path
 
+from loptune.errors import ConfigError, MissingError
+from loptune.yaml_document import YamlDocument, parse_yaml
 from sweep.record.baseline import is_baseline
 from sweep.record.folder import SweepFolder, read_spec
 from sweep.record.sweep_record import SweepRecord
@@ -22,8 +24,6 @@ from sweep.search.history import Configuration, ranked
 from sweep.space.arms import arm_of, arms
 from sweep.space.file import dump_space, resolve_space
 from sweep.space.spec import SweepSpec
-from trainer.config.yaml_document import YamlDocument, parse_yaml
-from trainer.errors import ConfigError, MissingError
 
 
 def finalists_of(sweep: SweepRecord, finalists: int) -> list[Configuration]:

@@ -4,8 +4,8 @@ sweep that it confirms.
 
 from pathlib import Path
 
+from loptune.errors import UserError
 from sweep.record.sweep_record import SweepRecord, open_sweep, report_errors_printed
-from trainer.errors import UserError
 
 
 def confirmed_sweep(confirmation: SweepRecord) -> SweepRecord | None:

@@ -13,6 +13,9 @@ from dataclasses import asdict, dataclass
 from dashboards.statistics.seed_noise import Noise
 from dashboards.statistics.sequential import InterimResult, interim_results, make_design
 from dashboards.words import interim_result_text, no_spread
+from loptune.errors import INTERRUPTED, ConfigError, MissingError
+from loptune.run_names import lock_folder
+from loptune.terminal.table import counted
 from sweep.record.baseline import is_baseline
 from sweep.record.folder import read_spec, write_spec
 from sweep.record.noise import score, sweep_noise
@@ -23,9 +26,6 @@ from sweep.search.history import ANALYSIS, PLAN
 from sweep.space.arms import MAX_SEEDS
 from sweep.space.spec import SweepSpec
 from sweep.winner.confirm import finalists_of, fresh_space
-from trainer.errors import INTERRUPTED, ConfigError, MissingError
-from trainer.shell.run_folder import lock_folder
-from trainer.shell.table import counted
 
 _BASELINE = "0"  # the baseline's configuration number in NAME-confirm
 

@@ -7,10 +7,10 @@ import pytest
 
 from dashboards import judge
 from dashboards.statistics.verdict import Tested, verdict
+from loptune.errors import ConfigError
 from tests.dashboards.table import results_of
 from tests.refusals import refused
 from tests.tables import table
-from trainer.errors import ConfigError
 
 SCORES = {
     "grpo": [0.50, 0.53, 0.51, 0.52],

@@ -6,7 +6,7 @@ import pytest
 from dashboards.labels import configuration_labels
 from dashboards.results import Results
 from dashboards.trial import Objective, TrialRecord
-from trainer.config.variants import short_name, short_names
+from loptune.parameter_names import short_name, short_names
 
 
 def test_short_names_say_the_section_where_the_last_part_says_nothing():

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from dashboards.trial import Curve, Objective, TrialRecord, best_first
-from trainer.evaluation.score import score
+from loptune.score import score
 
 
 @pytest.mark.parametrize(

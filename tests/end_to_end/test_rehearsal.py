@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from loptune.errors import EngineError
 from sweep.space.file import load_space
 from sweep.space.points import Space
 from tests.paths import SEARCH_SPACES
@@ -12,7 +13,6 @@ from tests.warm import warm_interpreters
 from trainer.cli import main
 from trainer.config.extends import preset_specs
 from trainer.config.schema import apply_overrides, load_config
-from trainer.errors import EngineError
 from trainer.rehearsal.rank import compared_step
 from trainer.rehearsal.rehearse import Rehearsal, rehearse, run_ranks
 

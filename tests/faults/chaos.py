@@ -29,13 +29,13 @@ from typing import Any
 
 import psutil
 
+from loptune.files import read_records
 from sweep.driver.guard import sweep_processes
 from sweep.record.folder import sweep_folder
 from tests.paths import ROOT
 from tests.run_cli import start_cli
 from tests.sweep.harness import results, write_space
 from tests.trainer.tracking.store import Server, history, runs_of
-from trainer.files import read_records
 
 NAME = "fake"  # of the sweep
 DISK_MB = 64

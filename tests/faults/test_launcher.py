@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from loptune.errors import INTERRUPTED
+from loptune.run_names import SHUTDOWN_S
 from tests.run_cli import ENVIRONMENT, run_cli
-from trainer.errors import INTERRUPTED
-from trainer.shell.run_folder import SHUTDOWN_S
 
 pytestmark = pytest.mark.slow
 

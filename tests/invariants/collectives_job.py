@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from loptune.errors import ConfigError
 from tests.invariants.ranks import be_a_rank
 from trainer.config.schema import TrainConfig, apply_overrides
-from trainer.errors import ConfigError
 from trainer.parallel.strategy import make_parallel
 
 

@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from loptune.progress import ProgressReport
 from tests.invariants import rules  # noqa: F401  finds the rules that stand beside the package
 from tests.trainer import test_loop
 from trainer.config.schema import TrainConfig
 from trainer.loop import Trainer
 from trainer.parallel.ranks import exit_rank, leave_ranks
 from trainer.parallel.strategy import make_parallel
-from trainer.progress import ProgressReport
 from trainer.types import RunContext
 
 

@@ -120,7 +120,7 @@ def test_each_package_finds_the_others_and_names_a_file_in_their_place(tmp_path,
     name = {"sweep": "run", "dashboards": "judge", "trainer": "train"}[package]
     other = "rewards" if package == "trainer" else "trainer"
     (tmp_path / f"{other}.py").write_text("steps = 3\n")
-    done = run(tmp_path, f"from {package} import {name}\nimport trainer.errors\n")
+    done = run(tmp_path, f"from {package} import {name}\nimport loptune.errors\n")
     assert done.returncode == 0, done.stderr
     done = run(tmp_path, f"import {other}\nfrom {package} import {name}\n")
     assert done.returncode == 1

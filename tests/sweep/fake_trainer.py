@@ -22,10 +22,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from loptune.errors import DivergedError
+from loptune.files import JsonLines
 from sweep.programs.base import Assignment, ResourcesSpec, Values
 from sweep.programs.loptune import LoptuneProgram
-from trainer.errors import DivergedError
-from trainer.files import JsonLines
 from trainer.tracking.uploading import metrics_record, offset_after_step, recorded_values
 
 

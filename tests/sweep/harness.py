@@ -10,10 +10,10 @@ from typing import Any
 
 import yaml
 
+from loptune.files import read_records
 from sweep.driver.guard import sweep_processes
 from sweep.record.folder import SweepFolder
 from tests.run_cli import start_cli
-from trainer.files import read_records
 
 SHORT = {"max_steps": 4, "evaluation.every_steps": 2, "checkpoint.every_steps": 2}
 FOUR_GPUS = {"gpus_per_trial": 4, "workers_per_trial": 4}

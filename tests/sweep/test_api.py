@@ -4,9 +4,9 @@ import math
 
 import pytest
 
+from loptune.errors import MissingError
 from sweep import load_results
 from tests.sweep.ended_sweeps import write_sweep
-from trainer.errors import MissingError
 
 
 def test_a_row_for_every_trial_with_its_parameters_and_score(tmp_path):

@@ -8,10 +8,10 @@ import anyio
 import pytest
 from mcp import Client, StdioServerParameters, types
 
+from loptune.errors import ConfigError, MissingError
 from sweep import mcp_server
 from tests.paths import ROOT
 from tests.refusals import refused
-from trainer.errors import ConfigError, MissingError
 
 RUNS = "\n".join(
     ["lr,seed,accuracy"]

@@ -8,12 +8,12 @@ import pytest
 
 import sweep
 import trainer
+from loptune.errors import ConfigError, MissingError
 from tests.paths import ROOT
 from tests.refusals import refused
 from tests.trainer.test_loop import small_config
 from tests.warm import warm
 from trainer.config.schema import dump_config
-from trainer.errors import ConfigError, MissingError
 
 
 def test_names_are_imported_at_their_first_use():

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+from loptune.errors import StorageError
 from tests.refusals import refused
 from tests.trainer.tracking.store import config_for, context_for, history, runs_of, sqlite_store
 from trainer.attempt import Attempt, SupersededError, begin_attempt, newest_attempt
 from trainer.checkpoint.on_disk import damaged_files, write_checkpoint
 from trainer.config.schema import load_config
-from trainer.errors import StorageError
 from trainer.loop import Trainer
 from trainer.parallel.ranks import Parallel
 from trainer.tracking.tracker import Tracker

@@ -5,12 +5,12 @@ import sys
 import pytest
 import torch
 
+from loptune.errors import MissingError
 from tests.paths import ROOT
 from tests.refusals import refused
 from tests.run_cli import ENVIRONMENT
 from trainer.cli import main
 from trainer.config.model import ModelConfig
-from trainer.errors import MissingError
 from trainer.policy.load import load_policy
 
 TINY_RUN = [

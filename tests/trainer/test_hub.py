@@ -7,11 +7,11 @@ import threading
 import pytest
 from huggingface_hub import constants
 
+from loptune.errors import MissingError
 from tests.ports import quiet_port
 from tests.refusals import refused
 from trainer import hub
 from trainer.cli import main
-from trainer.errors import MissingError
 
 
 @pytest.fixture(autouse=True)

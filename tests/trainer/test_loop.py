@@ -9,16 +9,16 @@ import pytest
 import torch
 from peft import PeftModel
 
+from loptune.errors import DivergedError, RewardError, StorageError
+from loptune.progress import ProgressReport
 from tests.refusals import refused
 from tests.run_cli import run_cli, start_cli
 from trainer.checkpoint.on_disk import steps_on_disk, write_checkpoint
 from trainer.config.schema import apply_overrides, load_config
-from trainer.errors import DivergedError, RewardError, StorageError
 from trainer.loop import Trainer
 from trainer.policy.adapters import adapter_disabled
 from trainer.policy.load import load_policy
 from trainer.policy.weights import optimizer_tensors
-from trainer.progress import ProgressReport
 from trainer.tracking.tracker import NullTracker
 from trainer.types import RunContext
 

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from loptune.errors import ConfigError
 from trainer.algorithm.batching import lengths_to_mask
 from trainer.algorithm.passes import select_loss_tokens
 from trainer.algorithm.rule_state import check_state
 from trainer.config.algorithm import AlgorithmConfig
-from trainer.errors import ConfigError
 from trainer.rules.interface import (
     AdvantageInputs,
     LossInputs,

@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from loptune.errors import ConfigError
 from trainer.config.algorithm import AlgorithmConfig
-from trainer.errors import ConfigError
 from trainer.rules.interface import Rule, RuleState, StepSummary
 
 RuleStates = dict[str, dict[str, float]]  # by kind of rule: "advantage", "loss"

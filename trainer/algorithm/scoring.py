@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from loptune.errors import check_finite
 from trainer.algorithm.batching import (
     UpdateBatch,
     build_batch,
@@ -17,7 +18,6 @@ from trainer.algorithm.batching import (
     select_rows,
 )
 from trainer.config.optim import OptimConfig
-from trainer.errors import check_finite
 from trainer.parallel.models import Models
 from trainer.parallel.ranks import Parallel
 from trainer.policy.logprobs import CachedForward, TokenScores

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from loptune.errors import check_finite
 from trainer.algorithm.batching import UpdateBatch, lengths_to_mask, select_rows
 from trainer.algorithm.loss import update_loss
 from trainer.algorithm.passes import counted_completions
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.config.optim import OptimConfig
-from trainer.errors import check_finite
 from trainer.parallel.ranks import Parallel
 from trainer.policy.logprobs import CachedForward, TokenScores
 from trainer.rules.interface import LossInputs, UpdateTotals

@@ -18,7 +18,7 @@ from safetensors import safe_open
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from trainer.errors import StorageError
+from loptune.errors import StorageError
 from trainer.parallel.fragments import Fragment
 from trainer.policy.weights import saved_names, weight_files
 

@@ -12,10 +12,10 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loptune.errors import ConfigError, StorageError
+from loptune.files import flush_to_disk, read_records, storage_error, write_atomically
 from trainer.attempt import Attempt
 from trainer.checkpoint.run_state import STATE_FILE
-from trainer.errors import ConfigError, StorageError
-from trainer.files import flush_to_disk, read_records, storage_error, write_atomically
 from trainer.run_folder import RunFolder
 
 if TYPE_CHECKING:  # torch takes seconds to import, and most commands only list checkpoints

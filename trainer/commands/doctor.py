@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from loptune.errors import ConfigError
+from loptune.terminal.arguments import add_json, add_runs_dir
+from loptune.terminal.table import print_json, print_table
 from trainer.doctor.machine import Finding, ask_torch, examine, unanswered
 from trainer.doctor.parts import Part, parts, run_parts, this_machine, untold
-from trainer.errors import ConfigError
-from trainer.shell.arguments import add_json, add_runs_dir
-from trainer.shell.table import print_json, print_table
 
 
 def add_doctor(parser: argparse.ArgumentParser) -> None:

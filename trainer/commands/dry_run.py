@@ -9,10 +9,11 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from loptune.errors import printable, shortened
+from loptune.terminal.table import counted
 from rewards.sandbox import RewardPool, ScoredText
 from trainer.algorithm.rule_check import check_rules
 from trainer.config.schema import TrainConfig
-from trainer.errors import printable, shortened
 from trainer.evaluation.pretraining_check import run_pretraining_check
 from trainer.parallel.device import describe_device, local_device
 from trainer.parallel.models import load_policy_for_inference
@@ -24,7 +25,6 @@ from trainer.problems.sampler import training_steps
 from trainer.rollouts.collect import derive_seed, sample_completions, sampling_params
 from trainer.rollouts.prepared import prepare
 from trainer.rollouts.transformers import TransformersEngine
-from trainer.shell.table import counted
 from trainer.types import Completion, Problem
 
 _SHOWN_TOKENS = 24  # of the prompt

@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from loptune.errors import ConfigError, MissingError, StorageError
+from loptune.run_names import check_name, run_path
+from loptune.terminal.arguments import add_json, add_runs_dir, count
+from loptune.terminal.interrupt import defer_interrupt
+from loptune.terminal.main import world_size
+from loptune.yaml_document import parse_override
 from trainer.checkpoint.on_disk import damaged_files, intact_checkpoints
 from trainer.commands.start import check_no_sweep
 from trainer.config.evaluation import OVERRIDABLE_PER_SET
 from trainer.config.extends import find_spec
 from trainer.config.schema import TrainConfig, apply_overrides, load_config
-from trainer.config.yaml_document import parse_override
-from trainer.errors import ConfigError, MissingError, StorageError
 from trainer.policy.architectures import TINY
+from trainer.preflight import check_model, check_sources
 from trainer.run_folder import RunFolder
-from trainer.shell.arguments import add_json, add_runs_dir, count
-from trainer.shell.interrupt import defer_interrupt
-from trainer.shell.main import world_size
-from trainer.shell.preflight import check_model, check_sources
-from trainer.shell.run_folder import check_name, run_path
 from trainer.threads import limit_spinning
 from trainer.tracking.writers import check_installed
 

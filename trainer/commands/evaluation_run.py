@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from loptune.terminal.table import print_table
 from rewards.sandbox import MAX_FAILURE_RATE
 from trainer.config.schema import TrainConfig
 from trainer.evaluation.breakdown import EvaluationRow, evaluation_rows
@@ -17,7 +18,6 @@ from trainer.parallel.strategy import make_parallel
 from trainer.rollouts.build import build_engine
 from trainer.rollouts.prepared import RunInputs, prepare
 from trainer.run_folder import RunFolder
-from trainer.shell.table import print_table
 from trainer.tracking.mlflow_store import prepare_store, tracking_uri
 from trainer.tracking.tracker import NullTracker, Tracker
 from trainer.types import RunContext

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import yaml
 
+from loptune.errors import ConfigError, MissingError, StorageError
+from loptune.files import write_atomically
+from loptune.terminal.arguments import add_runs_dir
 from trainer.checkpoint.on_disk import damaged_files, steps_on_disk
 from trainer.commands.start import existing_run, rule_of
 from trainer.config.schema import TrainConfig, load_config
-from trainer.errors import ConfigError, MissingError, StorageError
 from trainer.evaluation.correctness import read_correctness
 from trainer.evaluation.estimators import accuracy_interval
-from trainer.files import write_atomically
 from trainer.rules.names import label_of
 from trainer.run_folder import RunFolder
-from trainer.shell.arguments import add_runs_dir
 from trainer.tracking.inputs import recorded_files
 
 _FOR_RESUMPTION = shutil.ignore_patterns("manifest.json*", "training_state*")

@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 from string import Template
 
+from loptune.errors import ConfigError, StorageError
 from trainer.commands.reference import run_schema
-from trainer.errors import ConfigError, StorageError
 from trainer.policy.architectures import TINY
 
 _TEMPLATES = Path(__file__).parent

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import psutil
 
+from loptune.files import format_bytes
+from loptune.terminal.arguments import count, positive
+from loptune.terminal.table import print_table
 from trainer.config.extends import find_spec, preset_names, variant_names
 from trainer.config.schema import TrainConfig, apply_overrides, dump_config, load_config
-from trainer.files import format_bytes
 from trainer.parallel.gpus import gpu_bytes, visible_gpus
 from trainer.planning.memory import GPU_BYTES, Device, footprint
-from trainer.shell.arguments import count, positive
-from trainer.shell.table import print_table
 
 _DEFAULT_RANKS = 4  # with DeepSpeed: the presets were written for four GPUs
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from loptune.declared_metrics import METRIC_FAMILIES, METRICS
+from loptune.errors import ConfigError
+from loptune.section import field_descriptions
+from loptune.yaml_document import nearest, section_of, submodel
 from trainer.config.schema import TrainConfig
-from trainer.config.yaml_document import nearest, section_of, submodel
-from trainer.errors import ConfigError
-from trainer.metrics.declared import METRIC_FAMILIES, METRICS
 from trainer.rules.kinds import KINDS, RuleKind
-from trainer.section import field_descriptions
 
 _WIDTH = 100  # columns
 # names of options in other tools -> keys

@@ -6,12 +6,12 @@ import logging
 import tempfile
 from pathlib import Path
 
+from loptune.errors import ConfigError
+from loptune.terminal.arguments import count
+from loptune.terminal.interrupt import defer_interrupt
+from loptune.terminal.table import print_table
 from trainer.config.extends import preset_specs
 from trainer.config.schema import load_config
-from trainer.errors import ConfigError
-from trainer.shell.arguments import count
-from trainer.shell.interrupt import defer_interrupt
-from trainer.shell.table import print_table
 
 _logger = logging.getLogger(__name__)
 

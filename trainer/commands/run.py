@@ -5,21 +5,21 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from loptune.errors import INTERRUPTED, DivergedError, StorageError
+from loptune.files import read_records
+from loptune.run_names import command_line, resume_command
+from loptune.terminal.interrupt import graceful_stop, shutdown_warning
+from loptune.terminal.progress_lines import Progress, zero_variance_warning
 from trainer.algorithm.update import learning_rate
 from trainer.checkpoint.on_disk import steps_on_disk
 from trainer.config.schema import TrainConfig, load_config
-from trainer.errors import INTERRUPTED, DivergedError, StorageError
-from trainer.files import read_records
 from trainer.loop import Trainer, total_steps
 from trainer.parallel.device import free_memory
 from trainer.parallel.ranks import Parallel
 from trainer.parallel.strategy import make_parallel
 from trainer.planning.advice import advise_data
 from trainer.run_folder import RunFolder
-from trainer.shell.interrupt import graceful_stop, shutdown_warning
-from trainer.shell.progress_lines import Progress, zero_variance_warning
-from trainer.shell.run_folder import command_line, resume_command
-from trainer.shell.time_budget import TimeBudget, trained_hours, with_more_hours
+from trainer.time_budget import TimeBudget, trained_hours, with_more_hours
 from trainer.tracking.inputs import change_tags
 from trainer.tracking.mlflow_store import prepare_store, tracking_uri
 from trainer.tracking.tracker import NullTracker, Tracker

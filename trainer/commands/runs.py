@@ -9,22 +9,16 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from loptune.errors import MissingError, UserError, printable
+from loptune.files import read_records
+from loptune.run_names import command_line, lock_owner, raise_if_locked, resume_command, run_path
+from loptune.terminal.arguments import add_json, add_runs_dir, count, port
+from loptune.terminal.table import number, print_json, print_table
+from loptune.terminal.ui import serve
 from trainer.checkpoint.on_disk import steps_on_disk
 from trainer.commands.start import SWEEP_FILE, existing_run, rule_of
 from trainer.config.schema import TrainConfig, load_config
-from trainer.errors import MissingError, UserError, printable
-from trainer.files import read_records
 from trainer.run_folder import RunFolder
-from trainer.shell.arguments import add_json, add_runs_dir, count, port
-from trainer.shell.run_folder import (
-    command_line,
-    lock_owner,
-    raise_if_locked,
-    resume_command,
-    run_path,
-)
-from trainer.shell.table import number, print_json, print_table
-from trainer.shell.ui import serve
 from trainer.tracking.mlflow_store import connect, tracking_uri
 from trainer.tracking.tracker import upload
 from trainer.tracking.uploading import TrackingState

@@ -3,10 +3,10 @@
 import argparse
 from typing import NoReturn
 
+from loptune.terminal.arguments import port as port_number
+from loptune.terminal.interrupt import defer_interrupt
+from loptune.terminal.ui import check_port
 from trainer.config.schema import load_config
-from trainer.shell.arguments import port as port_number
-from trainer.shell.interrupt import defer_interrupt
-from trainer.shell.preflight import check_port
 
 
 def add_serve(parser: argparse.ArgumentParser) -> None:

@@ -13,6 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from loptune.errors import INTERRUPTED, ConfigError, MissingError
+from loptune.files import read_records
+from loptune.run_names import check_name, command_line, lock_folder, resume_command, run_path
+from loptune.terminal.arguments import add_accept_changes, add_runs_dir, add_sample
+from loptune.terminal.interrupt import defer_interrupt
+from loptune.terminal.main import rank, world_size
 from trainer.checkpoint.on_disk import (
     check_complete,
     intact_checkpoints,
@@ -23,17 +29,11 @@ from trainer.checkpoint.on_disk import (
 from trainer.config.extends import find_spec
 from trainer.config.schema import TrainConfig, dotted_values, load_config, save_config, value_of
 from trainer.config.variants import rule_label
-from trainer.errors import INTERRUPTED, ConfigError, MissingError
-from trainer.files import read_records
 from trainer.planning.advice import advise
+from trainer.preflight import check_model, check_sources, check_tracking
 from trainer.run_folder import RunFolder
-from trainer.shell.arguments import add_accept_changes, add_runs_dir, add_sample
-from trainer.shell.interrupt import defer_interrupt
-from trainer.shell.main import rank, world_size
-from trainer.shell.preflight import check_model, check_sources, check_tracking
-from trainer.shell.run_folder import check_name, command_line, lock_folder, resume_command, run_path
-from trainer.shell.time_budget import trained_hours, with_more_hours
 from trainer.threads import limit_spinning
+from trainer.time_budget import trained_hours, with_more_hours
 from trainer.tracking.inputs import check_inputs, input_files, record_inputs
 from trainer.tracking.writers import check_installed
 

@@ -2,12 +2,12 @@
 
 import argparse
 
+from loptune.errors import ConfigError, MissingError
+from loptune.files import storage_error
+from loptune.run_names import command_line, lock_owner, resume_command
+from loptune.terminal.arguments import add_runs_dir
 from trainer.commands.start import SWEEP_FILE, existing_run
-from trainer.errors import ConfigError, MissingError
-from trainer.files import storage_error
 from trainer.run_folder import RunFolder
-from trainer.shell.arguments import add_runs_dir
-from trainer.shell.run_folder import command_line, lock_owner, resume_command
 
 
 def add_stop(parser: argparse.ArgumentParser) -> None:

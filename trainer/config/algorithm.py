@@ -4,10 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, SerializeAsAny, model_validator
 
-from trainer.config.variants import isolates
-from trainer.rules.interface import Advantage, Aggregation, KlPlacement, PolicyLoss
-from trainer.rules.kinds import ADVANTAGE, LOSS
-from trainer.section import (
+from loptune.section import (
     Count,
     Fraction,
     NonNegative,
@@ -17,6 +14,9 @@ from trainer.section import (
     needs,
     refusal,
 )
+from trainer.config.variants import isolates
+from trainer.rules.interface import Advantage, Aggregation, KlPlacement, PolicyLoss
+from trainer.rules.kinds import ADVANTAGE, LOSS
 
 _Advantage = Annotated[SerializeAsAny[Advantage], BeforeValidator(ADVANTAGE.read), ADVANTAGE]
 _Loss = Annotated[SerializeAsAny[PolicyLoss], BeforeValidator(LOSS.read), LOSS]

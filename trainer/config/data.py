@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from trainer.section import Count, Section, needs
+from loptune.section import Count, Section, needs
 
 
 class DatasetConfig(Section):

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from pydantic_core import PydanticCustomError
 
+from loptune.section import refusal
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.config.optim import OptimConfig
 from trainer.config.rollout import RolloutConfig
-from trainer.section import refusal
 
 
 def engine_logprob_problems(

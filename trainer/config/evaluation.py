@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from loptune.section import Completions, Count, Fraction, NonNegative, Section, refusal
 from trainer.config.data import DatasetConfig, as_dataset
-from trainer.section import Completions, Count, Fraction, NonNegative, Section, refusal
 
 _SET_NAME = re.compile(r"\w[\w.-]*")
 # settings that a set may override

@@ -11,8 +11,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from trainer.config.yaml_document import KeyPath, YamlDocument, dotted, nearest, read_yaml
-from trainer.errors import ConfigError
+from loptune.errors import ConfigError
+from loptune.yaml_document import KeyPath, YamlDocument, dotted, nearest, read_yaml
 from trainer.rules.kinds import KINDS
 
 _IsSection = Callable[[KeyPath], bool]

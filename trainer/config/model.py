@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from trainer.section import Positive, Section, needs, refusal
+from loptune.section import Positive, Section, needs, refusal
 
 ALL_LINEAR = "all-linear"
 

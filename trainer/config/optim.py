@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainer.section import Count, NonNegative, Positive, Section
+from loptune.section import Count, NonNegative, Positive, Section
 
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from trainer.section import Count, Section, needs, refusal
+from loptune.section import Count, Section, needs, refusal
 
 
 class ParallelConfig(Section):

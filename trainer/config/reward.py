@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from trainer.section import Count, NonNegative, Positive, Section, needs, refusal
+from loptune.section import Count, NonNegative, Positive, Section, needs, refusal
 
 
 class RewardConfig(Section):

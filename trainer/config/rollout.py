@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainer.config.credentials import UrlWithoutCredentials
-from trainer.section import Count, Fraction, Positive, Probability, Section, needs
+from loptune.credentials import UrlWithoutCredentials
+from loptune.section import Count, Fraction, Positive, Probability, Section, needs
 
 
 class VllmConfig(Section):

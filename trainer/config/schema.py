@@ -11,19 +11,10 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, model_validator
 
-from trainer.config.algorithm import AlgorithmConfig
-from trainer.config.data import DataConfig, DatasetConfig
-from trainer.config.engine_logprobs import engine_logprob_problems
-from trainer.config.evaluation import EvaluationConfig
-from trainer.config.extends import resolve
-from trainer.config.model import ModelConfig
-from trainer.config.optim import OptimConfig
-from trainer.config.parallel import ParallelConfig
-from trainer.config.renamed import renamed
-from trainer.config.reward import RewardConfig
-from trainer.config.rollout import RolloutConfig
-from trainer.config.tracking import CheckpointConfig, TrackingConfig
-from trainer.config.yaml_document import (
+from loptune.errors import ConfigError
+from loptune.files import write_atomically
+from loptune.section import MAX_COMPLETIONS, Count, Positive, Section, Seed, refusal
+from loptune.yaml_document import (
     KeyPath,
     YamlDocument,
     dump_yaml,
@@ -34,11 +25,19 @@ from trainer.config.yaml_document import (
     submodel,
     validate,
 )
-from trainer.errors import ConfigError
-from trainer.files import write_atomically
+from trainer.config.algorithm import AlgorithmConfig
+from trainer.config.data import DataConfig, DatasetConfig
+from trainer.config.engine_logprobs import engine_logprob_problems
+from trainer.config.evaluation import EvaluationConfig
+from trainer.config.extends import resolve
+from trainer.config.model import ModelConfig
+from trainer.config.optim import OptimConfig
+from trainer.config.parallel import ParallelConfig
+from trainer.config.reward import RewardConfig
+from trainer.config.rollout import RolloutConfig
+from trainer.config.tracking import CheckpointConfig, TrackingConfig
 from trainer.rules.interface import Rule
 from trainer.rules.kinds import KINDS
-from trainer.section import MAX_COMPLETIONS, Count, Positive, Section, Seed, refusal
 
 
 class TrainConfig(Section):
@@ -192,8 +191,6 @@ def check_key(key: str, source: str = "override") -> None:
             if above:
                 valid = [f"{above}.{name}" for name in section.model_fields]
             hint = nearest(key, valid, TrainConfig.docs_hint.format(above).strip())
-            if today := renamed(key):
-                hint = f"it was renamed: {today}"
             raise ConfigError(
                 f"unknown key {key}", f"{source}, key {key}", hint, key, code="unknown-key"
             )

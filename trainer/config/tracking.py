@@ -4,8 +4,8 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field
 
-from trainer.config.credentials import UrlWithoutCredentials
-from trainer.section import Count, Section
+from loptune.credentials import UrlWithoutCredentials
+from loptune.section import Count, Section
 
 
 class CheckpointConfig(Section):

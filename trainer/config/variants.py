@@ -1,15 +1,9 @@
-"""Display names of update rules and parameters, for tags, tables and legends."""
+"""Display names of update rules, for tags, tables and legends."""
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from trainer.rules.names import ADVANTAGE_KEY, LOSS_KEY, rule_name
-
-# keys that the update rule's display name reflects
-RULE = (ADVANTAGE_KEY, LOSS_KEY, "algorithm.ar_alpha", "algorithm.lopti_eta")
-# keys of the rule that are a strength, 0 for none -> their sign in a label
-RULE_SIGNS = {"algorithm.ar_alpha": "α", "algorithm.lopti_eta": "η"}
 
 
 def isolates(eta: float, token_filter: str) -> bool:
@@ -41,20 +35,3 @@ def rule_label(setting: Callable[[str], Any]) -> str:
     if float(entropy_coef) > 0:
         parts.append("entropy bonus")
     return " + ".join(parts)
-
-
-def short_name(parameter: str) -> str:
-    """Return the last part of a dotted key, or its section if the last part is just ``name``."""
-    *_, section, last = ["", *parameter.split(".")]
-    return section if last == "name" and section else last
-
-
-def short_names(parameters: Sequence[str]) -> dict[str, str]:
-    """Map each parameter to its short name, or to its full name if short names collide."""
-    count = Counter(map(short_name, parameters))
-    return {name: name if count[short_name(name)] > 1 else short_name(name) for name in parameters}
-
-
-def shown(value: Any) -> str:
-    """Format a parameter value for display."""
-    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -16,7 +16,7 @@ from typing import Literal
 
 import psutil
 
-from trainer.errors import MissingError, listed
+from loptune.errors import MissingError, listed
 from trainer.parallel.gpus import check_compiler, driver_version, query_gpus, visible_gpus
 
 State = Literal["ok", "missing", "problem", "unknown"]

@@ -22,10 +22,10 @@ from pathlib import Path
 
 import psutil
 
+from loptune.terminal.table import print_table
 from trainer.doctor.checks import RANDOM_MODELS, RANKS
 from trainer.doctor.machine import Finding, versions
 from trainer.parallel.gpus import GPU_FRACTION_VARIABLE
-from trainer.shell.table import print_table
 
 LAST_LINES = 40  # lines of each part's log in the report
 HEARTBEAT_S = 15.0

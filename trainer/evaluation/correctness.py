@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.errors import StorageError
-from trainer.files import read_records
+from loptune.errors import StorageError
+from loptune.files import read_records
 
 Counts = NDArray[np.int64]
 # set -> step -> (fraction of correct completions of each problem [P], completions per problem)

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
+from loptune.errors import ConfigError
+from loptune.files import JsonLines
 from trainer.algorithm.passes import low_probability_tokens
 from trainer.algorithm.reweighting import reweight
-from trainer.errors import ConfigError
-from trainer.files import JsonLines
 from trainer.run_folder import RunFolder
 from trainer.tracking.uploading import offset_after_step
 

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from loptune.declared_metrics import METRICS, declaration
 from trainer.algorithm.loss import kl_penalty
 from trainer.algorithm.passes import low_probability_tokens
 from trainer.algorithm.rollout_correction import importance_weights
 from trainer.algorithm.update import UpdateStatistics
 from trainer.config.algorithm import AlgorithmConfig
-from trainer.metrics.declared import METRICS, declaration
 from trainer.parallel.device import memory_in_use
 from trainer.parallel.ranks import Parallel
 from trainer.rules.groups import is_constant

@@ -9,8 +9,8 @@ from typing import Literal
 import psutil
 import torch
 
+from loptune.errors import MissingError
 from trainer.config.model import ModelConfig
-from trainer.errors import MissingError
 from trainer.parallel.gpus import driver_version, visible_gpus
 from trainer.planning.memory import Device
 

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sysconfig
 
-from trainer.errors import MissingError, first_line
+from loptune.errors import MissingError, first_line
 
 LISTING_TIMEOUT_S = 20
 _COMPILER = "apt-get install gcc python3-dev, or rollout.engine=transformers"

@@ -20,8 +20,8 @@ from torch.nn import Module
 from transformers import PreTrainedModel
 from typing_extensions import override
 
+from loptune.errors import ConfigError
 from trainer.config.schema import TrainConfig, dotted_keys, value_of
-from trainer.errors import ConfigError
 from trainer.parallel.device import local_device
 from trainer.parallel.fragments import COUNTERS, Fragment, SavedTensors
 from trainer.parallel.interface import LOOPBACK, LOOPBACK_INTERFACE, free_port, interface_for_urls

@@ -3,8 +3,8 @@
 import importlib.util
 import os
 
+from loptune.errors import ConfigError, MissingError
 from trainer.config.schema import TrainConfig
-from trainer.errors import ConfigError, MissingError
 from trainer.parallel.device import local_device
 from trainer.parallel.ranks import DistributedParallel, Parallel
 

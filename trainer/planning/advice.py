@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from loptune.section import Section
 from trainer.config.schema import TrainConfig, ineffective_keys
 from trainer.rules.names import DEFAULT_LOSS
-from trainer.section import Section
 from trainer.types import Problem
 
 _MIN_ADAPTER_LR = 5e-6  # for an adapter; full fine-tuning usually uses 1e-6

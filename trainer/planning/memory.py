@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from loptune.errors import ConfigError
+from loptune.files import format_bytes
 from trainer.config.model import ALL_LINEAR
 from trainer.config.schema import TrainConfig
-from trainer.errors import ConfigError
-from trainer.files import format_bytes
 from trainer.planning.advice import Advice
 from trainer.policy.architectures import CHUNK_BYTES, ModelSize, model_size
 

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.nn import Module, functional
 from transformers import PreTrainedModel
 
+from loptune.errors import ConfigError, MissingError, StorageError, first_line
+from loptune.yaml_document import nearest
 from trainer.config.model import ALL_LINEAR, LoraConfig
-from trainer.config.yaml_document import nearest
-from trainer.errors import ConfigError, MissingError, StorageError, first_line
 
 SETTINGS_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from trainer.errors import ConfigError
+from loptune.errors import ConfigError
 
 # Shapes are dynamic, so a model takes few variants: rows and a single row, policy and reference.
 # Models of several trials may share a process. Beyond the limit torch raises.

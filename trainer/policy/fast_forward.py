@@ -5,8 +5,8 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor
 
+from loptune.errors import ConfigError, first_line
 from trainer.config.model import ModelConfig
-from trainer.errors import ConfigError, first_line
 from trainer.policy.logprobs import LogprobModel
 
 # attention kernels that take rows in one line; SDPA only on a CPU

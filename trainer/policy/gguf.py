@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from trainer.errors import MissingError, StorageError, first_line
+from loptune.errors import MissingError, StorageError, first_line
 from trainer.policy.cache import cache_folder, ensure_folder
 
 SUFFIX = ".gguf"

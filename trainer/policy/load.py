@@ -18,11 +18,11 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
+from loptune.errors import ConfigError, MissingError, UserError, first_line, listed
+from loptune.yaml_document import nearest
 from trainer.config.model import ModelConfig
-from trainer.config.yaml_document import nearest
 from trainer.cpu.linear import use_onednn
 from trainer.cpu.packed_rows import use_packed_attention
-from trainer.errors import ConfigError, MissingError, UserError, first_line, listed
 from trainer.hub import hub_is_reachable, unreachable
 from trainer.policy.adapters import SETTINGS_FILE, adapter_base, merge_adapter
 from trainer.policy.architectures import MAX_CONFIG_BYTES, local_folder

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from loptune.errors import ConfigError
 from trainer.cpu.packed_rows import pack, packed_hidden_states, takes_packed_rows
-from trainer.errors import ConfigError
 from trainer.policy.architectures import CHUNK_BYTES
 from trainer.policy.compiled_layers import CompiledLayers
 from trainer.policy.packing import hidden_states_in_line, line_up

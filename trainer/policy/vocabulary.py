@@ -7,8 +7,8 @@ from typing import Any
 
 from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerBase
 
+from loptune.errors import ConfigError
 from trainer.config.model import ModelConfig
-from trainer.errors import ConfigError
 from trainer.policy.load import LOAD_ERRORS, load_error, model_source
 
 

@@ -9,9 +9,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, PreTrainedModel
 
+from loptune.errors import StorageError
+from loptune.files import write_atomically
 from trainer.config.model import ModelConfig
-from trainer.errors import StorageError
-from trainer.files import write_atomically
 from trainer.policy.adapters import (
     WEIGHTS_FILE,
     adapter_tensors,

@@ -9,9 +9,9 @@ from typing import Any
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
+from loptune.errors import ConfigError, first_line
+from loptune.yaml_document import nearest
 from rewards.limits import cpu_time_limit, memory
-from trainer.config.yaml_document import nearest
-from trainer.errors import ConfigError, first_line
 
 Message = Mapping[str, str]  # role and content
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from loptune.errors import ConfigError
 from trainer.config.data import DataConfig, DatasetConfig
 from trainer.config.schema import TrainConfig
-from trainer.errors import ConfigError
 from trainer.problems.prompts import (
     LastTurnError,
     PromptBuilder,

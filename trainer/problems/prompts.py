@@ -10,9 +10,9 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from loptune.errors import ConfigError
 from rewards.errors import CodedValueError
 from trainer.config.data import DataConfig
-from trainer.errors import ConfigError
 from trainer.problems.chat_template import (
     FIXED_DATE,
     ChatTemplate,

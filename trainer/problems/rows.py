@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from loptune.errors import ConfigError, MissingError, first_line
+from loptune.row_files import Values, read_csv, read_json
+from loptune.yaml_document import nearest
 from rewards.limits import memory
 from trainer.config.data import DatasetConfig
-from trainer.config.yaml_document import nearest
-from trainer.errors import ConfigError, MissingError, first_line
 from trainer.hub import hub_is_reachable
-from trainer.row_files import Values, read_csv, read_json
 
 FROM_HERE = "check the path: it starts at the folder in which you type the command"
 _ABSENT = object()

@@ -4,8 +4,8 @@ import math
 import random
 from collections.abc import Sequence
 
+from loptune.errors import ConfigError
 from rewards.errors import CodedValueError
-from trainer.errors import ConfigError
 from trainer.types import Problem
 
 

@@ -19,9 +19,9 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from loptune.errors import EngineError
+from loptune.yaml_document import read_yaml
 from trainer.config.schema import TrainConfig, apply_overrides, save_config
-from trainer.config.yaml_document import read_yaml
-from trainer.errors import EngineError
 from trainer.policy.architectures import KNOWN, TINY_FOLDER, model_size
 from trainer.run_folder import RunFolder
 

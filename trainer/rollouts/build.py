@@ -10,10 +10,10 @@ import psutil
 import torch.distributed as dist
 from transformers import PreTrainedModel
 
+from loptune.errors import ConfigError
 from rewards.sandbox import RewardPool, ScoringFailedError
 from trainer.config.reward import RewardConfig
 from trainer.config.schema import TrainConfig
-from trainer.errors import ConfigError
 from trainer.parallel.device import compute_dtype, dtype_name
 from trainer.policy.vocabulary import unknown_token_ids
 from trainer.rollouts.engine import NO_CONTEXT, EngineContext, RolloutEngine

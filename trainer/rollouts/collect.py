@@ -10,15 +10,15 @@ from itertools import islice
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from loptune.errors import RewardError
+from loptune.progress import ProgressReport
 from rewards.sandbox import RewardPool, ScoredText, ScoringFailedError
 from trainer.config.schema import TrainConfig
-from trainer.errors import RewardError
 from trainer.metrics.step import Stopwatch
 from trainer.parallel.ranks import Parallel
 from trainer.policy.vocabulary import embedding_rows, end_token_ids, unknown_token_ids
 from trainer.problems.load import encode_prompt
 from trainer.problems.sampler import ProblemSampler
-from trainer.progress import ProgressReport
 from trainer.rollouts.dynamic_sampling import sample_until_varied
 from trainer.rollouts.engine import IntegerRows, RolloutEngine, Sampler, SamplingParams
 from trainer.rollouts.overlong import apply_overlong_penalty

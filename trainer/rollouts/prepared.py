@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+from loptune.errors import ConfigError, shortened
 from rewards import REWARDS, correctness_reward
 from rewards.notation import plain_answer
 from rewards.sandbox import RewardPool, ScoringFailedError
 from trainer.config.schema import TrainConfig
-from trainer.errors import ConfigError, shortened
 from trainer.policy.load import check_weights, load_tokenizer
 from trainer.policy.vocabulary import check_prompts, check_vocabulary, embedding_rows
 from trainer.problems.load import encode_prompt, load_evaluation_sets, load_problems

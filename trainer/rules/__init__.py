@@ -4,6 +4,7 @@
 This module exports the names that user-defined rules need.
 """
 
+from loptune.section import NonNegative, Positive, Probability
 from trainer.rules.groups import (
     FLOAT32_RESOLUTION,
     centered,
@@ -26,7 +27,6 @@ from trainer.rules.interface import (
     UpdateTotals,
     without_rounding,
 )
-from trainer.section import NonNegative, Positive, Probability
 from trainer.types import TrainBatch
 
 __all__ = [

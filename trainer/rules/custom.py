@@ -17,9 +17,9 @@ from typing import Any
 
 from pydantic import create_model
 
+from loptune.errors import ConfigError, first_line
 from rewards.errors import CodedValueError
 from rewards.user_code import load_named, place_of
-from trainer.errors import ConfigError, first_line
 
 
 @functools.cache

@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
+from loptune.section import Section
 from rewards.user_code import folder_of
 from trainer.rules.custom import errors_located, rebuild_rule
-from trainer.section import Section
 from trainer.types import Tensor, TrainBatch
 
 if TYPE_CHECKING:

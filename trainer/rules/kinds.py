@@ -11,13 +11,13 @@ from typing import Any
 
 from pydantic_core import PydanticCustomError
 
+from loptune.section import refusal
 from trainer.rules.advantages import ADVANTAGES
 from trainer.rules.custom import load_rule
 from trainer.rules.interface import Advantage, PolicyLoss, Rule
 from trainer.rules.losses import LOSSES
 from trainer.rules.names import ADVANTAGE_KEY, DEFAULT_ADVANTAGE, DEFAULT_LOSS, LOSS_KEY
 from trainer.rules.papers import PAPER_ADVANTAGES, PAPER_LOSSES
-from trainer.section import refusal
 
 Setting = dict[str, Any]  # name and parameters of a rule
 

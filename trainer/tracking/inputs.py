@@ -17,11 +17,11 @@ from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Any
 
+from loptune.errors import ConfigError, StorageError, first_line
+from loptune.files import write_atomically
+from loptune.mlflow_runs import CHANGES_TAG
 from rewards.user_code import LOPTUNE_PACKAGES
 from trainer.config.schema import TrainConfig
-from trainer.errors import ConfigError, StorageError, first_line
-from trainer.files import write_atomically
-from trainer.metrics.mlflow_runs import CHANGES_TAG
 from trainer.run_folder import RunFolder
 
 _INSTALLED = {"site-packages", "dist-packages"}

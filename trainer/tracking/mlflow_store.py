@@ -22,11 +22,11 @@ from urllib.parse import urlsplit
 
 from filelock import FileLock
 
-from trainer.config.credentials import split_credentials
+from loptune.credentials import split_credentials
+from loptune.errors import ConfigError, StorageError, first_line
+from loptune.files import storage_error
+from loptune.mlflow_runs import RUN_TAG, find_runs
 from trainer.config.tracking import TrackingConfig
-from trainer.errors import ConfigError, StorageError, first_line
-from trainer.files import storage_error
-from trainer.metrics.mlflow_runs import RUN_TAG, find_runs
 from trainer.policy.cache import cache_folder, ensure_folder
 
 if TYPE_CHECKING:

@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from loptune.errors import MissingError, StorageError
+from loptune.files import JsonLines, Record, read_json_lines, storage_error, write_atomically
+from loptune.mlflow_runs import RUN_TAG
+from loptune.progress import MetricValues
+from loptune.yaml_document import dump_yaml, read_yaml
 from trainer.attempt import Attempt, SupersededError
 from trainer.config.tracking import HasTracking, TrackingConfig
-from trainer.config.yaml_document import dump_yaml, read_yaml
-from trainer.errors import MissingError, StorageError
-from trainer.files import JsonLines, Record, read_json_lines, storage_error, write_atomically
-from trainer.metrics.mlflow_runs import RUN_TAG
-from trainer.progress import MetricValues
 from trainer.run_folder import RunFolder
 from trainer.tracking.mlflow_store import prepare_store, reason, retry, tracking_uri
 from trainer.tracking.uploading import (
@@ -55,7 +55,7 @@ class Tracker:
         config: the resolved configuration of the run.
         context: folders and tags of the run. ``tags["loptune.run"]`` is its stable id; by default
         it is derived from the run folder. declared: whether metric names must be declared in
-        ``trainer/metrics/declared.yaml``. must_connect: whether to raise if MLflow is not reachable
+        ``loptune/declared_metrics.yaml``. must_connect: whether to raise if MLflow is not reachable
         at the start; otherwise connect later. close_limit_s: how long `close` may wait for MLflow
         [s]. upload_after_s: when the first records are uploaded, from the first record [s]; a run
         that closes earlier leaves all of them to `upload`.

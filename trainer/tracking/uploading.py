@@ -17,12 +17,12 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from loptune.declared_metrics import COMPLETIONS_TABLE, declaration
+from loptune.errors import StorageError
+from loptune.files import Record, read_json_lines, read_records, write_atomically
+from loptune.mlflow_runs import CHANGES_TAG
+from loptune.yaml_document import read_yaml
 from trainer.config.schema import dotted_values
-from trainer.config.yaml_document import read_yaml
-from trainer.errors import StorageError
-from trainer.files import Record, read_json_lines, read_records, write_atomically
-from trainer.metrics.declared import COMPLETIONS_TABLE, declaration
-from trainer.metrics.mlflow_runs import CHANGES_TAG
 from trainer.run_folder import RunFolder
 from trainer.tracking.mlflow_store import (
     connect,
@@ -63,7 +63,7 @@ def metrics_record(
     NaN and infinity are written as null and listed under ``nonfinite``.
 
     Raises:
-        KeyError: with ``declared``, a metric that ``trainer/metrics/declared.yaml`` does not
+        KeyError: with ``declared``, a metric that ``loptune/declared_metrics.yaml`` does not
         declare.
     """
     record: Record = {"step": int(step), "time": round(time.time(), 3)}

@@ -15,9 +15,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from loptune.errors import ConfigError
+from loptune.progress import MetricValues
 from trainer.config.tracking import HasTracking
-from trainer.errors import ConfigError
-from trainer.progress import MetricValues
 from trainer.types import RunContext
 
 _logger = logging.getLogger(__name__)

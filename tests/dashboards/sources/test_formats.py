@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from dashboards.sources.run_tables import NOTES, read_files
+from loptune.errors import UserError
 from tests.refusals import refused
-from trainer.errors import UserError
 
 PLAIN = "model,seed,acc\nA,0,0.5\nB,1,0.25\n"
 ROWS = [{"model": "A", "seed": 0, "acc": 0.5}, {"model": "B", "seed": 1, "acc": 0.25}]

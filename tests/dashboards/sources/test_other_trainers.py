@@ -9,9 +9,9 @@ from torch.utils.tensorboard import SummaryWriter
 
 from dashboards.judging import judge
 from dashboards.sources.run_tables import read_files
+from loptune.errors import ConfigError
 from tests.paths import ROOT
 from tests.refusals import refused
-from trainer.errors import ConfigError
 
 RECORDED = ROOT / "tests/data/other_trainers"
 SCORES = {"1e-6": (0.50, 0.52, 0.51), "1e-5": (0.60, 0.63, 0.61)}

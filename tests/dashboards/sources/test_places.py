@@ -7,8 +7,8 @@ import pytest
 from dashboards.sources.mlflow import read_experiment
 from dashboards.sources.places import read_place, select
 from dashboards.sources.run_tables import NOTES
+from loptune.errors import ConfigError
 from tests.refusals import refused
-from trainer.errors import ConfigError
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from dashboards.sources.run_tables import read_files
-from trainer.errors import ConfigError, MissingError, StorageError
+from loptune.errors import ConfigError, MissingError, StorageError
 
 
 def test_kinds_of_files_have_the_same_rows(tmp_path):

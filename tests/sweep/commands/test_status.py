@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
+from loptune.files import read_records
 from sweep.record import identical_trials
 from tests.sweep.ended_sweeps import SCORES, write_sweep
-from trainer.files import read_records
 
 
 def test_status_reads_event_log_and_folders(tmp_path, typed):

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import cloudpickle
 import pytest
 
+from loptune.errors import StorageError
 from sweep.driver.attempts import AfterFailure, Gate, RetryBudget, TrialEvents
 from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import SweepRecord
@@ -13,7 +14,6 @@ from sweep.space.file import load_space
 from sweep.trials.nodes import NodeLostError
 from tests.sweep.harness import write_space
 from trainer.attempt import newest_attempt
-from trainer.errors import StorageError
 
 TRIAL = "c000-s1"
 

@@ -3,6 +3,7 @@ import time
 
 import pytest
 
+from loptune.errors import StorageError
 from sweep.driver.control import StopControl, graceful_signals
 from sweep.programs.base import ResourcesSpec
 from sweep.record.folder import SweepFolder
@@ -11,7 +12,6 @@ from sweep.search.trial_report import TrialReport
 from sweep.space.file import find_space, load_space
 from sweep.space.spec import LimitsSpec
 from tests.refusals import refused
-from trainer.errors import StorageError
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ import tempfile
 import psutil
 import pytest
 
+from loptune.run_names import lock_folder
 from sweep.driver.guard import MARKER, dead_scratch, guarded, scratch_folder, sweep_processes
 from sweep.record.folder import sweep_folder
 from tests.paths import ROOT
 from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.harness import wait_until
-from trainer.shell.run_folder import lock_folder
 
 # A driver with a guard and a child that ignores requests to end.
 DRIVER = """

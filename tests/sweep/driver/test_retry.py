@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import pytest
 
+from loptune.errors import StorageError
 from sweep.driver import run
 from sweep.driver.retry import check_checkpoints, restart_damaged, retry_failed
 from sweep.record.best import choose_best
@@ -12,7 +13,6 @@ from tests.sweep.search.instant_sweeps import ended as ended_with
 from tests.sweep.search.instant_sweeps import searcher_in
 from trainer.attempt import Attempt
 from trainer.checkpoint.on_disk import steps_on_disk, write_checkpoint
-from trainer.errors import StorageError
 from trainer.parallel.ranks import Parallel
 
 

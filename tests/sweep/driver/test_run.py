@@ -9,6 +9,7 @@ import pytest
 from ray import tune
 from ray.exceptions import OutOfMemoryError
 
+from loptune.errors import ConfigError, MissingError, StorageError
 from sweep.driver.control import StopControl
 from sweep.driver.guard import dead_scratch
 from sweep.driver.run import Options, _fit, start_sweep, tune_error
@@ -26,7 +27,6 @@ from tests.sweep.harness import (
     wait_until_gone,
     write_space,
 )
-from trainer.errors import ConfigError, MissingError, StorageError
 
 pytestmark = pytest.mark.slow
 

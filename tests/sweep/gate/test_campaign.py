@@ -6,9 +6,9 @@ import random
 import pytest
 
 from dashboards.statistics import gate
+from loptune.errors import ConfigError, MissingError, NameInUseError, StorageError
 from sweep.gate.campaign import Campaign, CampaignSpec, start_campaign
 from tests.refusals import refused
-from trainer.errors import ConfigError, MissingError, NameInUseError, StorageError
 
 SPEC = CampaignSpec(worthwhile=0.1, first_seeds=4, most_seeds=16)
 

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from loptune.errors import ConfigError, MissingError
+from loptune.files import read_records
 from sweep.programs.base import Assignment
 from sweep.programs.command import CommandProgram
 from sweep.space.advice import advise_space
@@ -22,8 +24,6 @@ from tests.refusals import refused
 from tests.sweep.harness import write_space
 from tests.sweep.programs.scripts import SPACE, write_project
 from tests.tables import table
-from trainer.errors import ConfigError, MissingError
-from trainer.files import read_records
 from trainer.tracking.uploading import recorded_values
 from trainer.types import RunContext
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from loptune.errors import MissingError
 from sweep.programs import warm_start
 from sweep.programs.command import CommandProgram
 from tests.refusals import refused
 from tests.sweep.programs.test_command import OFFLINE, spec_of, trial
-from trainer.errors import MissingError
 
 REPORT = """
 def report(step, **values):

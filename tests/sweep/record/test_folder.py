@@ -1,21 +1,13 @@
 import json
-import zlib
 
 import pytest
 
-from sweep.record.folder import (
-    all_sweeps,
-    existing_sweep,
-    read_spec,
-    request_stop,
-    sweep_folder,
-    write_spec,
-)
+from loptune.errors import ConfigError, MissingError, StorageError
+from sweep.record.folder import all_sweeps, existing_sweep, request_stop, sweep_folder
 from sweep.record.recorded_rounds import recorded_rounds
 from sweep.search.event_log import EventLog
 from tests.refusals import refused
 from tests.sweep.ended_sweeps import write_sweep
-from trainer.errors import ConfigError, MissingError, StorageError
 
 
 @pytest.mark.parametrize("name", ["../x", "", "a b", "n" * 300])
@@ -45,28 +37,6 @@ def test_a_sweep_without_its_space_is_a_storage_error(tmp_path):
 def test_a_stop_request_on_a_vanished_folder_is_no_error(tmp_path):
     request_stop(sweep_folder(tmp_path, "demo"))
     assert list(tmp_path.iterdir()) == []
-
-
-OLD_KEYS = (("entropy_fraction", "entropy_share"), ("rollout_correction", "engine_correction"))
-
-
-@pytest.mark.parametrize(("now", "before"), OLD_KEYS)
-def test_a_space_with_keys_of_another_version_names_todays(tmp_path, typed, now, before):
-    sweep = write_sweep(tmp_path)
-    folder = sweep.folder
-    write_spec(folder, sweep.spec)
-    text = folder.space.read_text("utf-8").partition("\n")[2].replace(f"{now}:", f"{before}:")
-    assert f" {before}:" in text
-    folder.space.write_text(f"# crc32 of the lines below: {zlib.crc32(text.encode()):08x}\n{text}")
-    for verb in ("status", "report", "export", "resume", "confirm"):
-        told = typed(f"sweep {verb} demo", code=4)
-        assert "[of-another-version]" in told
-        assert f"algorithm.{before}" in told and f"algorithm.{now}" in told
-        assert str(folder.space) in told and "--name" in told
-    # a file that was edited, and says so by its missing checksum, is the editor's mistake
-    folder.space.write_text(text)
-    with refused("unknown-key", ConfigError):
-        read_spec(folder)
 
 
 @pytest.mark.parametrize("record", ["design", "results"])

@@ -8,6 +8,8 @@ from dashboards.results import unit_of
 from dashboards.sources.stored import pack, unpack
 from dashboards.statistics.sequential import Design, InterimResult
 from dashboards.trial import Objective
+from loptune.errors import StorageError
+from loptune.run_names import lock_folder
 from sweep.record.folder import sweep_folder
 from sweep.record.results import read_results
 from sweep.record.sweep_record import open_sweep
@@ -15,9 +17,7 @@ from sweep.search.event_log import EventLog
 from tests.dashboards.table import ALPHA, ETA
 from tests.refusals import refused
 from tests.sweep.ended_sweeps import write_sweep
-from trainer.errors import StorageError
 from trainer.evaluation.correctness import correctness_record
-from trainer.shell.run_folder import lock_folder
 
 
 def write_metrics(folder, trial, accuracy, **more):

@@ -4,6 +4,7 @@ import math
 import pytest
 
 from dashboards.trial import TrialRecord
+from loptune.terminal.table import duration, number, print_json
 from sweep.record.trial_table import (
     parameter_text,
     print_trials,
@@ -15,7 +16,6 @@ from sweep.space.parameters import ParameterSpec
 from tests.sweep.search.test_tournament import tournament
 from tests.sweep.spaces import make_spec
 from trainer.rules.names import ADVANTAGE_KEY, LOSS_KEY
-from trainer.shell.table import duration, number, print_json
 
 ROWS = [
     TrialRecord(

@@ -1,3 +1,4 @@
+from loptune.errors import ConfigError, MissingError
 from sweep.cli import main
 from sweep.record.folder import sweep_folder, write_spec
 from sweep.record.sweep_record import SweepRecord, open_sweep
@@ -8,7 +9,6 @@ from sweep.winner.confirm import finalists_of, fresh_space
 from tests.refusals import refused
 from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.harness import write_space
-from trainer.errors import ConfigError, MissingError
 
 # Configuration n has alpha n / 10. Number 3 failed, 4 is unfinished, 5 is the best.
 BEFORE = {

@@ -9,6 +9,7 @@ import re
 import pytest
 from hypothesis import example, given
 
+from loptune.errors import StorageError, UserError
 from sweep.record.folder import SweepFolder, read_spec, write_spec
 from sweep.search.event_log import EventLog, read_event_log
 from sweep.search.history import replay
@@ -17,7 +18,6 @@ from tests.refusals import refused
 from tests.sweep.search.instant_sweeps import drain, searcher_in
 from tests.sweep.spaces import make_spec
 from tests.tables import table
-from trainer.errors import StorageError, UserError
 
 
 def small_spec(folder):

@@ -6,13 +6,13 @@ import random
 
 import pytest
 
+from loptune.errors import StorageError
+from loptune.files import read_json_lines
 from sweep.search.history import TrialKey, replay
 from sweep.search.trial_report import TrialReport
 from tests.refusals import refused
 from tests.sweep.search.instant_sweeps import ALPHA, ETA, drain, ended, searcher_in
 from tests.sweep.spaces import make_spec
-from trainer.errors import StorageError
-from trainer.files import read_json_lines
 
 
 def test_baselines_come_first_and_every_seed_once(tmp_path):

@@ -3,8 +3,8 @@ from contextlib import nullcontext
 
 import pytest
 
+from loptune.errors import DivergedError
 from sweep.search.trial_report import TrialReport
-from trainer.errors import DivergedError
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,12 @@ from pathlib import Path
 
 import pytest
 
+from loptune.errors import MissingError
 from sweep.space.advice import advise_space
 from sweep.space.file import find_space, load_space
 from tests.refusals import refused
 from tests.sweep.harness import write_space
 from tests.sweep.programs.scripts import SPACE
-from trainer.errors import MissingError
 
 
 def test_the_published_spaces_need_none():

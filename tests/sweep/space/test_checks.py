@@ -2,11 +2,11 @@
 
 import pytest
 
+from loptune.errors import ConfigError
 from sweep.space.file import load_space
 from tests.refusals import refused
 from tests.sweep.spaces import kk_space, make_spec, parameters
 from tests.tables import table
-from trainer.errors import ConfigError
 
 ALPHA = "algorithm.ar_alpha"
 

@@ -4,10 +4,10 @@ import pickle
 
 import pytest
 
+from loptune.errors import ConfigError, MissingError
 from sweep.space.file import dump_space, load_space
 from tests.refusals import refused
 from tests.sweep.spaces import kk_space, make_spec, parameters
-from trainer.errors import ConfigError, MissingError
 
 ALPHA = "algorithm.ar_alpha"
 ETA = "algorithm.lopti_eta"

@@ -1,6 +1,8 @@
 import pytest
 
 from dashboards.trial import TrialRecord
+from loptune.errors import StorageError
+from loptune.mlflow_runs import find_runs
 from sweep.record.folder import SweepFolder, existing_sweep, read_spec
 from sweep.record.sweep_record import SweepRecord
 from sweep.space.file import find_space, load_space
@@ -10,8 +12,6 @@ from tests.ports import quiet_port
 from tests.refusals import refused
 from tests.sweep.ended_sweeps import write_sweep
 from tests.trainer.tracking.store import config_for, history, runs_of, sqlite_store
-from trainer.errors import StorageError
-from trainer.metrics.mlflow_runs import find_runs
 from trainer.tracking.mlflow_store import connect
 from trainer.tracking.tracker import Tracker
 from trainer.tracking.uploading import TrackingState, has_unsent

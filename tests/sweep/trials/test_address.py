@@ -4,13 +4,13 @@ from contextlib import contextmanager
 
 import pytest
 
+from loptune.errors import ConfigError, MissingError
 from sweep.cli import main
 from sweep.trials import cluster
 from sweep.trials.cluster import check_address
 from tests.ports import quiet_port
 from tests.refusals import refused
 from tests.sweep.harness import write_space
-from trainer.errors import ConfigError, MissingError
 
 SETTINGS = bytes(3) + b"\x04" + bytes(5)  # the frame that a gRPC server opens with
 

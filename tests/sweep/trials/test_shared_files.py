@@ -2,13 +2,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from loptune.errors import ConfigError, MissingError
 from sweep.record.folder import sweep_folder
 from sweep.record.sweep_record import SweepRecord
 from sweep.space.file import load_space
 from sweep.trials import nodes, shared_files
 from tests.refusals import refused
 from tests.sweep.harness import SHORT, write_space
-from trainer.errors import ConfigError, MissingError
 
 HTTP = {"tracking.uri": "http://mlflow.test:5000"}
 

@@ -1,12 +1,12 @@
 import pytest
 
+from loptune.errors import ConfigError, MissingError
 from sweep.record.sweep_record import SweepRecord, open_sweep, planned_trials
 from sweep.search.event_log import EventLog, read_event_log
 from sweep.space.spec import ConfirmsSpec
 from sweep.winner.confirm import choose, finalists_of, fresh_space
 from tests.refusals import refused
 from tests.sweep.ended_sweeps import SCORES, write_sweep
-from trainer.errors import ConfigError, MissingError
 
 # Configuration n has alpha n / 10: configuration 0 is the plain baseline.
 RESULTS = {

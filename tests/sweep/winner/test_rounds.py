@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from dashboards.statistics.sequential import InterimResult
+from loptune.errors import INTERRUPTED, ConfigError, MissingError
 from sweep.record.folder import read_spec, write_spec
 from sweep.record.recorded_rounds import recorded_rounds
 from sweep.record.sweep_record import SweepRecord
@@ -13,7 +14,6 @@ from sweep.winner.rounds import RoundsOptions, decide
 from tests.refusals import refused
 from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.search.instant_sweeps import searcher_in
-from trainer.errors import INTERRUPTED, ConfigError, MissingError
 
 # Configuration n has alpha n / 10; 1 and 2 look best. Residuals leave a deviation around 0.01.
 RESULTS = {

@@ -4,11 +4,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from loptune.errors import DivergedError
 from tests.conftest import random_model
 from tests.trainer.algorithm.batches import make_batch
 from trainer.algorithm.batching import plan_update_batches
 from trainer.algorithm.scoring import attach_logprobs, check_logprobs_finite, score_batch
-from trainer.errors import DivergedError
 from trainer.parallel.ranks import Parallel
 from trainer.policy.logprobs import LogprobModel
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from loptune.errors import DivergedError
 from tests.conftest import random_model
 from tests.trainer.algorithm.batches import make_batch
 from trainer.algorithm.advantages import estimate_advantages
@@ -16,7 +17,6 @@ from trainer.algorithm.update import Updater, UpdateStatistics, learning_rate
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.config.optim import OptimConfig
 from trainer.cpu.packed_rows import use_packed_attention
-from trainer.errors import DivergedError
 from trainer.metrics.step import read_metrics, update_metrics
 from trainer.parallel.ranks import Parallel
 from trainer.policy.logprobs import CachedForward, LogprobModel

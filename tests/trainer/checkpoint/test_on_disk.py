@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from loptune.errors import ConfigError, StorageError
 from tests.conftest import random_model
 from tests.invariants.update_job import NoTokenizer
 from tests.refusals import refused
@@ -30,7 +31,6 @@ from trainer.checkpoint.on_disk import (
 )
 from trainer.checkpoint.run_state import RunState
 from trainer.checkpoint.state import load_training_state, stage_training_state
-from trainer.errors import ConfigError, StorageError
 from trainer.parallel.ranks import Parallel
 
 
@@ -108,7 +108,7 @@ def test_a_write_error_leaves_only_the_older_checkpoint(tmp_path, error, monkeyp
     write_checkpoint(tmp_path, 1, write_text("good"))
     # inodes are there again once the partial one is gone
     monkeypatch.setattr(
-        "trainer.files._has_inodes", lambda path: not list(path.glob(".step-2.*.partial"))
+        "loptune.files._has_inodes", lambda path: not list(path.glob(".step-2.*.partial"))
     )
 
     def fail(folder):

@@ -3,13 +3,13 @@ import shutil
 
 import pytest
 
+from loptune.errors import ConfigError, MissingError, StorageError
+from loptune.files import read_records
 from tests.refusals import refused
 from tests.trainer.test_loop import small_config
 from trainer.cli import main
 from trainer.commands.evaluate import evaluation_config, parse_set, record_name, resolve_model
 from trainer.config.schema import load_config, save_config
-from trainer.errors import ConfigError, MissingError, StorageError
-from trainer.files import read_records
 from trainer.loop import Trainer
 from trainer.tracking.tracker import Tracker
 from trainer.types import RunContext

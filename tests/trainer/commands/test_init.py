@@ -3,10 +3,10 @@ import sys
 
 import pytest
 
+from loptune.errors import ConfigError, StorageError
 from tests.refusals import refused
 from trainer.commands.init import write_project
 from trainer.config.schema import load_config
-from trainer.errors import ConfigError, StorageError
 
 
 def test_the_project_is_a_run_that_extends_base(tmp_path):

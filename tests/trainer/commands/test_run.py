@@ -3,10 +3,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from loptune.errors import DivergedError, StorageError
 from trainer.commands import run
 from trainer.commands.run import RunOutcome, report_outcome, run_training, schedule_warning
 from trainer.config.schema import TrainConfig, apply_overrides
-from trainer.errors import DivergedError, StorageError
 from trainer.types import RunContext
 
 OFFLINE = apply_overrides(TrainConfig(), {"tracking.offline": True, "tracking.tags": {"mine": "1"}})

@@ -4,9 +4,9 @@ import json
 import os
 from dataclasses import replace
 
+from loptune.run_names import lock_folder
 from trainer.commands import runs
 from trainer.config.schema import load_config, save_config
-from trainer.shell.run_folder import lock_folder
 from trainer.tracking.mlflow_store import connect, prepare_store
 from trainer.tracking.uploading import TrackingState
 

@@ -3,10 +3,10 @@ import json
 import pytest
 import torch
 
+from loptune.errors import ConfigError
 from tests.conftest import random_model
 from tests.refusals import refused
 from trainer.config.schema import TrainConfig, apply_overrides
-from trainer.errors import ConfigError
 from trainer.rollouts.vllm import command as module
 from trainer.rollouts.vllm.command import server_command
 

@@ -2,10 +2,10 @@ import shutil
 
 import pytest
 
+from loptune.errors import INTERRUPTED
 from tests.trainer.test_cli import TINY_RUN, run
 from trainer.checkpoint.on_disk import intact_checkpoints, keep_weights
 from trainer.commands.start import Start, start_run
-from trainer.errors import INTERRUPTED
 
 START = "trainer run tiny_kk --offline --name r"
 

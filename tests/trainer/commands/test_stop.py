@@ -1,10 +1,10 @@
 """`trainer stop`: the request that a running run finds, and the states in which it is refused."""
 
+from loptune.run_names import lock_folder
 from tests.trainer.commands.test_runs import write_run
 from tests.trainer.test_cli import TINY_RUN
 from trainer.cli import main
 from trainer.run_folder import RunFolder
-from trainer.shell.run_folder import lock_folder
 
 
 def test_a_run_that_is_running_is_asked_to_stop(tmp_path, typed):

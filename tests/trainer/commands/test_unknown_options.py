@@ -2,10 +2,11 @@ import argparse
 
 import pytest
 
+from loptune.errors import ConfigError
+from loptune.terminal.arguments import parse_arguments
 from sweep.cli import main as sweep
 from trainer.cli import main as trainer
-from trainer.errors import ConfigError
-from trainer.shell.arguments import parse_arguments
+from trainer.config.schema import dotted_keys
 
 
 def parse(*words):
@@ -13,7 +14,7 @@ def parse(*words):
     parser.add_argument("spec")
     parser.add_argument("--name")
     parser.add_argument("overrides", nargs="*")
-    parse_arguments(parser, ["spec", *words], override_prefix="trainer.")
+    parse_arguments(parser, ["spec", *words], dotted_keys, override_prefix="trainer.")
 
 
 @pytest.mark.parametrize(

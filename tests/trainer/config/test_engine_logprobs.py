@@ -1,8 +1,8 @@
 import pytest
 
+from loptune.errors import ConfigError
 from tests.refusals import refused
 from trainer.config.schema import load_config
-from trainer.errors import ConfigError
 
 CAP = "algorithm.rollout_correction.cap=2"
 ENGINE = "optim.old_logprobs=rollout"

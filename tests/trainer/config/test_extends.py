@@ -2,10 +2,10 @@
 
 import pytest
 
+from loptune.errors import ConfigError
 from tests.refusals import refused
 from trainer.config.extends import preset_names, variant_names
 from trainer.config.schema import load_config
-from trainer.errors import ConfigError
 
 VARIANTS = """\
 extends: base

@@ -3,6 +3,9 @@ import pickle
 import pytest
 import yaml
 
+from loptune.errors import ConfigError
+from loptune.section import Section, field_descriptions
+from loptune.yaml_document import section_of
 from tests.refusals import refused
 from tests.trainer.config.test_extends import write
 from trainer.config.extends import preset_names, preset_specs
@@ -17,9 +20,6 @@ from trainer.config.schema import (
     parse_override,
     save_config,
 )
-from trainer.config.yaml_document import section_of
-from trainer.errors import ConfigError
-from trainer.section import Section, field_descriptions
 
 
 def test_overrides_are_yaml_values(tmp_path):

@@ -1,5 +1,6 @@
 import pytest
 
+from loptune.declared_metrics import declaration
 from rewards import Score
 from rewards.sandbox import ScoredText
 from tests.refusals import setting_refused
@@ -12,7 +13,6 @@ from trainer.evaluation.evaluate import (
     evaluate,
     evaluation_metrics,
 )
-from trainer.metrics.declared import declaration
 from trainer.parallel.ranks import Parallel
 from trainer.types import Completion, Problem, Rollout
 

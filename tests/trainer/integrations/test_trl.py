@@ -7,13 +7,13 @@ import signal
 import pytest
 import torch
 
+from loptune.errors import ConfigError
+from loptune.files import JsonLines, read_records
 from tests.conftest import random_model
 from tests.invariants.update_job import PROMPTS, SIZES, STEPS, Updates, update_config
 from tests.refusals import refused
 from tests.trainer.algorithm.batches import make_groups
 from trainer.config.model import ModelConfig
-from trainer.errors import ConfigError
-from trainer.files import JsonLines, read_records
 from trainer.parallel.strategy import make_parallel
 from trainer.policy.load import load_tokenizer
 

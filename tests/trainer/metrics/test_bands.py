@@ -4,13 +4,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from loptune.declared_metrics import declaration
 from tests.rounding import forward_terms, sum_tolerance
 from tests.trainer.algorithm.batches import make_batch
 from tests.trainer.test_loop import build, small_config
 from trainer.algorithm.update import UpdateStatistics
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.metrics.bands import BANDS, band_metrics, band_of
-from trainer.metrics.declared import declaration
 from trainer.metrics.step import read_metrics
 from trainer.parallel.ranks import Parallel
 from trainer.policy.logprobs import LogprobModel

@@ -4,9 +4,9 @@ import psutil
 import pytest
 import torch
 
+from loptune.errors import MissingError
 from tests.refusals import refused
 from trainer.config.model import ModelConfig
-from trainer.errors import MissingError
 from trainer.parallel import device, gpus
 from trainer.parallel.device import compute_dtype, describe_device, local_device, memory_in_use
 from trainer.planning.memory import Device

@@ -5,8 +5,8 @@ import sysconfig
 
 import pytest
 
+from loptune.errors import MissingError
 from tests.refusals import refused
-from trainer.errors import MissingError
 from trainer.parallel import gpus
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from loptune.errors import ConfigError, StorageError
 from tests.conftest import random_model
 from tests.invariants.ranks import run_ranks
 from tests.refusals import refused
@@ -12,7 +13,6 @@ from tests.trainer.parallel.test_deepspeed import config
 from tests.warm import warm_programs
 from trainer.checkpoint.any_layout import layout_metadata
 from trainer.checkpoint.state import load_training_state
-from trainer.errors import ConfigError, StorageError
 from trainer.parallel.fragments import Fragment
 from trainer.parallel.ranks import Parallel, join_ranks
 

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import torch
 
+from loptune.errors import MissingError
 from tests.refusals import refused
 from tests.trainer.parallel.test_deepspeed import config
-from trainer.errors import MissingError
 from trainer.parallel import strategy
 from trainer.parallel.ranks import Parallel
 from trainer.parallel.strategy import make_parallel

@@ -1,8 +1,8 @@
 import pytest
 
+from loptune.errors import ConfigError
 from tests.refusals import refused
 from trainer.config.schema import load_config
-from trainer.errors import ConfigError
 from trainer.planning.advice import advise, advise_data
 from trainer.types import Problem
 

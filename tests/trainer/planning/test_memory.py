@@ -3,10 +3,10 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from loptune.errors import ConfigError
 from tests.refusals import refused
 from trainer.config.extends import preset_names
 from trainer.config.schema import load_config
-from trainer.errors import ConfigError
 from trainer.planning.memory import Device, RunMemory, check_fits, footprint
 from trainer.policy.adapters import add_adapter
 from trainer.policy.architectures import CHUNK_BYTES, ModelSize

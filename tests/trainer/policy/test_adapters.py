@@ -8,11 +8,11 @@ import peft
 import pytest
 import torch
 
+from loptune.errors import ConfigError, MissingError, StorageError
 from tests.conftest import random_model
 from tests.refusals import refused
 from trainer.config.model import LoraConfig, ModelConfig
 from trainer.config.schema import load_config
-from trainer.errors import ConfigError, MissingError, StorageError
 from trainer.policy.adapters import (
     adapter_disabled,
     adapter_tensors,

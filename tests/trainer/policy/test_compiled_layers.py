@@ -4,12 +4,12 @@ import shutil
 import pytest
 import torch
 
+from loptune.errors import ConfigError
 from tests.conftest import random_model
 from tests.refusals import refused
 from tests.trainer.algorithm.batches import make_batch
 from trainer.config.model import ModelConfig
 from trainer.config.schema import TrainConfig, apply_overrides
-from trainer.errors import ConfigError
 from trainer.parallel.models import load_models
 from trainer.parallel.ranks import Parallel
 from trainer.policy import compiled_layers

@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from loptune.errors import MissingError
 from tests.refusals import refused
 from trainer.config.model import ModelConfig
-from trainer.errors import MissingError
 from trainer.policy.gguf import ensure_converted
 from trainer.policy.load import load_policy, load_tokenizer, model_source
 

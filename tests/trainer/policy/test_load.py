@@ -3,13 +3,13 @@ import json
 import pytest
 import torch
 
+from loptune.errors import ConfigError, MissingError
 from tests.conftest import random_model
 from tests.refusals import refused
 from tests.trainer.algorithm.batches import make_batch
 from tests.trainer.tokenizers_for_tests import byte_tokenizer
 from trainer.config.model import ModelConfig
 from trainer.config.schema import load_config
-from trainer.errors import ConfigError, MissingError
 from trainer.planning.memory import footprint
 from trainer.policy.architectures import MAX_CONFIG_BYTES, model_size
 from trainer.policy.load import check_weights, load_policy, load_tokenizer

@@ -2,10 +2,10 @@ import pytest
 import torch
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
+from loptune.errors import ConfigError
 from tests.refusals import refused
 from tests.rounding import forward_terms, sum_tolerance
 from tests.trainer.algorithm.batches import make_batch
-from trainer.errors import ConfigError
 from trainer.policy.logprobs import LogprobModel, check_logits
 
 

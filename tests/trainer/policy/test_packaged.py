@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from loptune.errors import MissingError, StorageError
 from tests.refusals import refused
-from trainer.errors import MissingError, StorageError
 from trainer.policy import gguf
 from trainer.policy.gguf import PACKAGED, ensure_gguf
 

@@ -5,12 +5,12 @@ import torch
 from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from loptune.errors import ConfigError
 from tests.conftest import random_model
 from tests.refusals import refused
 from tests.trainer.algorithm.batches import make_batch
 from trainer.config.model import ModelConfig
 from trainer.config.schema import TrainConfig, apply_overrides
-from trainer.errors import ConfigError
 from trainer.parallel.models import load_models
 from trainer.parallel.ranks import Parallel
 from trainer.policy.fast_forward import check_fast_forward

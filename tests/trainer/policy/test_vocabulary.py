@@ -11,10 +11,10 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from loptune.errors import ConfigError, MissingError
 from tests.refusals import refused
 from trainer.config.model import ModelConfig
 from trainer.config.schema import TrainConfig
-from trainer.errors import ConfigError, MissingError
 from trainer.policy.vocabulary import check_prompts, check_vocabulary, unknown_token_ids
 from trainer.rollouts.collect import completion_text, sampling_params
 from trainer.rollouts.engine import MAX_EXCLUDED, SamplingParams, sampling_options

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
+from loptune.errors import StorageError
 from tests.conftest import random_model
 from tests.refusals import refused
-from trainer.errors import StorageError
 from trainer.policy.weights import load_weights
 
 

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from loptune.errors import ConfigError
 from rewards import REWARDS
 from tests.paths import DATA
 from tests.refusals import refused
@@ -15,7 +16,6 @@ from tests.trainer.tokenizers_for_tests import CHAT_TEMPLATE, byte_tokenizer
 from trainer.config.data import DataConfig, DatasetConfig
 from trainer.config.model import ModelConfig
 from trainer.config.schema import load_config
-from trainer.errors import ConfigError
 from trainer.policy.load import load_tokenizer
 from trainer.problems.load import encode_prompt, load_evaluation_sets, load_problems, metric_names
 from trainer.problems.rows import read_rows

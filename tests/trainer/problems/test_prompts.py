@@ -1,9 +1,9 @@
 import pytest
 
+from loptune.errors import ConfigError
 from tests.refusals import refused
 from tests.trainer.tokenizers_for_tests import CHAT_TEMPLATE, NO_SYSTEM_TEMPLATE, byte_tokenizer
 from trainer.config.data import DataConfig
-from trainer.errors import ConfigError
 from trainer.problems import chat_template
 from trainer.problems.prompts import PromptBuilder, as_question, check_template
 from trainer.problems.tasks import TASKS

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from loptune import row_files
+from loptune.errors import MissingError
 from tests.paths import DATA
 from tests.refusals import refused
-from trainer import row_files
 from trainer.config.data import DatasetConfig
-from trainer.errors import MissingError
 from trainer.problems.rows import Row, check_fields, read_rows, require_column, value_at
 
 KNIGHTS = DATA / "knights_knaves.parquet"

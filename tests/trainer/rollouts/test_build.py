@@ -7,11 +7,11 @@ import pytest
 import torch
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
+from loptune.errors import ConfigError
 from tests.conftest import random_model
 from tests.refusals import refused
 from trainer.config.reward import RewardConfig
 from trainer.config.schema import TrainConfig, apply_overrides
-from trainer.errors import ConfigError
 from trainer.rollouts import build
 from trainer.rollouts.transformers import TransformersEngine
 from trainer.rollouts.vllm import server

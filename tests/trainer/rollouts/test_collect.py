@@ -1,6 +1,7 @@
 import math
 import threading
 
+from loptune.progress import ProgressReport
 from rewards import Score
 from rewards.sandbox import ScoredText
 from tests.trainer.tokenizers_for_tests import byte_tokenizer
@@ -8,7 +9,6 @@ from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.metrics.step import Stopwatch
 from trainer.parallel.ranks import Parallel
 from trainer.problems.sampler import ProblemSampler
-from trainer.progress import ProgressReport
 from trainer.rollouts.collect import GroupRequest, RolloutSampler, sample_groups, score_groups
 from trainer.rollouts.engine import SamplingParams
 from trainer.types import Completion, Problem, Rollout, RolloutGroup

@@ -1,9 +1,9 @@
 import pytest
 
+from loptune.errors import RewardError
 from rewards import Score
 from rewards.sandbox import ScoredText, ScoringFailedError
 from tests.refusals import refused
-from trainer.errors import RewardError
 from trainer.rollouts.prepared import check_answers, check_reward
 from trainer.types import Problem
 

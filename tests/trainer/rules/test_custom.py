@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 
+from loptune.errors import ConfigError
 from tests.refusals import setting_refused
 from tests.tables import table
 from tests.trainer.algorithm.batches import loss_inputs
@@ -13,7 +14,6 @@ from trainer.algorithm.loss import update_loss
 from trainer.algorithm.rule_check import check_rules
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.config.schema import TrainConfig, apply_overrides, dotted_values
-from trainer.errors import ConfigError
 from trainer.rules.interface import UpdateTotals
 from trainer.rules.kinds import LOSS
 from trainer.tracking.inputs import input_files, record_inputs, recorded_files

@@ -13,9 +13,9 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from loptune.files import read_records
 from tests.ports import quiet_port
 from trainer.config.schema import TrainConfig
-from trainer.files import read_records
 from trainer.tracking.mlflow_store import prepare_store
 from trainer.types import RunContext
 

@@ -2,12 +2,12 @@ import json
 
 import pytest
 
+from loptune.errors import ConfigError, StorageError
+from loptune.mlflow_runs import CHANGES_TAG
 from tests.refusals import refused
 from tests.trainer.test_cli import TINY_RUN, error_lines, run
 from trainer.cli import main
 from trainer.config.schema import load_config
-from trainer.errors import ConfigError, StorageError
-from trainer.metrics.mlflow_runs import CHANGES_TAG
 from trainer.tracking.inputs import (
     change_tags,
     check_inputs,

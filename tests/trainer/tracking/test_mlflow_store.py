@@ -9,12 +9,12 @@ import threading
 
 import pytest
 
+from loptune.errors import ConfigError, StorageError
 from tests.paths import ROOT
 from tests.ports import quiet_port
 from tests.refusals import refused
 from tests.trainer.tracking.store import config_for, context_for, history, runs_of
 from trainer.config.tracking import TrackingConfig
-from trainer.errors import ConfigError, StorageError
 from trainer.tracking import mlflow_store
 from trainer.tracking.mlflow_store import mlflow_name, prepare_store, tracking_uri
 from trainer.tracking.tracker import Tracker

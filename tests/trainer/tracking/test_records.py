@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loptune.files import JsonLines, read_json_lines
 from tests.json_values import UNHURRIED
-from trainer.files import JsonLines, read_json_lines
 from trainer.tracking.uploading import metrics_record, offset_after_step
 
 

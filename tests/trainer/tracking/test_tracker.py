@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from loptune.errors import MissingError, StorageError
 from tests.refusals import refused
 from tests.trainer.tracking.store import (
     config_for,
@@ -17,7 +18,6 @@ from tests.trainer.tracking.store import (
     sqlite_store,
 )
 from trainer.cli import main
-from trainer.errors import MissingError, StorageError
 from trainer.tracking import tracker as tracking
 from trainer.tracking.tracker import Tracker, upload
 from trainer.tracking.uploading import has_unsent

@@ -9,9 +9,9 @@ from importlib.machinery import ModuleSpec
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from loptune.errors import ConfigError
 from tests.refusals import refused
 from trainer.config.schema import load_config
-from trainer.errors import ConfigError
 from trainer.tracking import writers
 from trainer.tracking.tracker import Tracker
 from trainer.types import RunContext

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainer.errors import ConfigError
+from loptune.errors import ConfigError
 from trainer.problems.tasks.splits import Split
 
 _SPLIT_BY_HASH: tuple[Split, ...] = ("train",) * 6 + ("dev",) * 2 + ("test",) * 2

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from trainer.errors import ConfigError
+from loptune.errors import ConfigError
 from trainer.problems.tasks.knights_knaves import (
     NAMES,
     OPERATORS,

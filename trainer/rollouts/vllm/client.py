@@ -10,7 +10,7 @@ import requests
 import torch
 from torch import Tensor
 
-from trainer.errors import ConfigError, EngineError, MissingError
+from loptune.errors import ConfigError, EngineError, MissingError
 from trainer.rollouts.engine import PROMPT_OPTIONS, SamplingParams, sampling_options
 from trainer.rollouts.vllm.guard import TOKEN_VARIABLE, authorization
 from trainer.types import Completion

@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 import torch
 from transformers import AutoConfig
 
+from loptune.errors import ConfigError
 from trainer.config.schema import TrainConfig
-from trainer.errors import ConfigError
 from trainer.parallel.device import compute_dtype, dtype_name, local_device
 from trainer.parallel.gpus import check_compiler
 from trainer.policy.load import model_source

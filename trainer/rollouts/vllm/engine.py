@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import nn
 from transformers import PreTrainedModel
 
+from loptune.errors import ConfigError, EngineError
 from trainer.background import in_background
-from trainer.errors import ConfigError, EngineError
 from trainer.parallel.gpus import check_compiler
 from trainer.rollouts.engine import (
     NO_CONTEXT,

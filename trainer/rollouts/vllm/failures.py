@@ -6,7 +6,7 @@ from subprocess import CalledProcessError
 
 import torch
 
-from trainer.errors import EngineError, first_line
+from loptune.errors import EngineError, first_line
 
 _MEMORY_WORDS = ("memory", "kv cache", "cache block")
 

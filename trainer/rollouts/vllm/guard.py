@@ -14,8 +14,8 @@ from typing import Any
 
 from filelock import FileLock
 
-from trainer.errors import StorageError
-from trainer.files import write_atomically
+from loptune.errors import StorageError
+from loptune.files import write_atomically
 from trainer.policy.cache import cache_folder
 
 TOKEN_VARIABLE = "LOPTUNE_SERVER_TOKEN"

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from vllm.distributed.weight_transfer import ParamMeta, WeightSource, WeightTransferTrainerFactory
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
-from trainer.errors import EngineError, UserError
+from loptune.errors import EngineError, UserError
 from trainer.parallel.interface import local_address_for
 from trainer.policy.adapters import base_parameters
 from trainer.rollouts.vllm.client import VllmClient

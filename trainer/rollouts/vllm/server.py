@@ -15,8 +15,8 @@ import torch.distributed as dist
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from loptune.errors import ConfigError
 from trainer.config.rollout import VllmConfig
-from trainer.errors import ConfigError
 from trainer.rollouts.engine import Request, RequestEngine, SamplingParams
 from trainer.rollouts.vllm.client import VllmClient, sampling_session
 from trainer.rollouts.vllm.setup import INSTALL, vllm_installed

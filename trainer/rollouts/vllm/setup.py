@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from loptune.errors import ConfigError
 from trainer.config.rollout import VllmConfig
 from trainer.config.schema import TrainConfig
-from trainer.errors import ConfigError
 from trainer.parallel.device import compute_dtype, dtype_name
 from trainer.parallel.gpus import GPU_FRACTION_VARIABLE
 from trainer.policy.load import model_source

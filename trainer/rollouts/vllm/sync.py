@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainer.errors import EngineError
+from loptune.errors import EngineError
 from trainer.policy.adapters import base_parameters
 from trainer.rollouts.engine import PROMPT_OPTIONS
 

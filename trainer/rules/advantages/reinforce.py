@@ -2,9 +2,9 @@
 
 from typing import Literal
 
+from loptune.section import Probability
 from trainer.rules.groups import whiten
 from trainer.rules.interface import Advantage, AdvantageInputs, without_rounding
-from trainer.section import Probability
 from trainer.types import Tensor
 
 

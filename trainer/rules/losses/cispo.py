@@ -2,8 +2,8 @@
 
 from typing import Literal
 
+from loptune.section import NonNegative, Probability
 from trainer.rules.interface import LossInputs, PolicyLoss, TokenLosses
-from trainer.section import NonNegative, Probability
 
 
 class Cispo(PolicyLoss):

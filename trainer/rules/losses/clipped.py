@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from loptune.section import NonNegative, Probability
 from trainer.rules.interface import LossInputs, PolicyLoss, TokenLosses
-from trainer.section import NonNegative, Probability
 from trainer.types import Tensor
 
 

@@ -2,8 +2,8 @@
 
 from typing import Literal
 
+from loptune.section import Positive
 from trainer.rules.interface import LossInputs, PolicyLoss, TokenLosses
-from trainer.section import Positive
 from trainer.types import Tensor
 
 RATIO_CAP = 20.0  # cap of the ratio used as weight, as in verl

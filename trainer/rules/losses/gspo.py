@@ -2,9 +2,9 @@
 
 from typing import Literal
 
+from loptune.section import NonNegative, Probability
 from trainer.rules.interface import MAX_LOG_RATIO, LossInputs, PolicyLoss, TokenLosses
 from trainer.rules.losses.clipped import surrogate
-from trainer.section import NonNegative, Probability
 
 
 class Gspo(PolicyLoss):

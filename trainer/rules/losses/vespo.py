@@ -2,8 +2,8 @@
 
 from typing import Literal
 
+from loptune.section import NonNegative
 from trainer.rules.interface import MAX_LOG_RATIO, LossInputs, PolicyLoss, TokenLosses
-from trainer.section import NonNegative
 from trainer.types import Tensor
 
 

@@ -5,7 +5,7 @@ trainer run base algorithm.advantage=gdpo reward.functions='{math: 1.0, format: 
 
 from typing import Literal
 
-from trainer.errors import ConfigError
+from loptune.errors import ConfigError
 from trainer.rules import (
     FLOAT32_RESOLUTION,
     Advantage,

@@ -5,7 +5,7 @@ trainer run base algorithm.advantage=maxrl
 
 from typing import Literal
 
-from trainer.errors import ConfigError
+from loptune.errors import ConfigError
 from trainer.rules import Advantage, AdvantageInputs, centered, group_means
 from trainer.types import Tensor
 

@@ -1,5 +1,5 @@
+from loptune.errors import ConfigError
 from tests.refusals import refused
-from trainer.errors import ConfigError
 from trainer.problems.tasks.addition import Sum, generate, split_of
 
 

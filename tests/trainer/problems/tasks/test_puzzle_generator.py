@@ -6,9 +6,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from loptune.errors import ConfigError
 from tests.refusals import refused
 from tests.trainer.problems.tasks.plain_logic import holds
-from trainer.errors import ConfigError
 from trainer.problems.tasks.knights_knaves import NAMES, OPERATORS, solve
 from trainer.problems.tasks.puzzle_generator import (
     PUZZLE_COUNTS,

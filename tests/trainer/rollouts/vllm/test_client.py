@@ -10,10 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load
 
+from loptune.errors import ConfigError, EngineError, MissingError
 from tests.conftest import random_model
 from tests.refusals import refused
 from trainer.config.rollout import VllmConfig
-from trainer.errors import ConfigError, EngineError, MissingError
 from trainer.rollouts.engine import SamplingParams
 from trainer.rollouts.vllm import server as vllm_server
 from trainer.rollouts.vllm.client import VllmClient

@@ -12,6 +12,7 @@ import psutil
 import pytest
 import torch
 
+from loptune.errors import EngineError
 from tests.refusals import refused
 from tests.trainer.rollouts.vllm.models import (
     AGREEMENT,
@@ -24,7 +25,6 @@ from tests.trainer.rollouts.vllm.models import (
 )
 from trainer.config.model import LoraConfig
 from trainer.config.rollout import VllmConfig
-from trainer.errors import EngineError
 from trainer.policy.adapters import adapter_disabled, adapter_tensors, add_adapter
 from trainer.rollouts.engine import EngineContext, SamplingParams
 from trainer.rollouts.vllm import sync

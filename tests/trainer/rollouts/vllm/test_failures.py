@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from loptune.errors import EngineError
 from tests.refusals import refused
-from trainer.errors import EngineError
 from trainer.rollouts.vllm.failures import engine_errors
 
 

@@ -3,8 +3,8 @@ import stat
 
 import pytest
 
+from loptune.errors import StorageError
 from tests.refusals import refused
-from trainer.errors import StorageError
 from trainer.rollouts.vllm.guard import TOKEN_VARIABLE, TokenMiddleware, server_token
 
 

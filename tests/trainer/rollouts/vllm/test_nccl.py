@@ -5,11 +5,11 @@ replaced.
 import pytest
 import torch
 
+from loptune.errors import EngineError
 from tests.conftest import random_model
 from tests.refusals import refused
 from tests.trainer.rollouts.vllm.test_client import serving
 from trainer.config.rollout import VllmConfig
-from trainer.errors import EngineError
 from trainer.rollouts.vllm import server as vllm_server
 
 pytest.importorskip("vllm")

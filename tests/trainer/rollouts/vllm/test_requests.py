@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from loptune.errors import EngineError
 from tests.refusals import refused
-from trainer.errors import EngineError
 from trainer.rollouts.vllm import engine as vllm
 from trainer.types import Completion
 

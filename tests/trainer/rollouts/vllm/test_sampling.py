@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from loptune.errors import EngineError
 from tests.refusals import refused
 from tests.trainer.rollouts.vllm.models import (
     AGREEMENT,
@@ -13,7 +14,6 @@ from tests.trainer.rollouts.vllm.models import (
     random_qwen,
     saved_config,
 )
-from trainer.errors import EngineError
 from trainer.rollouts.engine import SamplingParams
 from trainer.rollouts.transformers import TransformersEngine, truncation_processors
 from trainer.rollouts.vllm.engine import VllmEngine

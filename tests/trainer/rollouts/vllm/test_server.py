@@ -20,6 +20,7 @@ import requests
 import torch
 from safetensors.torch import save
 
+from loptune.errors import EngineError
 from tests.invariants.ranks import run_ranks
 from tests.paths import ROOT
 from tests.ports import quiet_port
@@ -35,7 +36,6 @@ from tests.trainer.rollouts.vllm.models import (
     random_qwen,
 )
 from trainer.config.rollout import VllmConfig
-from trainer.errors import EngineError
 from trainer.policy.architectures import TINY_FOLDER
 from trainer.rollouts.engine import SamplingParams
 from trainer.rollouts.vllm.guard import authorization

@@ -3,11 +3,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from loptune.errors import ConfigError
 from tests.conftest import random_model
 from tests.refusals import refused
 from trainer.config.rollout import VllmConfig
 from trainer.config.schema import TrainConfig, apply_overrides
-from trainer.errors import ConfigError
 from trainer.rollouts.vllm import setup
 from trainer.rollouts.vllm.setup import EngineSetup, engine_setup, llm_options
 

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from loptune.errors import EngineError
 from tests.conftest import random_model
 from tests.refusals import refused
-from trainer.errors import EngineError
 from trainer.rollouts.engine import EngineContext
 from trainer.rollouts.vllm import engine as vllm
 from trainer.rollouts.vllm.setup import EngineSetup

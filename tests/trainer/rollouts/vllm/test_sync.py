@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from loptune.errors import EngineError
 from tests.conftest import random_model
 from tests.refusals import refused
-from trainer.errors import EngineError
 from trainer.rollouts.vllm.sync import MAX_CHECK_TOKENS, check_synced_weights
 
 PROMPT = [5, 9, 13, 2, 40, 7]

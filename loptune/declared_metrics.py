@@ -1,0 +1,43 @@
+"""Declarations of all metrics the trainer logs, loaded from ``declared.yaml``."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import yaml
+
+Reduction = Literal["mean", "sum", "max"]
+
+# MLflow artifact with sampled completions
+COMPLETIONS_TABLE = "completions.json"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Declaration of one metric."""
+
+    name: str
+    formula: str
+    unit: str
+    reduction: Reduction = "mean"
+
+
+_TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+_DECLARED = [Metric(name, *declared) for name, declared in _TABLE.items()]
+# a family's last name part comes from the data or the configuration
+METRIC_FAMILIES = {metric.name: metric for metric in _DECLARED if metric.name.endswith("/")}
+METRICS = {metric.name: metric for metric in _DECLARED if metric.name not in METRIC_FAMILIES}
+
+
+def declaration(name: str) -> Metric:
+    """Return the declaration of a metric.
+
+    Raises:
+        KeyError: undeclared metric.
+    """
+    if name in METRICS:
+        return METRICS[name]
+    for prefix, metric in METRIC_FAMILIES.items():
+        if name.startswith(prefix) and len(name) > len(prefix):
+            return metric
+    raise KeyError(f"metric {name} is not declared in loptune/declared_metrics.yaml")

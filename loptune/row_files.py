@@ -1,0 +1,136 @@
+"""Strict CSV and JSON row readers."""
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from loptune.errors import ConfigError, first_line
+
+Values = Mapping[str, Any]  # column -> value
+
+_MAX_LINE_CHARS = 1 << 24
+
+
+def read_csv(path: Path) -> Iterator[Values]:
+    """Yield the rows of a CSV file as strings.
+
+    Raises:
+        ConfigError: wrong separator, duplicate column names, or a row with too many values.
+        csv.Error: unclosed quote.
+    """
+    reader = csv.DictReader(_lines(path, encoding="utf-8-sig", newline=""), strict=True)
+    names = reader.fieldnames or ()
+    _check_names(names, f"{path}, line 1")
+    others = [mark for mark in ";\t|" if len(names) == 1 and mark in names[0]]
+    if others:
+        raise ConfigError(
+            f"the columns are separated by {others[0]!r} instead of commas",
+            f"{path}, line 1",
+            "separate the columns by commas",
+            code="csv-separator",
+        )
+    for row in reader:
+        if None in row:  # csv.DictReader stores surplus values under None
+            where = f"{path}, line {reader.line_num}"
+            raise ConfigError(
+                "more values than columns",
+                where,
+                "quote values that contain commas",
+                code="csv-too-many-values",
+            )
+        yield row
+
+
+def _lines(path: Path, **options: Any) -> Iterator[str]:
+    with path.open(**options) as file:
+        for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE_CHARS), ""), start=1):
+            if len(line) == _MAX_LINE_CHARS:
+                raise ConfigError(
+                    f"the line is too long ({_MAX_LINE_CHARS} characters or more)",
+                    f"{path}, line {number}",
+                    "write one problem per line",
+                    code="line-too-long",
+                )
+            yield line
+
+
+def _check_names(names: Sequence[str], where: str) -> None:
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(
+            f"duplicate column {twice}", where, "rename or remove one", code="column-twice"
+        )
+
+
+def _as_object(where: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    _check_names([name for name, _ in pairs], where)
+    return dict(pairs)
+
+
+def read_json(path: Path) -> Iterator[Values]:
+    """Yield the objects of a JSON lines file, or of a JSON array.
+
+    Raises:
+        ConfigError: invalid JSON or a row that is not an object; names the line or row.
+    """
+    content = path.read_text("utf-8") if path.suffix == ".json" else ""
+    is_array = content.lstrip().startswith("[")
+    lines = [content] if is_array else _lines(path, encoding="utf-8")
+    for number, text in enumerate(lines, start=1):
+        if not text.strip():
+            continue
+        try:
+            parsed = json.loads(
+                text.rstrip("\n"), object_pairs_hook=partial(_as_object, f"{path}, line {number}")
+            )
+        except json.JSONDecodeError as error:
+            hint = "correct the line" if is_array else "write one JSON object per line"
+            raise ConfigError(
+                f"invalid JSON: {error.msg}",
+                f"{path}, line {number + error.lineno - 1}",
+                hint,
+                code="json-invalid",
+            ) from error
+        except (ValueError, RecursionError) as error:  # a number too long, or nested too deeply
+            raise ConfigError(
+                f"cannot read the JSON: {first_line(error)}",
+                f"{path}, line {number}",
+                "shorten the number, or nest the values less deeply",
+                code="json-unreadable",
+            ) from error
+        for index, item in enumerate(parsed if is_array else [parsed], start=1):
+            where = f"{path}, row {index}" if is_array else f"{path}, line {number}"
+            _check_characters(item, where)
+            yield _as_row(item, where)
+
+
+def _check_characters(item: Any, where: str) -> None:
+    """Raise if a string contains a lone surrogate, which JSON can encode but UTF-8 cannot."""
+    try:
+        json.dumps(item, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(error.object[error.start]):04x}"
+        raise ConfigError(
+            f"{half} is a lone surrogate, which is not a valid character",
+            where,
+            "correct the text",
+            code="text-invalid",
+        ) from None
+
+
+def _as_row(item: Any, where: str) -> Values:
+    if isinstance(item, list) and item and all(isinstance(turn, dict) for turn in item):
+        # A conversation, as in the ORZ files: its turns become columns "0", "1", ..., as on the
+        # Hub.
+        return {str(number): turn for number, turn in enumerate(item)}
+    if not isinstance(item, dict):
+        raise ConfigError(
+            f"a row must be a JSON object, got {type(item).__name__}",
+            where,
+            'write {"prompt": ..., "answer": ...}',
+            code="row-no-object",
+        )
+    return item

@@ -1,0 +1,175 @@
+"""Command-line arguments shared by ``trainer`` and ``sweep``."""
+
+import argparse
+import math
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from importlib import metadata
+from pathlib import Path
+from typing import TypeAlias
+
+from loptune.errors import ConfigError
+from loptune.yaml_document import nearest
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+_DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = (
+    "Documentation on datasets, rewards, search spaces, clusters and the paper's "
+    f"experiments: {_DOCS if _DOCS.is_dir() else 'docs/ of the repository'}"
+)
+
+
+def parse_arguments(
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str] | None,
+    override_keys: Callable[[], Sequence[str]],
+    override_prefix: str = "",
+) -> argparse.Namespace:
+    """Parse a command line in which ``key=value`` overrides may also follow options.
+
+    ``override_keys`` lists the keys of overrides, which ``override_prefix`` precedes.
+
+    Raises:
+        ConfigError: a configuration key was given as an option; the message shows the correct
+        syntax.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    _check_command(parser, words)
+    arguments, rest = parser.parse_known_args(words)
+    unknown = next((word for word in rest if word.startswith("-")), None)
+    if unknown is not None:
+        hint = None
+        if "overrides" in arguments:
+            hint = _hint(unknown, words, override_keys(), override_prefix)
+        hint = hint or _nearest_option(unknown, parser, words, arguments)
+        raise ConfigError(f"unknown option {unknown}", "command line", hint, code="unknown-option")
+    # argparse only assigns overrides before the first option; the rest end up in `rest`
+    if rest and "overrides" not in arguments:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        arguments.overrides = [*arguments.overrides, *rest]
+    return arguments
+
+
+def _nearest_option(
+    unknown: str, parser: argparse.ArgumentParser, words: Sequence[str], arguments: object
+) -> str:
+    """Return the nearest option of the command, else where its options are listed."""
+    name = unknown.partition("=")[0].lstrip("-").replace("-", "_")
+    if (parser.prog, name) == ("sweep", "dry_run"):
+        return "`sweep plan` shows a sweep's trials and cost, and starts nothing"
+    meant = get_close_matches(name, vars(arguments), n=1)
+    if meant:
+        return f"did you mean --{meant[0].replace('_', '-')}?"
+    command = next((word for word in words if not word.startswith("-")), "")
+    return f"see `{' '.join(filter(None, (parser.prog, command)))} --help`"
+
+
+def _check_command(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Refuse an unknown command by name; argparse would list all commands."""
+    given = next((word for word in words if not word.startswith("-")), None)
+    for action in parser._actions:
+        is_commands = isinstance(action, argparse._SubParsersAction)
+        if is_commands and given is not None and given not in (action.choices or ()):
+            names = list(action.choices or ())
+            raise ConfigError(
+                f"{parser.prog} has no command {given}",
+                "command line",
+                nearest(given, names),
+                code="no-command",
+            )
+
+
+def add_runs_dir(parser: argparse.ArgumentParser) -> None:
+    """Add ``--runs-dir``."""
+    parser.add_argument(
+        "--runs-dir",
+        type=Path,
+        default=Path("runs"),
+        help="folder that contains all runs (default: runs)",
+    )
+
+
+def add_accept_changes(parser: argparse.ArgumentParser) -> None:
+    """Add ``--accept-changes``."""
+    parser.add_argument(
+        "--accept-changes",
+        action="store_true",
+        help="continue even if data, reward or rule files have changed, and record the changes",
+    )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add ``--json``."""
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_sample(parser: argparse.ArgumentParser, verb: str) -> None:
+    """Add ``--sample``."""
+    parser.add_argument(
+        "--sample",
+        type=count,
+        metavar="N",
+        help=f"{verb} completions of N training problems, and report how many groups would give "
+        "a learning signal",
+    )
+
+
+def count(text: str) -> int:
+    """Parse an argument: integer of at least 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return number
+
+
+def positive(text: str) -> float:
+    """Parse an argument: positive finite number."""
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text}")
+    return number
+
+
+def port(text: str) -> int:
+    """Parse an argument: TCP port number."""
+    number = int(text)
+    if not 1 <= number <= 65535:
+        raise argparse.ArgumentTypeError(f"must be a port from 1 to 65535, got {text}")
+    return number
+
+
+def version_text() -> str:
+    """Return the package versions for bug reports, without importing the packages."""
+    versions = [
+        f"{name} {_version(name)}"
+        for name in ("torch", "transformers", "ray", "optuna", "mlflow", "vllm")
+    ]
+    return (
+        f"loptune {_version('loptune')} (Python {platform.python_version()}, {', '.join(versions)})"
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _hint(option: str, words: Sequence[str], keys: Sequence[str], prefix: str) -> str | None:
+    """Return a hint that rewrites an option such as ``--max_steps 3`` as an override, or None if no
+    key matches.
+    """
+    name, _, value = option.partition("=")
+    if not value:
+        following = words[words.index(option) + 1 :]
+        value = following[0] if following and not following[0].startswith("-") else "VALUE"
+    wanted = name.lstrip("-").replace("-", "_")
+    key = next((key for key in keys if wanted in (key, key.rpartition(".")[2])), None)
+    if key:
+        return f"write {prefix}{key}={value}, without dashes"
+    return None

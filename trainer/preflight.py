@@ -1,0 +1,75 @@
+"""Checks that run before torch and the model are loaded."""
+
+from pathlib import Path
+
+from loptune.errors import MissingError
+from trainer.config.data import DatasetConfig
+from trainer.config.schema import TrainConfig
+from trainer.hub import check_available
+from trainer.policy.architectures import TINY
+from trainer.problems.rows import FROM_HERE, check_source
+from trainer.tracking.mlflow_store import check_store, tracking_uri
+from trainer.tracking.writers import check_installed
+
+
+def check_sources(config: TrainConfig, spec: Path | None, trains: bool = True) -> None:
+    """Check that data files and a local model folder exist.
+
+    Args:
+        config: the run's configuration.
+        spec: the run file that names them. If they are next to it, the error states that.
+        trains: whether training data is read, too.
+
+    Raises:
+        MissingError, ConfigError: as the loaders would raise, seconds later.
+    """
+    name = config.model.name_or_path
+    try:
+        datasets: list[DatasetConfig] = list(config.evaluation.sets.values())
+        if trains:
+            datasets = [*config.data.train, *datasets]
+        for dataset in datasets:
+            missing = dataset.source
+            check_source(dataset)
+        missing = name
+        if name.startswith(("./", "../", "/", "~")) and not Path(name).expanduser().exists():
+            raise MissingError(
+                f"no such model folder: {name}",
+                str(Path(name).expanduser().absolute()),
+                FROM_HERE,
+                code="no-such-model",
+            )
+    except MissingError as error:
+        beside = spec.parent if spec is not None else Path()
+        if beside.resolve() == Path.cwd() or not (beside / missing).exists():
+            raise
+        raise MissingError(
+            error.what,
+            error.where,
+            f"it is beside {spec}, and paths start at the folder in which you type the command: "
+            f"cd {beside}",
+            code=error.code,
+        ) from None
+
+
+def check_model(config: TrainConfig) -> None:
+    """Check that a model from the Hub is in the cache or can be asked for. Call after all other
+    checks: the Hub may take seconds not to answer.
+
+    Raises:
+        MissingError: as the loaders would raise, many seconds later.
+    """
+    name = config.model.name_or_path
+    if name != TINY and name.count("/") <= 1 and not Path(name).expanduser().exists():
+        check_available(name)
+
+
+def check_tracking(config: TrainConfig, runs_dir: Path) -> None:
+    """Check that the tracking store and reporting packages are available.
+
+    Raises:
+        ConfigError, StorageError: the run could not report.
+    """
+    check_installed(config)
+    if not config.tracking.offline:
+        check_store(tracking_uri(config.tracking, runs_dir))
