@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dashboards.results import Results
+from dashboards.statistics.levels import coverage
 from dashboards.statistics.verdict import Undecided
-from dashboards.words import reason, refusal, signed
+from dashboards.words import percent_interval, reason, refusal, signed
 
 HEADINGS = (
     "rule",
@@ -18,7 +19,7 @@ HEADINGS = (
     "task",
     "sweep",
     "gain",
-    "90% interval",
+    percent_interval(coverage()),
     "seeds",
     "",
 )

@@ -16,7 +16,7 @@ from dashboards.statistics import peaks, tournament
 from dashboards.statistics.arm_table import ArmRow, arm_rows
 from dashboards.statistics.arms import Layout, Pairing, compare_arms, compare_with_number
 from dashboards.statistics.comparison import compare, impute_failures
-from dashboards.statistics.dunnett import repeats_factor
+from dashboards.statistics.levels import repeats_factor
 from dashboards.statistics.problems import Answers
 from dashboards.statistics.seed_noise import Scores
 from dashboards.statistics.sequential import InterimResult
@@ -449,7 +449,8 @@ class Results:
         if len(self.arms) < 2 or len(tuned) != 1:
             return None
         ended = self.table[self.table.state.isin(["COMPLETE", "FAIL"])]
-        worst = ended.score.min() if self.objective.mode == "max" else ended.score.max()
+        sign = self.objective.sign
+        worst = sign * (sign * ended.score).min()
         values = pd.to_numeric(ended[tuned[0]], errors="coerce")
         cells = ended.assign(score=ended.score.fillna(worst), value=values)
         cells = cells.pivot_table(index=["arm", "value"], columns="seed", values="score")

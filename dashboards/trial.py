@@ -26,6 +26,11 @@ _END_STATES = ("COMPLETE", "PRUNED", "FAIL")
 _Name = TypeVar("_Name", bound=Hashable)
 
 
+def sign_of(mode: Mode) -> int:
+    """Return 1 if larger scores are better, -1 if smaller ones are: times it, scores are gains."""
+    return 1 if mode == "max" else -1
+
+
 @dataclass(frozen=True)
 class Objective:
     """The score of a trial: the mean of the last ``window`` values of ``metric``."""
@@ -43,8 +48,8 @@ class Objective:
 
     @property
     def sign(self) -> int:
-        """1 if larger is better, -1 if smaller is."""
-        return 1 if self.mode == "max" else -1
+        """1 if larger scores are better, -1 if smaller ones are."""
+        return sign_of(self.mode)
 
 
 class Directed(Protocol):
@@ -57,8 +62,7 @@ class Directed(Protocol):
 
 def best_first(scores: Mapping[_Name, float], objective: Directed) -> list[_Name]:
     """Return the names by score, best first; names with equal scores keep their order."""
-    sign = 1 if objective.mode == "max" else -1
-    return sorted(scores, key=lambda name: -sign * scores[name])
+    return sorted(scores, key=lambda name: -sign_of(objective.mode) * scores[name])
 
 
 @dataclass(frozen=True)

@@ -5,25 +5,25 @@ run.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dashboards.fresh_seeds import FRESH_SEEDS, MIN_SEEDS, MOST_SEEDS
 from dashboards.statistics.arm_table import ArmRow
 from dashboards.statistics.arms import Layout, Pairing
-from dashboards.statistics.dunnett import coverage, repeats_factor
+from dashboards.statistics.group_sequential import Decision
+from dashboards.statistics.levels import coverage, repeats_factor
 from dashboards.statistics.peaks import PeakResult
-from dashboards.statistics.power import MAX_SEEDS
-from dashboards.statistics.sequential import Decision, InterimResult
+from dashboards.statistics.sequential import InterimResult
 from dashboards.statistics.tournament import (
     MIN_TRIALS,
     MIN_TRIALS_TWO_PARAMETERS,
     Refusal,
     RuleResult,
 )
-from dashboards.statistics.verdict import MIN_SEEDS, Tested, Undecided, Verdict, collapse_bound
-from dashboards.trial import Mode
+from dashboards.statistics.verdict import Tested, Undecided, Verdict, collapse_bound
+from dashboards.trial import Mode, sign_of
 from loptune.errors import listed
 from loptune.terminal.table import counted
 
 _MOST_NAMED = 4  # configurations listed in a sentence
-_DEFAULT_SEEDS = 5  # proposed if two seeds look good
 _SMALLEST_P = 1e-4
 _WHY = {
     "alone": "No other configuration has a score to compare with.",
@@ -97,14 +97,16 @@ def device_time(hours: float, device: str) -> str:
     return f"{number(hours)} {device}-hours"
 
 
-def percent_interval(coverage: float) -> str:
+def percent_interval(covers: float) -> str:
     """Name an interval by its coverage."""
-    return f"{100 * coverage:.4g}% interval"
+    return f"{100 * covers:.4g}% interval"
 
 
-def between(interval: tuple[float, float], coverage: float = 0.9) -> str:
-    """Format an interval with its coverage."""
-    return f"{percent_interval(coverage)} {signed(interval[0])} to {signed(interval[1])}"
+def between(interval: tuple[float, float], covers: float | None = None) -> str:
+    """Format an interval with its coverage, by default the usual one."""
+    return (
+        f"{percent_interval(covers or coverage())} {signed(interval[0])} to {signed(interval[1])}"
+    )
 
 
 def gain(verdict: Verdict, kind: str = "seed") -> str:
@@ -193,14 +195,15 @@ def repeated(earlier_confirmations: int) -> str:
     return (
         f"This is confirmation {earlier_confirmations + 1} of these finalists, on new seeds. The "
         "earlier one is left out, because its scores led to this one. P-values are multiplied "
-        f"by {factor}, and intervals have {100 * coverage(factor):.4g}% coverage instead of 90%: "
+        f"by {factor}, and intervals have {100 * coverage(factor):.4g}% coverage instead of "
+        f"{100 * coverage():.4g}%: "
         "all confirmations together report a false improvement in less than 10% of cases."
     )
 
 
 def score_direction(metric: str, mode: Mode) -> str:
     """Name the score and say which direction is better."""
-    better = "larger" if mode == "max" else "smaller"
+    better = "larger" if sign_of(mode) > 0 else "smaller"
     return f"Score: {metric} ({better} is better)."
 
 
@@ -376,7 +379,7 @@ def next_step(verdict: Verdict) -> str:
     if isinstance(verdict, Undecided):
         return _REMEDIES[verdict.why]
     if verdict.claim == "too few seeds":
-        needed = max(_DEFAULT_SEEDS, verdict.confirmation_seeds or 0)
+        needed = max(FRESH_SEEDS, verdict.confirmation_seeds or 0)
         return f"Run both on at least {needed} seeds: fewer than {MIN_SEEDS} confirm nothing."
     if verdict.claim == "evidence":
         return "Confirm it on fresh seeds: the best of many is biased upward."
@@ -400,7 +403,7 @@ def next_step(verdict: Verdict) -> str:
     if verdict.confirmation_seeds is None:
         return (
             f"After correcting for picking the best, {verdict.shrunken:+.3g} is left, which takes "
-            f"more than {MAX_SEEDS} seeds to detect: search elsewhere."
+            f"more than {MOST_SEEDS} seeds to detect: search elsewhere."
         )
     return (
         f"Run only {verdict.best} and {verdict.baseline} on {verdict.confirmation_seeds} "

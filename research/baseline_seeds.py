@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dashboards.statistics.dunnett import SIGNIFICANCE_LEVEL
+from dashboards.statistics.levels import SIGNIFICANCE_LEVEL
 from research.tables import percent, print_rows
 
 Array = NDArray[np.float64]

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dashboards.statistics.dunnett import critical_value
+from dashboards.statistics.group_sequential import FUTILITY_ERROR
 from dashboards.statistics.seed_noise import Noise
-from dashboards.statistics.sequential import FUTILITY_ERROR, Design, make_design
+from dashboards.statistics.sequential import Design, make_design
 from research.tables import mean, percent, print_rows
 from research.verdict_errors import INTERIM, lognormal, normal, squares, student
 

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from dashboards.statistics.dunnett import SIGNIFICANCE_LEVEL
+from dashboards.statistics.levels import SIGNIFICANCE_LEVEL
 from dashboards.statistics.seed_noise import Scores
 from dashboards.statistics.tournament import Tuning, compare_rules
 from research.tables import percent, print_rows

@@ -29,8 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from dashboards.statistics.dunnett import SIGNIFICANCE_LEVEL, critical_value
+from dashboards.statistics.dunnett import critical_value
 from dashboards.statistics.guards import Variances, difference_noise
+from dashboards.statistics.levels import SIGNIFICANCE_LEVEL
 from dashboards.statistics.problems import split
 from dashboards.statistics.seed_noise import BLOCKS
 from dashboards.statistics.verdict import COLLAPSE_LEVEL, Tested, Verdict, verdict

@@ -48,10 +48,11 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 from scipy import special, stats
 
+from dashboards.fresh_seeds import MIN_SEEDS
 from dashboards.statistics.arms import Pairing, compare_arms, compare_with_number
-from dashboards.statistics.dunnett import SIGNIFICANCE_LEVEL
-from dashboards.statistics.sequential import Design, boundaries, schedule_analyses
-from dashboards.statistics.verdict import MIN_SEEDS
+from dashboards.statistics.group_sequential import boundaries, schedule_analyses
+from dashboards.statistics.levels import SIGNIFICANCE_LEVEL
+from dashboards.statistics.sequential import Design
 from research.decide import in_rounds
 from research.png import write_png
 from research.tables import print_rows

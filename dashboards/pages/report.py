@@ -115,7 +115,7 @@ def trials_table(results: Results) -> tuple[list[str], list[list[Cell]]]:
     has_minutes = longest >= _SHOWN_MINUTES  # short commands would all show 0.0
     headings += ["minutes", "reason"] if has_minutes else ["reason"]
     ordered = results.table.sort_values(
-        "score", ascending=results.objective.mode == "min", na_position="last"
+        "score", ascending=results.objective.sign < 0, na_position="last"
     )
     table = []
     for _, row in ordered.iterrows():

@@ -27,7 +27,7 @@ def finalists(results: Results) -> Picture | None:
     table = finalist_scores(results, results.fresh)
     means = table.pivot_table(index="label", columns="kind", values="value", aggfunc="mean")
     decisive = "test" if objective.held_out else "fresh"
-    order = list(means.sort_values(decisive, ascending=objective.mode == "max").index)
+    order = list(means.sort_values(decisive, ascending=objective.sign > 0).index)
     drawing = figure(objective.metric, height=110 + 72 * len(order))
     for kind, (name, shade) in _KINDS.items():
         of_kind = table[table.kind == kind]

@@ -38,7 +38,7 @@ def learning_curves(results: Results) -> Picture | None:
     means = _mean_lines(drawing, results, values)
     ends = values.sort_values("step").groupby("trial").value.agg(["first", "last"])
     change = ends["last"] - ends["first"]
-    rising = change > 0 if results.objective.mode == "max" else change < 0
+    rising = results.objective.sign * change > 0
     text = (
         f"From first to last evaluation {int(rising.sum())} of {len(ends)} trials improve; the "
         f"median change is {change.median():+.3f} ({change.min():+.3f} to {change.max():+.3f}); "

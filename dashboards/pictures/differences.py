@@ -17,6 +17,7 @@ from dashboards.pictures.theme import (
 )
 from dashboards.results import Results
 from dashboards.statistics.arm_table import ArmRow
+from dashboards.statistics.levels import coverage
 from dashboards.words import between, number, percent_interval, signed
 
 _MAX_DRAWN = 20
@@ -67,7 +68,7 @@ def _filled_columns(
 
 def _interval_of(arms: list[ArmRow]) -> str:
     """Name the interval of all arms by its coverage."""
-    return percent_interval(arms[0].coverage if arms else 0.9)
+    return percent_interval(arms[0].coverage if arms else coverage())
 
 
 def differences(results: Results) -> Picture | None:
@@ -158,7 +159,7 @@ def seed_differences(results: Results) -> Picture | None:
     order = (
         pairs.groupby("label", sort=False)
         .difference.mean()
-        .sort_values(ascending=results.objective.mode == "max")
+        .sort_values(ascending=results.objective.sign > 0)
     )
     drawn = order.tail(_MAX_DRAWN)
     shades = colors(results.table.rule) | colors(rules)  # the colors of the rest of the page
@@ -173,7 +174,7 @@ def seed_differences(results: Results) -> Picture | None:
         ]
         dots_and_means(drawing, of_label.difference, of_label.label, shade, notes)
     label_rows(drawing, list(drawn.index))
-    gains = pairs.difference if results.objective.mode == "max" else -pairs.difference
+    gains = results.objective.sign * pairs.difference
     better = (gains > 0).groupby(pairs.label).all()
     label = order.index[-1]
     text = (

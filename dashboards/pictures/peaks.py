@@ -7,8 +7,9 @@ import html
 from dashboards.labels import colors
 from dashboards.pictures.theme import Picture, add_points, figure
 from dashboards.results import Results
+from dashboards.statistics.levels import coverage
 from dashboards.statistics.peaks import PeakDifference, compare_peaks, nearest
-from dashboards.words import number, peaks, signed
+from dashboards.words import number, peaks, percent_interval, signed
 from loptune.parameter_names import shown
 from loptune.terminal.table import counted
 
@@ -58,9 +59,9 @@ def fitted_peaks(results: Results) -> Picture | None:
         f"{grid.parameter} at the peak",
         "peak",
         "difference, each at its peak",
-        "90% interval",
+        percent_interval(coverage()),
     ]
-    headings += ["difference, all at one value", "90% interval", "max_residual"]
+    headings += ["difference, all at one value", percent_interval(coverage()), "max_residual"]
     table: list[list[object]] = []
     for result in peak_results:
         peak = result.peak

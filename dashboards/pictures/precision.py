@@ -2,16 +2,12 @@
 
 import math
 
-from scipy import special
-
 from dashboards.pictures.theme import Picture
 from dashboards.results import Results
+from dashboards.statistics.levels import DETECTABLE_ERRORS
 from dashboards.statistics.problems import Array, ProblemSplit, paired_answers, split
 from dashboards.statistics.verdict import Verdict
 from dashboards.words import number
-
-# gain that is detected with 80% power, in standard errors
-_STANDARD_ERRORS_AT_80_POWER = float(special.ndtri(0.95) + special.ndtri(0.8))
 
 
 def precision(results: Results) -> Picture | None:
@@ -57,7 +53,7 @@ def _hidden(parts: ProblemSplit, worthwhile: float) -> str:
     """State how many problems would detect a worthwhile improvement, if only evaluation noise hides
     it.
     """
-    alone = _STANDARD_ERRORS_AT_80_POWER * math.sqrt(parts.evaluation / parts.seeds)
+    alone = DETECTABLE_ERRORS * math.sqrt(parts.evaluation / parts.seeds)
     if alone <= worthwhile:
         return ""
     needed = math.ceil(parts.problems * (alone / worthwhile) ** 2)

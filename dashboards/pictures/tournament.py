@@ -7,9 +7,11 @@ from collections import Counter
 
 import pandas as pd
 
+from dashboards.fresh_seeds import ARM_SEEDS
 from dashboards.pictures.peaks import arm_colors, peak_line
 from dashboards.pictures.theme import MUTED, Picture, add_points, figure, label_rows, rows
 from dashboards.results import Results
+from dashboards.statistics.levels import coverage
 from dashboards.statistics.tournament import RuleResult
 from dashboards.trial import Objective
 from dashboards.words import (
@@ -22,8 +24,6 @@ from dashboards.words import (
     signed,
 )
 
-# default of `sweep confirm` after tuning arms (same number as `sweep.space.arms.ARM_SEEDS`)
-_SEEDS = 8
 _HEADINGS = (
     "rule",
     "trials",
@@ -96,7 +96,7 @@ def _is_better(score: float, best: float, objective: Objective) -> bool:
     """Return whether a score is better than the best so far; equal ones count where less is
     better.
     """
-    return score > best if objective.mode == "max" else score <= best
+    return score > best if objective.sign > 0 else score <= best
 
 
 def chosen_rule(results: Results) -> str | None:
@@ -130,14 +130,14 @@ def tournament_line(results: Results) -> str:
             f"{tuned}. {base} has no score on fresh seeds, so nothing is compared. {FIX_FAILURES}"
         )
     if not compared:
-        trials = len(results.arms) * _SEEDS
+        trials = len(results.arms) * ARM_SEEDS
         step = (
-            f"run the best of every rule on {_SEEDS} fresh seeds, then judge again with those "
+            f"run the best of every rule on {ARM_SEEDS} fresh seeds, then judge again with those "
             "runs as the second table"
         )
         if results.name:
             step = (
-                f"`{results.command('confirm')}` runs the best of every rule on {_SEEDS} fresh "
+                f"`{results.command('confirm')}` runs the best of every rule on {ARM_SEEDS} fresh "
                 "seeds"
             )
         return (
@@ -178,8 +178,8 @@ def rule_table(results: Results) -> tuple[list[str], list[list[object]]]:
                 interval = f"{signed(result.interval[0])} to {signed(result.interval[1])}"
         row = [arm, trials, label, median, best, mean, mean - median, difference, interval]
         table.append(row)
-    coverage = results.arm_results[0].coverage if compared else 0.9
-    headings = [*_HEADINGS, f"against {results.arms[0]}", percent_interval(coverage)]
+    covers = results.arm_results[0].coverage if compared else coverage()
+    headings = [*_HEADINGS, f"against {results.arms[0]}", percent_interval(covers)]
     if not compared:
         columns = headings.index("fresh seeds")
         return headings[:columns], [row[:columns] for row in table]

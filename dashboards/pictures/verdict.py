@@ -8,16 +8,16 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from dashboards import words
+from dashboards.fresh_seeds import FRESH_SEEDS, MIN_SEEDS
 from dashboards.pictures.confirmation import finalists
 from dashboards.pictures.tournament import chosen_rule, tournament_line
 from dashboards.results import Results, Rounds
 from dashboards.statistics.sequential import InterimResult
-from dashboards.statistics.verdict import MIN_SEEDS, Tested, Undecided, Verdict
+from dashboards.statistics.verdict import Tested, Undecided, Verdict
 from dashboards.words import device_time, number, signed
 from loptune.parameter_names import short_names, shown
 from loptune.terminal.table import counted
 
-_DEFAULT_FRESH_SEEDS = 5  # proposed if a sweep's own seeds cannot decide
 _STATE_TEXT = {
     "COMPLETE": "complete",
     "PRUNED": "stopped early",
@@ -279,10 +279,10 @@ def _seeds_to_confirm(judged: Verdict) -> int | None:
     """Return how many new seeds would decide a comparison; None if more seeds do not help."""
     if isinstance(judged, Undecided):
         if judged.why in ("one seed", "no shared seed"):
-            return _DEFAULT_FRESH_SEEDS
+            return FRESH_SEEDS
         return None
     if judged.claim == "too few seeds":
-        return max(_DEFAULT_FRESH_SEEDS, judged.confirmation_seeds or 0)
+        return max(FRESH_SEEDS, judged.confirmation_seeds or 0)
     if judged.improves:
         return judged.confirmation_seeds
     return judged.deciding_seeds
@@ -424,9 +424,9 @@ def _fresh_seeds(judged: Verdict) -> int | None:
     confirm.
     """
     if isinstance(judged, Undecided):
-        return _DEFAULT_FRESH_SEEDS if judged.why in ("one seed", "no shared seed") else None
+        return FRESH_SEEDS if judged.why in ("one seed", "no shared seed") else None
     if judged.claim != "none":
-        return max(_DEFAULT_FRESH_SEEDS, judged.confirmation_seeds or 0)
+        return max(FRESH_SEEDS, judged.confirmation_seeds or 0)
     return judged.confirmation_seeds if judged.improves else None
 
 

@@ -22,7 +22,7 @@ from dashboards.sources.units import check_units
 from dashboards.sources.unseeded_runs import LABELS, with_labels
 from dashboards.sources.unseeded_runs import NOTE as UNSEEDED
 from dashboards.sources.wandb_tables import RUN_COLUMNS, is_run_table
-from dashboards.trial import Curve, Objective, TrialRecord
+from dashboards.trial import Curve, Objective, TrialRecord, sign_of
 from loptune.errors import ConfigError, listed, shortened
 from loptune.parameter_names import short_names, shown
 from loptune.terminal.table import counted
@@ -430,7 +430,7 @@ def _with_scores(
     score = curve.score(columns.window)
     if columns.take == "best":
         finite = [value for value in curve.values if np.isfinite(value)]
-        score = max(finite) if columns.mode == "max" else min(finite)
+        score = max(finite, key=lambda value: sign_of(columns.mode) * value)
     trial = replace(trial, state=state, score=score)
     if stepwise:
         trial = replace(trial, step=float(curve.steps[-1]))

@@ -12,11 +12,11 @@ from typing import Literal
 
 import numpy as np
 
+from dashboards.fresh_seeds import MIN_SEEDS
 from dashboards.statistics.arms import ArmScores, Layout
 from dashboards.statistics.comparison import Comparison, GainEstimate
-from dashboards.statistics.dunnett import coverage
+from dashboards.statistics.levels import coverage
 from dashboards.statistics.seed_noise import Scores
-from dashboards.statistics.verdict import MIN_SEEDS
 
 ArmOutcome = Literal["baseline", "better", "worse", "not worse", "undecided", "not compared"]
 
@@ -33,7 +33,7 @@ class ArmRow:
     sd: float = math.nan  # standard deviation of these scores; NaN for fewer than two
     difference: float = math.nan  # to the baseline, failed runs counted as in the verdict
     interval: tuple[float, float] | None = None  # simultaneous over all arms
-    coverage: float = 0.9  # of the interval; more after earlier confirmations
+    coverage: float = coverage()  # of the interval; more after earlier confirmations
     p_value: float | None = None  # two-sided, corrected for the number of arms
     layout: Layout | None = None  # how the difference was taken; None for the baseline
     outcome: ArmOutcome = "not compared"

@@ -35,7 +35,7 @@ from dashboards.statistics.comparison import (
     failed_seeds,
     impute_failures,
 )
-from dashboards.statistics.dunnett import SIGNIFICANCE_LEVEL, level
+from dashboards.statistics.levels import SIGNIFICANCE_LEVEL, level
 from dashboards.statistics.problems import Answers
 from dashboards.statistics.seed_noise import Noise, Scores, finite_scores, require_baseline
 
@@ -256,7 +256,7 @@ def _partly_paired(
 
 
 def _tested(estimate: GainEstimate, error: float, dof: int, comparisons: int) -> GainEstimate:
-    """Add Bonferroni's interval and p values at `dunnett.level`; none without an estimate of the
+    """Add Bonferroni's interval and p values at `levels.level`; none without an estimate of the
     noise.
     """
     if dof < 1 or not error > 0:

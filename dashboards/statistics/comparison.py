@@ -14,7 +14,7 @@ differences is used if that is larger; on more it counts half, the pooled varian
 With one configuration nothing can be pooled, and with few seeds differences often vary little by
 chance. In both cases a variance below the variance of unpaired runs is averaged with it, unless an
 F test shows that seeds are blocks.
-- Scores are not normal. With few degrees of freedom the level is smaller (`dunnett.level`).
+- Scores are not normal. With few degrees of freedom the level is smaller (`levels.level`).
 - The baseline may be noisier: the variance of a difference is at least the baseline's variance plus
 the others'. If an F test finds the baseline noisier (or there are only two seeds to test with), it
 has Welch's degrees of freedom.
@@ -40,6 +40,7 @@ import numpy as np
 
 from dashboards.statistics import dunnett
 from dashboards.statistics.guards import Variances, difference_noise, evaluation_alone
+from dashboards.statistics.levels import level
 from dashboards.statistics.problems import Answers, evaluation_noise
 from dashboards.statistics.seed_noise import (
     Noise,
@@ -147,7 +148,7 @@ def compare(
         answers: per-problem accuracies, if the score is an accuracy.
         comparisons: number of comparisons to correct for, if there are others than these.
         repeats: factor of p-values and divisor of the intervals' level, for repeated
-            confirmations (`dunnett.repeats_factor`).
+            confirmations (`levels.repeats_factor`).
 
     Raises:
         ValueError: the baseline has no score.
@@ -289,9 +290,8 @@ def _decided(
             min(1.0, repeats * dunnett.p_value(side * t, comparisons, dof, same_seeds=same_seeds))
             for side in (1, -1)
         )
-        level = dunnett.level(dof) / repeats
         critical = dunnett.critical_value(
-            comparisons, dof, same_seeds=same_seeds, probability=level
+            comparisons, dof, same_seeds=same_seeds, probability=level(dof) / repeats
         )
         needed = (critical, critical)
     else:

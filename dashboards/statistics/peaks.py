@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from dashboards.statistics.dunnett import SIGNIFICANCE_LEVEL
+from dashboards.statistics.levels import SIGNIFICANCE_LEVEL
 
 FITTED_VALUES = 5  # values around the best; three points would fit any parabola exactly
 MIN_PEAK_SEEDS = 3

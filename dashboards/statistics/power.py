@@ -7,12 +7,12 @@ import math
 import numpy as np
 from scipy import optimize, special
 
-from dashboards.statistics.dunnett import Vector, critical_value, level
+from dashboards.fresh_seeds import MOST_SEEDS
+from dashboards.statistics.dunnett import Vector, critical_value
 from dashboards.statistics.guards import Variances, difference_noise
+from dashboards.statistics.levels import POWER, level
 
-MAX_SEEDS = 100  # larger numbers of seeds per configuration are not reported
 _DRAWS = 20_000  # Monte Carlo draws of the estimated noise; power is accurate to 0.003
-_STANDARD_ERRORS_AT_80_POWER = 0.8
 
 
 def minimum_detectable_effect(
@@ -25,7 +25,7 @@ def minimum_detectable_effect(
         seeds: per configuration, at least 2.
         configurations: number of configurations, baseline included.
         known_dof: degrees of freedom that other seeds add for two configurations.
-        repeats: factor of the p-value after earlier confirmations (`dunnett.repeats_factor`).
+        repeats: factor of the p-value after earlier confirmations (`levels.repeats_factor`).
     """
     if seeds < 2 or configurations < 2:
         raise ValueError("power needs at least 2 seeds and 2 configurations")
@@ -39,16 +39,16 @@ def seeds_for(
     effect: float, sd: float, configurations: int = 2, known_dof: int = 0, repeats: int = 1
 ) -> int | None:
     """Return the fewest seeds per configuration that detect a true gain ``effect`` with 80% power.
-    None if more than ``MAX_SEEDS`` are needed or ``effect`` is not positive. ``known_dof`` counts
+    None if more than ``MOST_SEEDS`` are needed or ``effect`` is not positive. ``known_dof`` counts
     for two configurations, on fresh seeds.
     """
 
     def enough(seeds: int) -> bool:
         return minimum_detectable_effect(sd, seeds, configurations, known_dof, repeats) <= effect
 
-    if effect <= 0 or not enough(MAX_SEEDS):
+    if effect <= 0 or not enough(MOST_SEEDS):
         return None
-    return 2 + bisect.bisect_left(range(2, MAX_SEEDS), True, key=enough)
+    return 2 + bisect.bisect_left(range(2, MOST_SEEDS), True, key=enough)
 
 
 @functools.cache
@@ -90,7 +90,7 @@ def _shift_found(needed: Vector) -> float:
     """
 
     def lacking(shift: float) -> float:
-        return float(special.ndtr(shift - needed).mean()) - _STANDARD_ERRORS_AT_80_POWER
+        return float(special.ndtr(shift - needed).mean()) - POWER
 
     return float(optimize.brentq(lacking, 0.0, 10 * float(needed.mean()) + 10, xtol=1e-6))
 

@@ -23,8 +23,9 @@ from typing import Literal
 import numpy as np
 from scipy import special
 
-from dashboards.statistics.dunnett import SIGNIFICANCE_LEVEL, coverage
+from dashboards.statistics.levels import SIGNIFICANCE_LEVEL, coverage
 from dashboards.statistics.seed_noise import Scores, paired_differences
+from dashboards.trial import Mode, sign_of
 
 _SPLITS = 100
 MIN_TRIALS = 8  # complete trials per rule; with fewer, the halves are too small
@@ -59,7 +60,7 @@ class RuleResult:
     p_value: float | None = None  # one-sided, corrected for the number of rules
     p_worse: float | None = None  # the same of the other side
     refusal: Refusal | None = None  # why there is no interval
-    coverage: float = 0.9  # of the interval; more after earlier confirmations
+    coverage: float = coverage()  # of the interval; more after earlier confirmations
 
     @property
     def better(self) -> bool:
@@ -86,7 +87,7 @@ def compare_rules(
     fresh: Scores,
     baseline: str,
     tunings: Mapping[str, Tuning],
-    mode: Literal["max", "min"] = "max",
+    mode: Mode = "max",
     *,
     repeats: int = 1,
 ) -> list[RuleResult]:
@@ -94,12 +95,12 @@ def compare_rules(
 
     ``fresh`` is rule -> fresh seed -> score of its best setting, with failed seeds imputed.
     ``repeats`` corrects p-values and intervals for earlier confirmations
-    (`dunnett.repeats_factor`).
+    (`levels.repeats_factor`).
 
     Raises:
         ValueError: the baseline has no score.
     """
-    sign = 1.0 if mode == "max" else -1.0
+    sign = sign_of(mode)
     variances: dict[int, list[float]] = {}  # by the number of parameters
     for tuning in tunings.values():
         if len(tuning.scores) >= MIN_TRIALS:

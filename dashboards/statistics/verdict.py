@@ -12,20 +12,20 @@ from typing import Literal
 
 import numpy as np
 
+from dashboards.fresh_seeds import MIN_SEEDS
 from dashboards.statistics.arms import Layout, Pairing, compare_arms, compare_with_number
 from dashboards.statistics.comparison import Comparison, GainEstimate, compare
-from dashboards.statistics.dunnett import coverage, repeats_factor
+from dashboards.statistics.levels import coverage, repeats_factor
 from dashboards.statistics.power import minimum_detectable_effect, seeds_for
 from dashboards.statistics.problems import Answers
 from dashboards.statistics.seed_noise import Scores, finite_scores
-from dashboards.trial import Mode
+from dashboards.trial import Mode, sign_of
 
 Why = Literal["alone", "no shared seed", "one seed", "no spread"]
 # candidate: would be evidence if the seeds had not guided the search; too few seeds: would be
 # evidence on ``MIN_SEEDS`` seeds
 Claim = Literal["evidence", "candidate", "too few seeds", "none"]
 
-MIN_SEEDS = 3  # fewer never give evidence: on real runs two report too many false positives
 COLLAPSE_LEVEL = 0.05  # probability of seeing no collapse at the excluded rate
 
 
@@ -44,7 +44,7 @@ class Difference:
     runs: tuple[int, int] = (0, 0)  # of the best and of the baseline
     sign: int = 1  # -1 if smaller scores are better
     # seeds per configuration that detect a true difference of this size with 80% power; None if
-    # that is unknown or more than `power.MAX_SEEDS`
+    # that is unknown or more than `fresh_seeds.MOST_SEEDS`
     deciding_seeds: int | None = None
     # the difference without failed runs of best and baseline; None if none of them failed, or if
     # the two clearly fail at different rates, which would favor the one that fails
@@ -124,7 +124,7 @@ def verdict(
     Raises:
         ValueError: the baseline has no score.
     """
-    gains = oriented(scores, _sign(mode))
+    gains = oriented(scores, sign_of(mode))
     layouts: Mapping[str, Layout] = {}
     if pairing is None:
         result = compare(gains, baseline, answers=answers)
@@ -151,12 +151,12 @@ def verdict_on_fresh_seeds(
         earlier: scores of the same configurations on the search's seeds, which add to the noise
             estimate only.
         answers: per-problem accuracies, if the score is an accuracy.
-        repeats: factor of p-values after earlier confirmations (`dunnett.repeats_factor`).
+        repeats: factor of p-values after earlier confirmations (`levels.repeats_factor`).
 
     Raises:
         ValueError: the baseline has no score.
     """
-    sign = _sign(mode)
+    sign = sign_of(mode)
     result = compare(
         oriented(scores, sign),
         baseline,
@@ -173,13 +173,9 @@ def verdict_on_number(
     """Compare the configurations with a number called ``name``, such as a published record, and
     report the best one.
     """
-    sign = _sign(mode)
+    sign = sign_of(mode)
     result, layouts = compare_with_number(oriented(scores, sign), sign * number)
     return _concluded(scores, name, mode, result, layouts, earlier=None, adaptive=adaptive)
-
-
-def _sign(mode: Mode) -> float:
-    return 1.0 if mode == "max" else -1.0
 
 
 def _concluded(
@@ -193,7 +189,7 @@ def _concluded(
     adaptive: bool,
 ) -> Verdict:
     """Return the verdict that a comparison of all configurations gives."""
-    sign = _sign(mode)
+    sign = sign_of(mode)
     if not result.estimates:
         return _unmatched(scores, baseline, sign, result.failed)
     best = _best(result)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from dashboards.fresh_seeds import ARM_SEEDS, FINALISTS, FRESH_SEEDS, MAX_SEEDS_IN_ROUNDS
 from loptune.errors import ConfigError, MissingError, StorageError
 from loptune.terminal.arguments import Commands, add_accept_changes, count, positive
 from sweep.commands.arguments import add_machine, add_named, prepare, run_options
@@ -14,15 +15,10 @@ from sweep.record.baseline import is_baseline
 from sweep.record.best import BestConfiguration, BestWithCaveats, choose_best, scored_configuration
 from sweep.record.folder import read_spec
 from sweep.record.sweep_record import SweepRecord, open_sweep
-from sweep.space.arms import ARM_SEEDS, MAX_SEEDS, arms
+from sweep.space.arms import arms
 from sweep.winner.confirm import again_of, choose, finalists_of, fresh_space
 from sweep.winner.ending import report_confirmation
 from trainer.tracking.inputs import inherit_inputs
-
-# Defaults of `sweep confirm`. On real trainings with equal means the false positive rate is 5.0%
-# with them, and 7.0% with 2 finalists on 3 seeds (docs/development/validation.md).
-_FINALISTS = 3  # besides the baseline
-_FRESH_SEEDS = 5
 
 
 def add_commands(commands: Commands) -> None:
@@ -55,13 +51,13 @@ def add_commands(commands: Commands) -> None:
         "--finalists",
         type=count,
         help="number of finalists besides the baseline (default: the best of every arm, or "
-        f"{_FINALISTS})",
+        f"{FINALISTS})",
     )
     confirm.add_argument(
         "--seeds",
         type=count,
-        help=f"fresh seeds per finalist (default: {_FRESH_SEEDS}; with arms {ARM_SEEDS}; with "
-        f"--rounds at most {MAX_SEEDS})",
+        help=f"fresh seeds per finalist (default: {FRESH_SEEDS}; with arms {ARM_SEEDS}; with "
+        f"--rounds at most {MAX_SEEDS_IN_ROUNDS})",
     )
     confirm.add_argument(
         "--test",
@@ -110,7 +106,7 @@ def _confirm(arguments: argparse.Namespace) -> int:
         print(
             f"{missing} trials of the search have not ended; finalists are chosen from the others"
         )
-    seeds = ARM_SEEDS if sweep.spec.search.tune_within else _FRESH_SEEDS
+    seeds = ARM_SEEDS if sweep.spec.search.tune_within else FRESH_SEEDS
     space = fresh_space(sweep, chosen, arguments.seeds or seeds, arguments.test, folder=folder)
     prepare(space, arguments)
     from sweep.driver.run import start_sweep
@@ -173,7 +169,7 @@ def finalist_count(sweep: SweepRecord, asked: int | None) -> int:
     """
     spec = sweep.spec
     if asked is None:
-        return _FINALISTS if spec.search.tune_within is None else len(arms(spec)) - 1
+        return FINALISTS if spec.search.tune_within is None else len(arms(spec)) - 1
     chosen = finalists_of(sweep, asked)  # the baseline comes first if it is complete
     others = len(chosen) - is_baseline(spec, chosen[0])
     if asked > others:
@@ -197,7 +193,7 @@ def _run_rounds(sweep: SweepRecord, arguments: argparse.Namespace) -> int:
     inherit_inputs(sweep.folder.confirmation.root, sweep.folder.root)
     options = RoundsOptions(
         finalists=finalist_count(sweep, arguments.finalists),
-        max_seeds=arguments.seeds or MAX_SEEDS,
+        max_seeds=arguments.seeds or MAX_SEEDS_IN_ROUNDS,
         hours=arguments.hours,
         test=arguments.test,
         resume_command=sweep.command("confirm", "--rounds", *run.machine),

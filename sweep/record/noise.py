@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
+from dashboards.fresh_seeds import MAX_SEEDS_IN_ROUNDS
 from dashboards.statistics.power import minimum_detectable_effect, seeds_for
 from dashboards.statistics.seed_noise import Noise, seed_noise
 from dashboards.statistics.sequential import make_design
@@ -16,7 +17,6 @@ from loptune.run_names import MAX_NAME_LENGTH
 from loptune.terminal.table import counted
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import Configuration, outcome
-from sweep.space.arms import MAX_SEEDS
 from sweep.space.spec import SchedulerSpec, SweepSpec
 
 _MAX_NAMED = 3  # sweeps
@@ -85,7 +85,7 @@ def forecast_noise(
     wanted = {}
     for name, gain in gains.items():
         everywhere = seeds_for(gain, noise.sd, max(2, planned))
-        in_rounds = make_design(noise, gain, 1, MAX_SEEDS).analyses[-1]
+        in_rounds = make_design(noise, gain, 1, MAX_SEEDS_IN_ROUNDS).analyses[-1]
         wanted[name] = (gain, everywhere, in_rounds)
     return NoiseForecast(
         sd=noise.sd, dof=noise.dof, source=source, detectable=detectable, wanted=wanted

@@ -26,6 +26,7 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
+from dashboards.trial import sign_of
 from sweep.search.history import Configuration, failed_by_settings, outcome
 from sweep.space.arms import arm_of, arms
 from sweep.space.checks import MAX_GRID
@@ -267,7 +268,7 @@ def _score_of_failed(spec: SweepSpec, trials: Sequence[FrozenTrial], *, as_media
         return 0.0  # any number will do if there is no other
     if as_median:
         return statistics.median(scores)
-    return min(scores) if spec.objective.mode == "max" else max(scores)
+    return min(scores, key=lambda score: sign_of(spec.objective.mode) * score)
 
 
 def _with_constraint(trial: FrozenTrial, *, violated: bool) -> FrozenTrial:
@@ -352,7 +353,7 @@ def _user_attributes(configuration: Configuration) -> dict[str, Any]:
 
 def direction(spec: SweepSpec) -> str:
     """Return Optuna's direction."""
-    return "maximize" if spec.objective.mode == "max" else "minimize"
+    return "maximize" if sign_of(spec.objective.mode) > 0 else "minimize"
 
 
 def _label(option: Any) -> Any:

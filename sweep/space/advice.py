@@ -5,6 +5,7 @@ stops a sweep.
 import re
 from collections.abc import Iterator
 
+from dashboards.trial import sign_of
 from sweep.programs.base import Advice, ineffective_key_warnings
 from sweep.space.spec import SweepSpec
 
@@ -54,13 +55,13 @@ def advise_space(spec: SweepSpec) -> Iterator[Advice]:
             "trainer.evaluation.every_steps",
         )
     metric = spec.objective.metric
-    if spec.objective.mode == "min" and _is_better_if_larger(metric):
+    if sign_of(spec.objective.mode) < 0 and _is_better_if_larger(metric):
         yield Advice(
             f"the sweep looks for the smallest {metric}",
             "objective.mode",
             "write mode: max if a larger value is better",
         )
-    if spec.objective.mode == "max" and _is_better_if_smaller(metric):
+    if sign_of(spec.objective.mode) > 0 and _is_better_if_smaller(metric):
         yield Advice(
             f"the sweep looks for the largest {metric}",
             "objective.mode",

@@ -4,10 +4,6 @@ from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Parameters, Space
 from sweep.space.spec import SweepSpec
 
-# default limit of `sweep confirm --rounds` on fresh seeds per finalist
-MAX_SEEDS = 30
-ARM_SEEDS = 8  # fresh seeds of every arm's best: with fewer seeds, many arms cannot be compared
-
 
 def arms(spec: SweepSpec) -> dict[str, SweepSpec]:
     """Return each arm's search space by name, in the order of the choice; the first is the

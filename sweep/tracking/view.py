@@ -11,6 +11,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from dashboards.trial import sign_of
 from loptune.mlflow_runs import SEED_TAG, STATE_TAG, SWEEP_TAG, VARIANT_TAG
 from loptune.parameter_names import short_names
 from sweep.space.spec import SweepSpec
@@ -76,7 +77,7 @@ def view_state(spec: SweepSpec) -> dict[str, Any]:
         **_TEMPLATE["page"],
         "searchFilter": f"tags.`{SWEEP_TAG}` = '{spec.name}'",
         "orderByKey": columns[0],
-        "orderByAsc": spec.objective.mode == "min",
+        "orderByAsc": sign_of(spec.objective.mode) < 0,
         # All trials have the same devices, so duration is proportional to cost.
         "selectedColumns": [*columns, "attributes.`Duration`", "attributes.`Description`"],
         "columnOrder": [NAME, *columns, "duration", "attributes.`Description`"],

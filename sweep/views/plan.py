@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dashboards.fresh_seeds import ARM_SEEDS
 from dashboards.statistics.power import minimum_detectable_effect
 from loptune.errors import MissingError
 from loptune.files import format_bytes, free_bytes
@@ -17,7 +18,7 @@ from sweep.programs.base import Footprint, Program, Sample
 from sweep.record.noise import NoiseForecast, forecast_noise, noise_lines, noise_overrides
 from sweep.record.sweep_record import SweepRecord, planned_trials, readable_sweeps
 from sweep.record.trial_table import parameter_text, value_text
-from sweep.space.arms import ARM_SEEDS, arms
+from sweep.space.arms import arms
 from sweep.space.file import automatic_sampler
 from sweep.space.parameters import ParameterSpec
 from sweep.space.spec import SweepSpec

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+from dashboards.fresh_seeds import MIN_SEEDS
 from dashboards.statistics.peaks import FITTED_VALUES, MIN_PEAK_SEEDS
 from dashboards.statistics.tournament import (
     MIN_TRIALS,
@@ -11,7 +12,6 @@ from dashboards.statistics.tournament import (
     Refusal,
     incomparable,
 )
-from dashboards.statistics.verdict import MIN_SEEDS
 from dashboards.words import REFUSAL_TEXT
 from loptune.terminal.table import counted
 from sweep.programs.base import Advice

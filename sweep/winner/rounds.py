@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import asdict, dataclass
 
+from dashboards.fresh_seeds import MAX_SEEDS_IN_ROUNDS
 from dashboards.statistics.seed_noise import Noise
 from dashboards.statistics.sequential import InterimResult, interim_results, make_design
 from dashboards.words import interim_result_text, no_spread
@@ -23,7 +24,6 @@ from sweep.record.recorded_rounds import RecordedRounds, recorded_rounds
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.event_log import EventLog
 from sweep.search.history import ANALYSIS, PLAN
-from sweep.space.arms import MAX_SEEDS
 from sweep.space.spec import SweepSpec
 from sweep.winner.confirm import finalists_of, fresh_space
 
@@ -35,7 +35,7 @@ class RoundsOptions:
     """Options of `sweep confirm --rounds`."""
 
     finalists: int = 2  # besides the baseline
-    max_seeds: int = MAX_SEEDS  # fresh seeds per configuration
+    max_seeds: int = MAX_SEEDS_IN_ROUNDS  # fresh seeds per configuration
     hours: float | None = None  # budget of all rounds in device hours
     test: str | None = None  # file of the held-out problems
     resume_command: str = ""

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dashboards.statistics.dunnett import SIGNIFICANCE_LEVEL, critical_value, level, p_value
+from dashboards.statistics.dunnett import critical_value, p_value
+from dashboards.statistics.levels import SIGNIFICANCE_LEVEL, level
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,11 @@
+"""How many fresh seeds a claim needs, and how many every command and every sentence proposes."""
+
+MIN_SEEDS = 3  # fewer never give evidence: on real runs two report too many false positives
+# Finalists besides the baseline and their seeds. On seven public studies of equal means these
+# defaults have 5.0% false positives, and 2 finalists on 3 seeds 7.0%
+# (docs/development/validation.md).
+FINALISTS = 3
+FRESH_SEEDS = 5
+ARM_SEEDS = 8  # of every arm's best: with fewer seeds, many arms cannot be compared
+MAX_SEEDS_IN_ROUNDS = 30  # default limit of `sweep confirm --rounds`
+MOST_SEEDS = 100  # larger numbers of seeds per configuration are not proposed
