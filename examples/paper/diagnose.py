@@ -61,7 +61,7 @@ RESOLUTION = 2e-6
 MAX_ROWS = 20_000  # of tokens.csv
 SGD_LR = 1e-3  # of its figure 1
 # which mean nothing where every copy has an eta of its own
-_FILTERS_BY_ETA = ("drop_low", "drop_high")
+_FILTERS_BY_PROBABILITY = ("drop_low", "drop_high", "interval")
 LOWEST = "only pi < 0.25"
 HIGHEST = "only pi > 0.75"
 
@@ -203,7 +203,7 @@ def diagnose(
         ConfigError: no token of the batch has an advantage.
     """
     algorithm = config.algorithm
-    if algorithm.token_filter in _FILTERS_BY_ETA:
+    if algorithm.token_filter in _FILTERS_BY_PROBABILITY:
         algorithm = algorithm.model_copy(update={"token_filter": "none"})
     plain = algorithm.model_copy(update={"ar_alpha": 0.0, "lopti_eta": 0.0})
     unasked = config.evaluation.model_copy(update={"sets": {}})

@@ -20,6 +20,20 @@ def low_probability_tokens(old_logprobs: Tensor, completion_mask: Tensor, eta: f
     return (old_logprobs.exp() < eta).to(completion_mask.dtype) * completion_mask
 
 
+def tokens_in_interval(
+    old_logprobs: Tensor, completion_mask: Tensor, interval: tuple[float, float]
+) -> Tensor:
+    """Return the mask of completion tokens with ``low <= pi_old(token) < high``, [B, T]. A ``high``
+    of 1 includes tokens with probability 1 [masks of arXiv:2505.12929, figure 6 (a)].
+    """
+    low, high = interval
+    probabilities = old_logprobs.exp()
+    inside = probabilities >= low
+    if high < 1:
+        inside &= probabilities < high
+    return inside.to(completion_mask.dtype) * completion_mask
+
+
 def high_entropy_tokens(batch: TrainBatch, fraction: float, gather: Gather) -> Tensor:
     """Return the mask of the completion tokens with the highest entropies [arXiv:2506.01939,
     section 5.1], [B, T].
@@ -62,6 +76,8 @@ def select_tokens(
     tokens = denominator_mask(batch, config)
     if config.token_filter == "high_entropy":
         tokens = tokens * high_entropy_tokens(batch, config.entropy_fraction, gather)
+    elif config.token_filter == "interval":
+        tokens = tokens_in_interval(batch.old_logprobs, tokens, config.filter_interval)
     elif config.token_filter != "none":
         low = low_probability_tokens(batch.old_logprobs, tokens, config.lopti_eta)
         tokens = low if config.token_filter == "drop_high" else tokens - low

@@ -1,6 +1,7 @@
 """``trainer evaluate``: a model's accuracy on evaluation sets, with confidence intervals."""
 
 import argparse
+import itertools
 import logging
 import re
 import time
@@ -13,9 +14,9 @@ from loptune.errors import ConfigError, MissingError, StorageError
 from loptune.run_names import check_name, run_path
 from loptune.terminal.arguments import add_json, add_runs_dir, count
 from loptune.terminal.interrupt import defer_interrupt
-from loptune.terminal.main import world_size
+from loptune.terminal.main import rank, world_size
 from loptune.yaml_document import parse_override
-from trainer.checkpoint.on_disk import damaged_files, intact_checkpoints
+from trainer.checkpoint.on_disk import damaged_files, intact_checkpoints, steps_on_disk
 from trainer.commands.start import check_no_sweep
 from trainer.config.evaluation import OVERRIDABLE_PER_SET
 from trainer.config.extends import find_spec
@@ -78,6 +79,26 @@ def resolve_model(model: str) -> ResolvedModel:
     return ResolvedModel(str(folder), config, int(step[1]))
 
 
+def last_checkpoints(run: Path, number: int) -> list[ResolvedModel]:
+    """Return the last intact checkpoints of a run, oldest first.
+
+    Raises:
+        MissingError: the run has fewer intact checkpoints.
+    """
+    root = RunFolder(run).checkpoints
+    newest_first = list(itertools.islice(intact_checkpoints(root), number))
+    if len(newest_first) < number:
+        steps = ", ".join(str(step) for step in reversed(steps_on_disk(root))) or "none"
+        raise MissingError(
+            f"{run.name} has {len(newest_first)} intact checkpoints, not {number}",
+            f"{root}, steps: {steps}",
+            "choose a smaller --last, or train with a larger checkpoint.keep_last",
+            key="last",
+            code="too-few-checkpoints",
+        )
+    return [resolve_model(str(folder)) for folder in reversed(newest_first)]
+
+
 def add_evaluate(parser: argparse.ArgumentParser) -> None:
     """Add ``trainer evaluate``."""
     parser.add_argument(
@@ -121,6 +142,13 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
         metavar="T",
         help="sampling temperature; 0 is greedy",
     )
+    parser.add_argument(
+        "--last",
+        type=count,
+        metavar="N",
+        help="evaluate a run's last N checkpoints and report the mean over them, as "
+        "arXiv:2505.12929 does with 3 (default: the newest checkpoint only)",
+    )
     add_json(parser)
     parser.add_argument(
         "--name", help="name of the recorded evaluation (default: model name and time)"
@@ -139,11 +167,15 @@ def carry_out_evaluate(arguments: argparse.Namespace) -> int:
     """Carry out ``trainer evaluate``."""
     place = run_path(arguments.model, arguments.runs_dir)
     check_no_sweep(place)
-    model = resolve_model(str(place))
+    models = [resolve_model(str(place))]
+    if arguments.last is not None:
+        models = last_checkpoints(place, arguments.last)
     flags = {
         key: value for key, value in vars(arguments).items() if "." in key and value is not None
     }
-    config = evaluation_config(model, arguments.spec, arguments.overrides, flags)
+    configs = [
+        evaluation_config(model, arguments.spec, arguments.overrides, flags) for model in models
+    ]
     name = check_name(arguments.name or record_name(arguments.model))
     if (arguments.runs_dir / name).exists():
         raise ConfigError(
@@ -155,14 +187,24 @@ def carry_out_evaluate(arguments: argparse.Namespace) -> int:
     spec_file = None
     if arguments.spec:
         spec_file = find_spec(arguments.spec).path
-    check_sources(config, spec_file, trains=False)
-    check_installed(config)
-    check_model(config)
+    check_sources(configs[0], spec_file, trains=False)
+    check_installed(configs[0])
+    check_model(configs[0])
     with defer_interrupt():
         limit_spinning()
-        from trainer.commands.evaluation_run import run_evaluation  # torch takes seconds to import
+        # torch takes seconds to import
+        from trainer.commands.evaluation_run import checkpoint_name, report_mean, run_evaluation
 
-    return run_evaluation(config, model.step, name, arguments.runs_dir, arguments.json)
+    if arguments.last is None:
+        return run_evaluation(configs[0], models[0].step, name, arguments.runs_dir, arguments.json)
+    for model, config in zip(models, configs, strict=True):
+        one = checkpoint_name(name, model.step)
+        _logger.info("checkpoint of step %d", model.step)
+        run_evaluation(config, model.step, one, arguments.runs_dir, arguments.json, quiet=True)
+    if rank() == 0:
+        steps = [model.step for model in models]
+        report_mean(name, steps, arguments.runs_dir, arguments.json)
+    return 0
 
 
 def evaluation_config(

@@ -11,6 +11,7 @@ from loptune.terminal.table import print_table
 from rewards.sandbox import MAX_FAILURE_RATE
 from trainer.config.schema import TrainConfig
 from trainer.evaluation.breakdown import EvaluationRow, evaluation_rows
+from trainer.evaluation.checkpoint_mean import mean_rows
 from trainer.evaluation.evaluate import EvaluationResult, completion_rows, evaluate
 from trainer.parallel.models import load_policy_for_inference
 from trainer.parallel.ranks import Parallel
@@ -32,12 +33,14 @@ _HEADINGS = (
 )
 
 
-def run_evaluation(config: TrainConfig, step: int, name: str, runs_dir: Path, as_json: bool) -> int:
+def run_evaluation(
+    config: TrainConfig, step: int, name: str, runs_dir: Path, as_json: bool, quiet: bool = False
+) -> int:
     """Evaluate the model, print the results, record them in ``runs_dir/name`` and MLflow, and
     return the exit code.
 
     ``step`` is the training step of the model, 0 if unknown. Under torchrun the problems are split
-    over the ranks.
+    over the ranks. If ``quiet``, record the results without printing them.
 
     Raises:
         RewardError: scoring failed too often for a valid result.
@@ -55,11 +58,8 @@ def run_evaluation(config: TrainConfig, step: int, name: str, runs_dir: Path, as
                 summary = _summary(config, step, rows, time.monotonic() - started)
                 file = RunFolder(runs_dir / name).evaluation
                 _record(tracker, result, summary, file)
-                if as_json:
-                    print(json.dumps(summary, indent=2))
-                else:
-                    print_rows(rows)
-                    print(f"results: {file}")
+                if not quiet:
+                    _print(summary, file, as_json)
             status = "FINISHED"
         except KeyboardInterrupt:
             status = "KILLED"
@@ -67,6 +67,38 @@ def run_evaluation(config: TrainConfig, step: int, name: str, runs_dir: Path, as
         finally:
             tracker.close(status)
     return 0
+
+
+def report_mean(name: str, steps: Sequence[int], runs_dir: Path, as_json: bool) -> None:
+    """Print and record in ``runs_dir/name`` the mean over the evaluations of checkpoints, which
+    `run_evaluation` has recorded under `checkpoint_name`.
+    """
+    summaries = [
+        json.loads(RunFolder(runs_dir / checkpoint_name(name, step)).evaluation.read_text("utf-8"))
+        for step in steps
+    ]
+    rows = mean_rows([summary["rows"] for summary in summaries])
+    mean = {**summaries[-1], "step": None, "steps": list(steps), "rows": rows}
+    mean["seconds"] = sum(summary["seconds"] for summary in summaries)
+    file = RunFolder(runs_dir / name).evaluation
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(mean, indent=2) + "\n", "utf-8")
+    if not as_json:
+        print(f"mean over the checkpoints of steps {', '.join(map(str, steps))}:")
+    _print(mean, file, as_json)
+
+
+def checkpoint_name(name: str, step: int) -> str:
+    """Return the name under which one checkpoint of `report_mean` is recorded."""
+    return f"{name}-step-{step}"
+
+
+def _print(summary: dict[str, Any], file: Path, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(summary, indent=2))
+    else:
+        print_rows(summary["rows"])
+        print(f"results: {file}")
 
 
 def _open_tracker(config: TrainConfig, name: str, runs_dir: Path) -> Any:
@@ -143,7 +175,7 @@ def _cells(row: EvaluationRow) -> list[object]:
         row["problems"],
         row["k"],
         f"{row['accuracy']:.3f}",
-        f"{row['low']:.3f} .. {row['high']:.3f}",
+        _interval(row),
         _pass_at_k(row),
         f"{row['completion_length']:.1f}",
         f"{row['truncated']:.1%}",
@@ -151,6 +183,12 @@ def _cells(row: EvaluationRow) -> list[object]:
         f"{row['timeouts']:.1%}",
         f"{row['errors']:.1%}",
     ]
+
+
+def _interval(row: EvaluationRow) -> str:
+    if row["low"] is None:
+        return "-"
+    return f"{row['low']:.3f} .. {row['high']:.3f}"
 
 
 def _pass_at_k(row: EvaluationRow) -> str:

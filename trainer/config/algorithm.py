@@ -54,9 +54,14 @@ class AlgorithmConfig(Section):
     """which tokens Lopti's first pass updates"""
     lopti_split: Literal["probability", "random"] = needs("lopti_eta", "probability")
     """probability: split at lopti_eta; random: random split of the same sizes (control)"""
-    token_filter: Literal["none", "drop_high", "drop_low", "high_entropy"] = "none"
-    """drop_high: update only tokens below lopti_eta; drop_low: only those above it (single-pass
-    controls); high_entropy: only the highest-entropy tokens, in each of Lopti's passes
+    token_filter: Literal["none", "drop_high", "drop_low", "interval", "high_entropy"] = "none"
+    """drop_high: update only tokens below lopti_eta; drop_low: only tokens above it; interval: only
+    tokens in filter_interval (single-pass controls); high_entropy: only the highest-entropy tokens,
+    in each of Lopti's passes
+    """
+    filter_interval: tuple[Probability, Probability] = needs("token_filter=interval", (0.0, 0.5))
+    """probabilities [low, high) of the tokens that token_filter=interval updates; a high of 1
+    includes 1
     """
     entropy_fraction: Fraction = needs("token_filter=high_entropy", 0.2)
     """fraction of tokens kept by token_filter=high_entropy"""
@@ -164,6 +169,13 @@ class AlgorithmConfig(Section):
                 "filter-without-threshold",
                 f"token_filter {self.token_filter} needs a threshold: set "
                 "algorithm.lopti_eta above 0",
+            )
+        low, high = self.filter_interval
+        if low >= high:
+            raise refusal(
+                "filter-interval-empty",
+                f"filter_interval [{low}, {high}) contains no probability: set algorithm."
+                "filter_interval to [low, high] with low below high",
             )
         if self.kl_coef > 0 and self.kl_placement not in ("auto", *self.advantage.kl_placements):
             raise refusal(

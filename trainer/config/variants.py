@@ -7,10 +7,10 @@ from trainer.rules.names import ADVANTAGE_KEY, LOSS_KEY, rule_name
 
 
 def isolates(eta: float, token_filter: str) -> bool:
-    """Return whether Lopti updates in two passes. The ``drop_*`` filters use its threshold but a
-    single pass.
+    """Return whether Lopti updates in two passes. The filters by probability update in a single
+    pass; the ``drop_*`` filters use Lopti's threshold.
     """
-    return eta > 0 and token_filter not in ("drop_high", "drop_low")
+    return eta > 0 and token_filter not in ("drop_high", "drop_low", "interval")
 
 
 def rule_label(setting: Callable[[str], Any]) -> str:
@@ -24,7 +24,7 @@ def rule_label(setting: Callable[[str], Any]) -> str:
     parts = [rule_name(setting(ADVANTAGE_KEY), setting(LOSS_KEY))]
     if alpha > 0:
         parts.append("AR")
-    if token_filter == "high_entropy" or (eta > 0 and token_filter != "none"):
+    if token_filter in ("high_entropy", "interval") or (eta > 0 and token_filter != "none"):
         parts.append(token_filter.replace("_", " "))
     if isolates(eta, token_filter):
         kinds = {"random": "random split", "probability": "Lopti"}

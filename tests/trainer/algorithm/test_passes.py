@@ -89,6 +89,28 @@ def test_filters_keep_one_side_in_one_pass(batch, token_filter, kept):
 
 
 @pytest.mark.parametrize(
+    ("interval", "kept"),
+    [
+        ([0.0, 0.5], LOW),  # 0.2 | 0.1
+        ([0.5, 1.0], HIGH),  # 0.5, 0.9 | 0.7
+        ([0.15, 0.65], [[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]),
+    ],
+)
+def test_interval_filter_keeps_probabilities_from_low_to_below_high(batch, interval, kept):
+    settings = {"token_filter": "interval", "filter_interval": interval}
+    assert passes(batch, **settings) == [kept]
+    assert passes(batch, lopti_eta=0.5, **settings) == [kept]
+
+
+def test_interval_includes_its_lower_bound_and_an_upper_bound_of_one():
+    old = torch.tensor([[1.0, 0.5, 0.25]]).log()
+    certain = batch_of(torch.ones(1, 3), old_logprobs=old, advantages=torch.ones(1, 3))
+    assert passes(certain, token_filter="interval", filter_interval=[0.5, 1.0]) == [
+        [[1.0, 1.0, 0.0]]
+    ]
+
+
+@pytest.mark.parametrize(
     "token_filter", get_args(AlgorithmConfig.model_fields["token_filter"].annotation)
 )
 def test_a_rule_is_named_lopti_where_every_filter_leaves_it_two_passes(batch, token_filter):

@@ -39,6 +39,27 @@ def last_evaluation(folder):
     return [record for record in records if "eval/accuracy" in record][-1]
 
 
+def test_last_evaluates_each_checkpoint_and_averages_them(run, tmp_path, typed):
+    printed = json.loads(typed(f"trainer evaluate {run} --last 2 --offline --name mean --json"))
+    assert printed == json.loads((tmp_path / "mean" / "evaluation.json").read_text())
+    assert printed["steps"] == [1, 2]
+    first, second = (
+        json.loads((tmp_path / f"mean-step-{step}" / "evaluation.json").read_text())
+        for step in (1, 2)
+    )
+    mean = printed["rows"][0]
+    for column in ("accuracy", "reward", "completion_length", "pass_at_k"):
+        values = [one["rows"][0][column] for one in (first, second)]
+        assert mean[column] == pytest.approx(sum(values) / 2)
+    assert (mean["low"], mean["problems"]) == (None, 8)
+    table = typed(f"trainer evaluate {run} --last 1 --offline --name one")
+    assert f"{second['rows'][0]['accuracy']:.3f}" in table
+
+
+def test_last_is_refused_if_the_run_has_fewer_checkpoints(run, typed):
+    assert "[too-few-checkpoints]" in typed(f"trainer evaluate {run} --last 3 --offline", code=3)
+
+
 def test_a_run_is_evaluated_as_it_evaluated_itself(run, tmp_path, typed):
     printed = json.loads(typed(f"trainer evaluate {run} --offline --name again --json"))
     assert json.loads((tmp_path / "again" / "evaluation.json").read_text()) == printed

@@ -7,6 +7,7 @@ from trainer.config.algorithm import AlgorithmConfig
 def test_settings_that_make_no_sense_are_refused():
     for settings, code, names in [
         ({"token_filter": "drop_low"}, "filter-without-threshold", ["lopti_eta"]),
+        ({"filter_interval": [0.5, 0.5]}, "filter-interval-empty", ["filter_interval"]),
         (
             {"loss": "gspo", "loss_aggregation": "token_mean"},
             "aggregation-unsupported",

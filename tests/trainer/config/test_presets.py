@@ -82,6 +82,9 @@ METHODS = {
     "lopti": (False, True),
     "ar_lopti": (True, True),
 }
+# Variants with the values of the published scripts, and the other training set of table 1.
+SCRIPT_VARIANTS = {"script_ar": (0.2, 0.0), "script_lopti": (0.0, 0.4)}
+ORZ_VARIANTS = {"orz": (0.0, 0.0), "orz_ar": (0.1, 0.0), "orz_lopti": (0.0, 0.5)}
 PAPER = [
     (model, estimator, method)
     for model in MODELS
@@ -120,12 +123,30 @@ def test_every_experiment_is_a_preset_with_the_papers_values(model, estimator, m
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_the_variants_are_the_papers_experiments_and_no_others(model):
+def test_the_variants_are_the_papers_experiments_and_the_published_scripts(model):
     experiments = {(estimator, method) for name, estimator, method in PAPER if name == model} - {
         ("grpo", "")
     }
     names = {"_".join(part for part in (e.replace("grpo", ""), m) if part) for e, m in experiments}
+    names |= set(ORZ_VARIANTS if model == "math_7b" else SCRIPT_VARIANTS)
     assert set(variant_names(model)) == names
+
+
+@pytest.mark.parametrize("model", ["kk_3b", "kk_7b"])
+@pytest.mark.parametrize("variant", SCRIPT_VARIANTS)
+def test_script_variants_have_the_alpha_and_eta_of_the_published_scripts(model, variant):
+    algorithm = load_config(f"{model}:{variant}").algorithm
+    assert (algorithm.ar_alpha, algorithm.lopti_eta) == SCRIPT_VARIANTS[variant]
+
+
+@pytest.mark.parametrize("variant", ORZ_VARIANTS)
+def test_orz_variants_train_one_epoch_on_the_published_file(variant):
+    config = load_config(f"math_7b:{variant}")
+    (train,) = config.data.train
+    assert train.source == "AR-Lopti/data/orz_math/orz_math_57k.parquet"
+    assert config.epochs == 1
+    assert (config.algorithm.ar_alpha, config.algorithm.lopti_eta) == ORZ_VARIANTS[variant]
+    assert config.evaluation == load_config("math_7b").evaluation
 
 
 def test_training_takes_900_puzzles_per_size_evaluation_the_test():
