@@ -119,10 +119,11 @@ class Trainer:
         self.problems = prepared.problems
         self.evaluation_sets = prepared.sets
         self.rewards = prepared.rewards
+        self._inputs = prepared
         try:
             self._load(config)
         except BaseException:
-            self.rewards.close()
+            prepared.close()
             raise
 
     def _load(self, config: TrainConfig) -> None:
@@ -356,7 +357,7 @@ class Trainer:
         """
         self._checkpoint.close()
         self.source.close()
-        self.rewards.close()
+        self._inputs.close()
         self.parallel.close()
         return self.tracker.close(status)
 
@@ -396,7 +397,7 @@ class Trainer:
             result = evaluate(
                 self.engine,
                 self.tokenizer,
-                self.rewards,
+                self._inputs.set_rewards,
                 self.evaluation_sets,
                 self.config,
                 self.parallel,

@@ -1,7 +1,7 @@
 """A row of tables 1, 4 and 7 of arXiv:2505.12929: the mean over a run's last checkpoints.
 
-    for n in 310 330 350; do trainer evaluate runs/NAME/checkpoints/step-$n --name NAME-$n; done
-    python -m examples.paper.table_1 runs/NAME-310 runs/NAME-330 runs/NAME-350
+    trainer evaluate runs/NAME --last 3 --name NAME-last
+    python -m examples.paper.table_1 runs/NAME-last
 
 Every set has its accuracy, the mean over a problem's completions, and AIME also pass@k.
 """

@@ -330,8 +330,10 @@ class LoptuneProgram(Program):
             build_rewards(self.base.reward).close()
             return
         prepared = prepare(self.base)
-        prepared.rewards.close()
+        prepared.close()
         measured = list(metric_names(prepared.sets))
+        if self.base.evaluation.composite:
+            measured.append("eval/composite")
         if metric not in measured:
             raise ConfigError(
                 f"no evaluation measures {metric}",

@@ -139,8 +139,13 @@ def test_every_example_passes_the_check_of_a_rule_of_ones_own():
         "entropy_ratio:EntropyRatio",
         "hard_prompts:HardPrompts",
         "moving_stare:MovingStare",
+        "reweightings:Sigmoid",
     )
-    advantages = ("entropy_shaped:EntropyShaped", "quantile_baseline:QuantileBaseline")
+    advantages = (
+        "entropy_shaped:EntropyShaped",
+        "quantile_baseline:QuantileBaseline",
+        "reweightings:right_only",
+    )
     rules = [{"loss": name} for name in losses] + [{"advantage": name} for name in advantages]
     files = {path.stem for path in (ROOT / "examples" / "rules").glob("*.py")}
     assert {name.partition(":")[0] for rule in rules for name in rule.values()} == files
@@ -191,6 +196,24 @@ def by_equation(logprobs, weights, low=0.2, high=0.24):
 
 
 MOVED = BATCH.old_logprobs + torch.tensor([[0.1, -0.3, 0.23], [0.05, 0.26, 0.3], [-0.1, -0.4, 0.0]])
+
+
+def test_sigmoid_reweighting_is_that_of_the_published_code():
+    # the published formula: 2 sigmoid(k (pi - tau)), for all or for negative advantages only
+    both = 2 / (1 + (-4 * (PROBABILITIES - 0.3)).exp())
+    rule = {"name": "reweightings:Sigmoid", "slope": 4.0, "center": 0.3}
+    expected = by_equation(MOVED, both)
+    assert torch.allclose(gradient_of(rule, MOVED), expected, atol=1e-6)
+    negative = both.where(BATCH.advantages < 0, 1.0)
+    expected = by_equation(MOVED, negative)
+    ours = gradient_of(rule | {"negative_only": True}, MOVED)
+    assert torch.allclose(ours, expected, atol=1e-6)
+
+
+def test_right_only_gives_one_above_the_mean_of_the_group():
+    config = AlgorithmConfig(advantage={"name": "reweightings:right_only"})
+    batch = estimate_advantages(replace(BATCH, rewards=torch.tensor([1.0, 0.0, -3.0])), config)
+    assert batch.advantages.tolist() == [[1.0] * 3, [1.0] * 3, [0.0] * 3]
 
 
 def test_entropy_ratio_drops_tokens_whose_entropy_moved():

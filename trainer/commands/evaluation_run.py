@@ -120,7 +120,7 @@ def _evaluate_model(
     try:
         engine.sync_weights(policy)
         return evaluate(
-            engine, prepared.tokenizer, prepared.rewards, prepared.sets, config, parallel
+            engine, prepared.tokenizer, prepared.set_rewards, prepared.sets, config, parallel
         )
     finally:
         engine.close()

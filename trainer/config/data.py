@@ -41,6 +41,9 @@ def _as_datasets(value: Any) -> Any:
     return [as_dataset(item) for item in items] if isinstance(items, list | tuple) else items
 
 
+Task = Literal["knights_knaves", "math", "addition", "custom"]
+PromptFormat = Literal["auto", "raw", "chat"]
+
 _DatasetsInput = str | DatasetConfig | list[str | DatasetConfig]
 Datasets = Annotated[
     list[DatasetConfig], BeforeValidator(_as_datasets, _DatasetsInput), Field(min_length=1)
@@ -50,11 +53,11 @@ Datasets = Annotated[
 class DataConfig(Section):
     """Training problems and prompt format."""
 
-    task: Literal["knights_knaves", "math", "addition", "custom"] = "knights_knaves"
+    task: Task = "knights_knaves"
     """sets the default prompt, prefill and column mapping"""
     train: Datasets = Field([DatasetConfig()])
     """one training source, or a list of them"""
-    prompt_format: Literal["auto", "raw", "chat"] = "auto"
+    prompt_format: PromptFormat = "auto"
     """raw text, chat template, or auto: chat if the tokenizer has a template"""
     prompt_template: str | None = None
     """user message template with {question}; replaces the task's"""
@@ -72,3 +75,16 @@ class DataConfig(Section):
     """shuffle the problems in every epoch"""
     drop_last: bool = False
     """drop the last, incomplete step of an epoch"""
+
+    def of_task(self, task: Task | None, prompt_format: PromptFormat | None) -> "DataConfig":
+        """Return these settings with another task or prompt format; None keeps this one.
+
+        Another task's prompts have its own template, system prompt and prefill.
+        """
+        changes: dict[str, Any] = {}
+        if task not in (None, self.task):
+            changes = {"task": task, "prompt_template": None, "system_prompt": None}
+            changes["prefill"] = None
+        if prompt_format is not None:
+            changes["prompt_format"] = prompt_format
+        return self.model_copy(update=changes)

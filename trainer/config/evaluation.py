@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from loptune.section import Completions, Count, Fraction, NonNegative, Section, refusal
-from trainer.config.data import DatasetConfig, as_dataset
+from trainer.config.data import DatasetConfig, PromptFormat, Task, as_dataset
 
 _SET_NAME = re.compile(r"\w[\w.-]*")
 # settings that a set may override
@@ -25,6 +25,19 @@ class EvaluationSetConfig(DatasetConfig):
     completions"""
     max_new_tokens: Count | None = None
     """completion limit on this set; evaluation.max_new_tokens if null [tokens]"""
+    task: Task | None = None
+    """task of this set, with its prompt, prefill and columns; data.task if null"""
+    prompt_format: PromptFormat | None = None
+    """prompt format of this set; data.prompt_format if null"""
+    reward: dict[str, float] | None = Field(None, min_length=1)
+    """reward name or module:function -> weight, for this set; reward.functions if null"""
+
+    @field_validator("reward")
+    @classmethod
+    def _check_weights(cls, reward: dict[str, float] | None) -> dict[str, float] | None:
+        if reward is not None and not any(reward.values()):
+            raise refusal("all-weights-zero", "all weights are 0: set at least one weight")
+        return reward
 
 
 EvaluationSet = Annotated[
@@ -52,6 +65,8 @@ class EvaluationConfig(Section):
     always reported"""
     max_new_tokens: Count | None = None
     """completion limit; rollout.max_new_tokens if null [tokens]"""
+    composite: dict[str, NonNegative] = Field({})
+    """set, or SET/pass@K -> weight: `eval/composite` is the weighted mean of these accuracies"""
 
     @field_validator("sets")
     @classmethod
@@ -77,6 +92,29 @@ class EvaluationConfig(Section):
             # the values of the other sets may exceed this set's number of completions
             changes.setdefault("pass_at_k", [])
         return self.model_copy(update=changes)
+
+    @model_validator(mode="after")
+    def _check_composite(self) -> "EvaluationConfig":
+        if self.composite and not any(self.composite.values()):
+            raise refusal("all-weights-zero", "all weights are 0: set at least one weight")
+        for term in self.composite:
+            name, _, quantity = term.partition("/")
+            if name not in self.sets:
+                raise refusal(
+                    "composite-unknown-set",
+                    f"composite has the set {name!r}, which evaluation.sets does not define: use "
+                    f"{', '.join(self.sets)}",
+                )
+            section = self.of_set(name)
+            measured = {*section.pass_at_k, section.completions_per_problem} - {1}
+            if quantity and quantity not in {f"pass@{k}" for k in measured}:
+                ks = ", ".join(f"{name}/pass@{k}" for k in sorted(measured)) or "no pass@K"
+                raise refusal(
+                    "composite-unmeasured",
+                    f"composite has {term!r}, but set {name} measures {ks}: change the term, or "
+                    f"evaluation.sets.{name}.pass_at_k",
+                )
+        return self
 
     def longest_completion(self, default: int) -> int:
         """Return the largest completion limit of any set [tokens]; ``default`` is training's."""

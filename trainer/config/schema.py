@@ -70,6 +70,15 @@ class TrainConfig(Section):
         limit = self.rollout.max_new_tokens
         return max(limit, self.evaluation.longest_completion(default=limit))
 
+    def data_of_set(self, name: str) -> DataConfig:
+        """Return the prompt settings of an evaluation set."""
+        section = self.evaluation.sets[name]
+        return self.data.of_task(section.task, section.prompt_format)
+
+    def reward_of_set(self, name: str) -> dict[str, float]:
+        """Return the reward functions and weights of an evaluation set."""
+        return self.evaluation.sets[name].reward or self.reward.functions
+
     @model_validator(mode="after")
     def _check(self) -> "TrainConfig":
         sections = (self.algorithm, self.rollout, self.optim)

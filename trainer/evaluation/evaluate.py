@@ -40,13 +40,13 @@ class EvaluationResult:
 def evaluate(
     engine: Sampler,
     tokenizer: PreTrainedTokenizerBase,
-    rewards: RewardPool,
+    rewards: Mapping[str, RewardPool],
     sets: dict[str, list[Problem]],
     config: TrainConfig,
     parallel: Parallel,
 ) -> EvaluationResult:
     """Sample completions for every problem of every set, with the set's temperature and number of
-    completions.
+    completions, and score them by the set's reward.
 
     The sampling seeds depend only on the problem, so two evaluations differ only in the policy.
     """
@@ -66,11 +66,14 @@ def evaluate(
             numbers = range(evaluation.completions_per_problem)
             seeds = [derive_seed(config.seed, "evaluation", name, index, k) for k in numbers]
             requests.append(GroupRequest(index, problems[index], seeds))
-        of_rank = score_groups(sample_groups(engine, tokenizer, requests, params), rewards)
+        sampled = sample_groups(engine, tokenizer, requests, params)
+        of_rank = score_groups(sampled, rewards[name])
         groups = sorted(parallel.gather(of_rank), key=lambda group: group.group_id)
         rollouts[name] = all_rollouts(groups)
     values_of_k = {name: config.evaluation.of_set(name).pass_at_k for name in sets}
     metrics = evaluation_metrics(rollouts, values_of_k)
+    if config.evaluation.composite:
+        metrics["eval/composite"] = composite(rollouts, values_of_k, config.evaluation.composite)
     return EvaluationResult(rollouts, metrics, values_of_k)
 
 
@@ -100,6 +103,29 @@ def evaluation_metrics(
             for difficulty, outcomes in sorted(by_difficulty.items()):
                 metrics[prefix + (difficulty or "none")] = _mean(outcomes)
     return metrics
+
+
+def composite(
+    rollouts: Mapping[str, Sequence[Rollout]],
+    values_of_k: Mapping[str, Sequence[int]],
+    weights: Mapping[str, float],
+) -> float:
+    """Return the weighted mean over benchmarks: ``sum_b w_b x_b / sum_b w_b``.
+
+    ``weights`` maps an evaluation set to the weight of its accuracy, and ``SET/pass@K`` to the
+    weight of its pass@K. The mean of table 1 of arXiv:2505.12929 has six terms of weight 1.
+    """
+    total = 0.0
+    for term, weight in weights.items():
+        name, _, quantity = term.partition("/")
+        values = measured(rollouts[name], values_of_k.get(name, ()))
+        if not quantity:
+            value = values["accuracy"]
+        else:
+            k = int(quantity.removeprefix("pass@"))
+            value = values.get(f"pass_at/{k}", values["pass_at_k"])
+        total += weight * value
+    return total / sum(weights.values())
 
 
 def measured(rollouts: Sequence[Rollout], values_of_k: Sequence[int] = ()) -> dict[str, float]:

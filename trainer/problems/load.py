@@ -64,7 +64,7 @@ def load_evaluation_sets(
     """
     sets = {}
     for name, dataset in config.evaluation.sets.items():
-        sets[name] = load_problems(dataset, config.data, tokenizer)
+        sets[name] = load_problems(dataset, config.data_of_set(name), tokenizer)
     seen: set[str] = set()
     for metric in metric_names(sets):
         if metric in seen:

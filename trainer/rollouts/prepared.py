@@ -3,6 +3,7 @@ except the model.
 """
 
 import itertools
+import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -37,12 +38,18 @@ class RunInputs:
     problems: list[Problem]  # training problems; empty for `trainer evaluate`
     sets: dict[str, list[Problem]]  # evaluation sets
     rewards: RewardPool
+    set_rewards: Mapping[str, RewardPool]  # evaluation set -> training's pool, or the set's own
+
+    def close(self) -> None:
+        """End the scoring processes."""
+        for pool in {self.rewards, *self.set_rewards.values()}:
+            pool.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.rewards.close()
+        self.close()
 
 
 def prepare(config: TrainConfig, trains: bool = True, max_failure_rate: float = 1.0) -> RunInputs:
@@ -56,15 +63,55 @@ def prepare(config: TrainConfig, trains: bool = True, max_failure_rate: float = 
     """
     check_weights(config.model)
     tokenizer, problems, sets = load_data(config, trains)
-    rewards = build_rewards(config.reward, max_failure_rate)
+    pools = build_reward_pools(config, max_failure_rate)
+    rewards = pools[reward_key(config.reward.functions)]
+    set_rewards = {name: pools[reward_key(config.reward_of_set(name))] for name in sets}
+    inputs = RunInputs(tokenizer, problems, sets, rewards, set_rewards)
     if trains:
         try:
-            usable = check_answers(config.reward.functions, problems, sets)
+            usable = check_answers(config.reward.functions, problems, sets_of_reward(config, sets))
             check_reward(rewards, usable)
         except BaseException:
-            rewards.close()
+            inputs.close()
             raise
-    return RunInputs(tokenizer, problems, sets, rewards)
+    return inputs
+
+
+def build_reward_pools(config: TrainConfig, max_failure_rate: float) -> dict[str, RewardPool]:
+    """Create one reward pool for training, and one for each other reward of an evaluation set.
+
+    Raises:
+        ConfigError: a reward function cannot be used.
+    """
+    rewards = [config.reward.functions, *map(config.reward_of_set, config.evaluation.sets)]
+    pools: dict[str, RewardPool] = {}
+    for functions in rewards:
+        if reward_key(functions) in pools:
+            continue
+        settings = config.reward.model_copy(update={"functions": functions})
+        try:
+            pools[reward_key(functions)] = build_rewards(settings, max_failure_rate)
+        except BaseException:
+            for pool in pools.values():
+                pool.close()
+            raise
+    return pools
+
+
+def reward_key(functions: Mapping[str, float]) -> str:
+    """Return a key for reward functions and weights, in order: the first may decide correctness."""
+    return json.dumps(functions)
+
+
+def sets_of_reward(
+    config: TrainConfig, sets: Mapping[str, list[Problem]]
+) -> dict[str, list[Problem]]:
+    """Return the evaluation sets that training's reward scores."""
+    return {
+        name: problems
+        for name, problems in sets.items()
+        if config.reward_of_set(name) == config.reward.functions
+    }
 
 
 def load_data(

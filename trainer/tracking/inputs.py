@@ -152,7 +152,10 @@ def input_files(configs: Iterable[TrainConfig]) -> Iterator[tuple[Path, str]]:
             for file in files:
                 if file.is_file():
                     yield file, role
-        named = [(f"reward {name}", name) for name in config.reward.functions]
+        rewards = {**config.reward.functions}
+        for name in config.evaluation.sets:
+            rewards |= config.reward_of_set(name)
+        named = [(f"reward {name}", name) for name in rewards]
         named += [
             (f"rule {rule.name}", rule.name)
             for rule in (config.algorithm.loss, config.algorithm.advantage)

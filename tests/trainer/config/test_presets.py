@@ -83,7 +83,7 @@ METHODS = {
     "ar_lopti": (True, True),
 }
 # Variants with the values of the published scripts, and the other training set of table 1.
-SCRIPT_VARIANTS = {"script_ar": (0.2, 0.0), "script_lopti": (0.0, 0.4)}
+SCRIPTS_VALUES = {"": (0.0, 0.0), ":ar": (0.2, 0.0), ":lopti": (0.0, 0.4), ":ar_lopti": (0.3, 0.5)}
 ORZ_VARIANTS = {"orz": (0.0, 0.0), "orz_ar": (0.1, 0.0), "orz_lopti": (0.0, 0.5)}
 PAPER = [
     (model, estimator, method)
@@ -123,20 +123,31 @@ def test_every_experiment_is_a_preset_with_the_papers_values(model, estimator, m
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_the_variants_are_the_papers_experiments_and_the_published_scripts(model):
+def test_the_variants_are_the_papers_experiments_and_no_others(model):
     experiments = {(estimator, method) for name, estimator, method in PAPER if name == model} - {
         ("grpo", "")
     }
     names = {"_".join(part for part in (e.replace("grpo", ""), m) if part) for e, m in experiments}
-    names |= set(ORZ_VARIANTS if model == "math_7b" else SCRIPT_VARIANTS)
+    names |= set(ORZ_VARIANTS if model == "math_7b" else ())
     assert set(variant_names(model)) == names
 
 
-@pytest.mark.parametrize("model", ["kk_3b", "kk_7b"])
-@pytest.mark.parametrize("variant", SCRIPT_VARIANTS)
-def test_script_variants_have_the_alpha_and_eta_of_the_published_scripts(model, variant):
-    algorithm = load_config(f"{model}:{variant}").algorithm
-    assert (algorithm.ar_alpha, algorithm.lopti_eta) == SCRIPT_VARIANTS[variant]
+@pytest.mark.parametrize("variant", SCRIPTS_VALUES)
+def test_script_variants_have_the_values_and_evaluations_of_the_published_scripts(variant):
+    config = load_config(f"kk_scripts{variant}")
+    algorithm = config.algorithm
+    assert (algorithm.ar_alpha, algorithm.lopti_eta) == SCRIPTS_VALUES[variant]
+    assert {key: value(config, key) for key in SCRIPTS} == SCRIPTS
+    assert list(config.evaluation.sets) == ["puzzles", "amc", "aime"]
+    for name in ("amc", "aime"):
+        section = config.evaluation.of_set(name)
+        assert (section.completions_per_problem, section.temperature) == (16, 1.0)
+        assert (config.data_of_set(name).task, config.reward_of_set(name)) == (
+            "math",
+            {"math": 1.0},
+        )
+        assert config.data_of_set(name).prompt_format == "raw"
+    assert config.reward_of_set("puzzles") == {"knights_knaves": 1.0}
 
 
 @pytest.mark.parametrize("variant", ORZ_VARIANTS)
@@ -176,6 +187,8 @@ def test_the_papers_page_names_every_script_and_experiment():
     folder = ROOT / "examples" / "paper"
     assert scripts == {path.stem for path in folder.glob("*.py")} - {"__init__", "diagnose_rules"}
     rows = re.findall(r"`((?:kk|math)_[a-z0-9_.:]+)`", text)
+    commands = re.findall(r"`trainer run (kk_scripts[a-z_:]*)`", text)
+    assert {name.removeprefix("kk_scripts") for name in commands} == set(SCRIPTS_VALUES)
     assert {load_config(row).algorithm.advantage.name for row in rows if ":rpp" not in row} == {
         "grpo"
     }

@@ -9,6 +9,7 @@ from trainer.config.evaluation import EvaluationConfig
 from trainer.config.schema import TrainConfig
 from trainer.evaluation.evaluate import (
     completion_rows,
+    composite,
     correct_by_problem,
     evaluate,
     evaluation_metrics,
@@ -167,7 +168,7 @@ def measure(parallel, engine, count=2):
     problems = [Problem(f"p{i}", str(i), "", "", "s", "") for i in range(5)]
     evaluation = EvaluationConfig(completions_per_problem=count, temperature=1.0)
     config = TrainConfig(evaluation=evaluation, seed=3)
-    return evaluate(engine, byte_tokenizer(), engine, {"dev": problems}, config, parallel)
+    return evaluate(engine, byte_tokenizer(), {"dev": engine}, {"dev": problems}, config, parallel)
 
 
 def test_two_ranks_find_what_one_finds():
@@ -190,3 +191,38 @@ def test_more_completions_keep_the_seeds_of_the_first():
     measure(Parallel(), few, count=1)
     measure(Parallel(), many, count=3)
     assert all(many.seeds[prompt][:1] == seeds for prompt, seeds in few.seeds.items())
+
+
+def test_composite_is_the_weighted_mean_of_accuracies_and_pass_at_k():
+    # dev: accuracy 3/6, pass@2 2/3; other: accuracy 0
+    assert composite(SETS, {}, {"dev": 1.0, "other": 1.0}) == pytest.approx(1 / 4)
+    weights = {"dev": 2.0, "dev/pass@2": 1.0, "other": 1.0}
+    assert composite(SETS, {}, weights) == pytest.approx((2 / 2 + 2 / 3) / 4)
+    assert composite(SETS, {"dev": (1,)}, {"dev/pass@1": 1.0}) == pytest.approx(1 / 2)
+
+
+def test_composite_is_a_metric_of_an_evaluation():
+    problems = [Problem(f"p{i}", str(i), "", "", "s", "") for i in range(5)]
+    sets = {"even": problems[::2], "all": problems}
+    evaluation = EvaluationConfig.model_validate(
+        {"sets": {"even": {}, "all": {}}, "composite": {"even": 1.0, "all": 3.0}}
+    )
+    engine = Echo()
+    pools = dict.fromkeys(sets, engine)
+    config = TrainConfig(evaluation=evaluation)
+    result = evaluate(engine, byte_tokenizer(), pools, sets, config, Parallel())
+    assert result.metrics["eval/composite"] == pytest.approx((1.0 + 3 * 3 / 5) / 4)
+    declaration("eval/composite")
+
+
+@pytest.mark.parametrize(
+    ("composite", "code"),
+    [
+        ({"nowhere": 1.0}, "composite-unknown-set"),
+        ({"dev/pass@4": 1.0}, "composite-unmeasured"),
+        ({"dev": 0.0}, "all-weights-zero"),
+    ],
+)
+def test_composites_that_cannot_be_measured_are_refused(composite, code):
+    with setting_refused(code):
+        EvaluationConfig(composite=composite, completions_per_problem=2)

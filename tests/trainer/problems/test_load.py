@@ -15,7 +15,7 @@ from tests.trainer.problems.test_rows import write_jsonl
 from tests.trainer.tokenizers_for_tests import CHAT_TEMPLATE, byte_tokenizer
 from trainer.config.data import DataConfig, DatasetConfig
 from trainer.config.model import ModelConfig
-from trainer.config.schema import load_config
+from trainer.config.schema import TrainConfig, load_config
 from trainer.policy.load import load_tokenizer
 from trainer.problems.load import encode_prompt, load_evaluation_sets, load_problems, metric_names
 from trainer.problems.rows import read_rows
@@ -289,3 +289,25 @@ def test_the_metrics_of_sets_and_a_set_called_like_a_difficulty():
     with refused("metric-name-taken", key="evaluation.sets.2") as caught:
         load_evaluation_sets(load_config("tiny_kk", [sets.replace("NAME", "'2'")]), TINY)
     assert "eval/accuracy/2" in caught.value.what
+
+
+def test_evaluation_set_with_its_own_task_has_that_tasks_prompts():
+    changes = {
+        "data": {
+            "prompt_template": "Puzzle: {question}",
+            "prefill": "<think>",
+            "max_prompt_tokens": LONG,
+        },
+        "evaluation": {
+            "sets": {
+                "puzzles": {"split": "dev", "size": 2},
+                "sums": {"split": "dev", "size": 2, "task": "addition", "prompt_format": "raw"},
+            }
+        },
+    }
+    sets = load_evaluation_sets(TrainConfig.model_validate(changes), CHAT)
+    assert all("<user>Puzzle: " in problem.prompt for problem in sets["puzzles"])
+    assert [problem.prefill for problem in sets["puzzles"]] == ["<think>"] * 2
+    (alone,) = load("generated", PLAIN, "addition", split="dev", size=1)
+    assert sets["sums"][0].prompt == alone.prompt  # raw text, without the training's template
+    assert sets["sums"][0].prefill == alone.prefill

@@ -4,7 +4,14 @@ from loptune.errors import RewardError
 from rewards import Score
 from rewards.sandbox import ScoredText, ScoringFailedError
 from tests.refusals import refused
-from trainer.rollouts.prepared import check_answers, check_reward
+from trainer.config.schema import TrainConfig
+from trainer.rollouts.prepared import (
+    build_reward_pools,
+    check_answers,
+    check_reward,
+    reward_key,
+    sets_of_reward,
+)
 from trainer.types import Problem
 
 PROBLEM = Problem("1", "How much?", "<think>", "3", "test")
@@ -115,3 +122,34 @@ def test_the_first_usable_answer_is_returned_for_the_next_check():
     problems = rows("twelve", "12")
     assert check_answers({"last_number": 1.0}, problems) is problems[1]
     assert check_answers({"my:reward": 1.0}, problems) is problems[0]
+
+
+def test_each_reward_of_an_evaluation_set_has_one_pool():
+    changes = {
+        "reward": {"functions": {"math": 1.0}},
+        "evaluation": {
+            "sets": {
+                "same": {"reward": {"math": 1.0}},
+                "last": {"reward": {"last_number": 1.0}},
+                "also_last": {"reward": {"last_number": 1.0}},
+                "default": {},
+            }
+        },
+    }
+    config = TrainConfig.model_validate(changes)
+    pools = build_reward_pools(config, max_failure_rate=1.0)
+    try:
+        assert len(pools) == 2
+        texts = {name: pools[reward_key(config.reward_of_set(name))] for name in ("same", "last")}
+        scores = {
+            name: pool.score(["I get 1 and then 7 by \\boxed{1}, or 3"], ["3"])[0].score.correct
+            for name, pool in texts.items()
+        }
+    finally:
+        for pool in pools.values():
+            pool.close()
+    assert scores == {"same": False, "last": True}
+    assert list(sets_of_reward(config, {name: [] for name in config.evaluation.sets})) == [
+        "same",
+        "default",
+    ]
