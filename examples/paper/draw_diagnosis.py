@@ -1,12 +1,12 @@
-"""One picture of what `examples.paper.diagnose` found: a row of three panels per folder that it
-wrote.
+"""One plot of the tables that `examples.paper.diagnose` wrote: a row of four panels per folder.
 
     python -m examples.paper.draw_diagnosis FILE.png NAME=FOLDER [NAME=FOLDER ...]
 
-From left to right, as in figures 2, 1 and 3 of arXiv:2505.12929: the norm of a log-probability's
-gradient against 1 - probability; how much the probabilities of each band change when all tokens,
-only the least or only the most probable ones are updated; and which fraction of the tokens that
-moved did so as their advantage wants.
+From left to right: the advantages of the tokens of each band of probability (figure 1 (b) of
+arXiv:2505.12929); the norm of a log-probability's gradient against 1 - probability (figure 2); how
+much the probabilities of each band change when all tokens, only the least or only the most probable
+ones are updated (figure 1 (c) to (f)); and which fraction of the tokens that moved did so as their
+advantage wants (figure 3).
 """
 
 import sys
@@ -22,7 +22,7 @@ from examples.paper.diagnose import PUBLISHED_BANDS, RESOLUTION
 from research.png import write_png
 
 BANDS = dict(zip(PUBLISHED_BANDS, ("< .25", "< .5", "< .75", "≤ 1"), strict=True))
-PANELS = ("gradient norm", "mean |change of π|", "right direction")
+PANELS = ("advantage", "gradient norm", "mean |change of π|", "right direction")
 CHANGE = "change: "
 
 
@@ -44,8 +44,12 @@ def right_way(tokens: pd.DataFrame, update: str) -> pd.Series:
 def draw(found: dict[str, pd.DataFrame]) -> go.Figure:
     """A row of panels per table of tokens."""
     titles = [f"{name}: {panel}" for name in found for panel in PANELS]
-    drawing = make_subplots(rows=len(found), cols=3, subplot_titles=titles, vertical_spacing=0.2)
+    drawing = make_subplots(rows=len(found), cols=4, subplot_titles=titles, vertical_spacing=0.2)
     for row, tokens in enumerate(found.values(), start=1):
+        for band, label in BANDS.items():
+            values = tokens["advantage"][tokens["band"] == band]
+            box = go.Box(y=values, name=label, marker_color=PALETTE[7], showlegend=False)
+            drawing.add_trace(box, row=row, col=1)
         for label, column, color in (
             ("norm by logits", "gradient_norm", PALETTE[0]),
             ("by all parameters", "parameter_gradient_norm", PALETTE[1]),
@@ -54,25 +58,25 @@ def draw(found: dict[str, pd.DataFrame]) -> go.Figure:
                 x=1 - tokens["probability"], y=tokens[column], mode="markers", name=label
             )
             dots.update(marker={"size": 4, "color": color, "opacity": 0.6}, showlegend=row == 1)
-            drawing.add_trace(dots, row=row, col=1)
+            drawing.add_trace(dots, row=row, col=2)
         plain, lowest, highest, reweighted, _, isolated = (
             name.removeprefix(CHANGE) for name in tokens if name.startswith(CHANGE)
         )
         for column, measure, updates, colors in (
-            (2, mean_change, (plain, lowest, highest), (PALETTE[2], PALETTE[3], PALETTE[4])),
-            (3, right_way, (plain, reweighted, isolated), (PALETTE[2], PALETTE[5], PALETTE[6])),
+            (3, mean_change, (plain, lowest, highest), (PALETTE[2], PALETTE[3], PALETTE[4])),
+            (4, right_way, (plain, reweighted, isolated), (PALETTE[2], PALETTE[5], PALETTE[6])),
         ):
             for update, color in zip(updates, colors, strict=True):
                 bars = go.Bar(x=list(BANDS.values()), y=measure(tokens, update), marker_color=color)
-                shown = row == 1 and (column == 2 or update != plain)
+                shown = row == 1 and (column == 3 or update != plain)
                 drawing.add_trace(
                     bars.update(name=update.split(",")[0], showlegend=shown), row=row, col=column
                 )
-        drawing.add_hline(y=0.5, line={"color": "#888", "dash": "dot", "width": 1}, row=row, col=3)
-        drawing.update_yaxes(range=[0, 1], tickformat=".0%", row=row, col=3)
+        drawing.add_hline(y=0.5, line={"color": "#888", "dash": "dot", "width": 1}, row=row, col=4)
+        drawing.update_yaxes(range=[0, 1], tickformat=".0%", row=row, col=4)
     logarithmic = {"type": "log", "dtick": 1, "exponentformat": "power"}
-    drawing.update_xaxes(**logarithmic, title="1 − probability", col=1)
-    for column in (1, 2):
+    drawing.update_xaxes(**logarithmic, title="1 − probability", col=2)
+    for column in (2, 3):
         drawing.update_yaxes(**logarithmic, col=column)
     drawing.update_layout(
         template="none",

@@ -1,26 +1,34 @@
-"""Which kinds of words go with a high reward [arXiv:2505.12929, figure 5].
+"""Which kinds of words go with a high reward, and how often each method uses them
+[arXiv:2505.12929, figure 5].
 
     trainer evaluate runs/NAME -k 8 --temperature 0.7 --name words     # writes every completion
-    python -m examples.paper.language runs/words
+    python -m examples.paper.language runs/words                       # figure 5 (a)
+    python -m examples.paper.language grpo=runs/w0,runs/w1 lopti=runs/w2,runs/w3 --plot words.png
+
+The last line is figure 5 (b): words by method, each run of a method with a seed of its own.
 
 The six categories and their words are the paper's (table 5). A phrase may have several words.
 ``...`` in it stands for anything within one sentence, and a phrase that begins with ``'s`` follows
 a name: ``'s statement`` is found in "Ava's statement".
 """
 
+import argparse
 import math
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+import plotly.graph_objects as go
 from numpy.typing import NDArray
 from scipy import stats
 
+from dashboards.labels import PALETTE
 from loptune.files import read_json_lines
+from research.png import write_png
 
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 
@@ -151,9 +159,82 @@ def rank_correlation(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -
     return float(stats.spearmanr(x, y).statistic)
 
 
+@dataclass(frozen=True)
+class MethodFrequency:
+    """How often the runs of one method use the words of one category."""
+
+    method: str
+    category: str
+    per_100_words: float  # mean over runs of the mean over completions
+    low: float  # 95% t interval over runs; NaN with one run
+    high: float
+    runs: int
+
+
+def by_method(methods: Mapping[str, Sequence[Path]]) -> list[MethodFrequency]:
+    """Return each category's frequency by method, with an interval over the method's runs."""
+    frequencies = []
+    for method, runs in methods.items():
+        results = [analyze(read_completions([run])) for run in runs]
+        for of_category in zip(*results, strict=True):
+            rates = np.array([result.per_100_words for result in of_category])
+            half = math.nan
+            if len(rates) > 1:
+                error = rates.std(ddof=1) / math.sqrt(len(rates))
+                half = float(stats.t.ppf(0.975, len(rates) - 1) * error)
+            mean = float(rates.mean())
+            category = of_category[0].category
+            frequencies.append(
+                MethodFrequency(method, category, mean, mean - half, mean + half, len(rates))
+            )
+    return frequencies
+
+
+def plot(frequencies: Sequence[MethodFrequency]) -> go.Figure:
+    """Return bars of words per 100 words by category and method, with the intervals over runs."""
+    figure = go.Figure()
+    for method in dict.fromkeys(row.method for row in frequencies):
+        rows = [row for row in frequencies if row.method == method]
+        errors = [0.0 if math.isnan(row.high) else row.high - row.per_100_words for row in rows]
+        figure.add_bar(
+            name=f"{method} ({rows[0].runs} runs)",
+            x=[row.category for row in rows],
+            y=[row.per_100_words for row in rows],
+            error_y={"type": "data", "array": errors},
+        )
+    figure.update_layout(
+        template="none",
+        barmode="group",
+        colorway=PALETTE,
+        yaxis_title="per 100 words",
+        height=420,
+        legend={"orientation": "h", "y": 1.1},
+    )
+    return figure
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Print a line for each category."""
-    completions = read_completions([Path(folder) for folder in arguments])
+    """Print a line for each category, or for each category and method."""
+    parser = argparse.ArgumentParser(prog="python -m examples.paper.language")
+    parser.add_argument("runs", nargs="+", metavar="RUN or METHOD=RUN,RUN")
+    parser.add_argument("--plot", type=Path, metavar="FILE.png", help="plot the words by method")
+    given = parser.parse_args(arguments)
+    named = [argument.partition("=") for argument in given.runs]
+    if all(separator for _, separator, _ in named):
+        frequencies = by_method({name: [*map(Path, runs.split(","))] for name, _, runs in named})
+        for row in frequencies:
+            interval = "one run" if row.runs == 1 else f"{row.low:.2f}..{row.high:.2f}"
+            print(f"{row.category:<22}{row.method:<16}{row.per_100_words:6.2f}  ({interval})")
+        if given.plot:
+            write_png(plot(frequencies), given.plot)
+        return 0
+    if given.plot or any(separator for _, separator, _ in named):
+        parser.error("write every run as METHOD=RUN,RUN, or none of them and no --plot")
+    return _print_correlations([Path(folder) for folder in given.runs])
+
+
+def _print_correlations(runs: Sequence[Path]) -> int:
+    completions = read_completions(runs)
     for result in analyze(completions):
         print(
             f"{result.category:<22}{result.occurrences:>7}  {result.per_100_words:6.2f} per 100 "

@@ -43,7 +43,7 @@ def test_figures_1_to_3_of_the_built_in_model_are_those_of_the_paper(tmp_path, c
     of_highest = rows.change_abs[:, highest]
     assert of_highest[diagnose.HIGHEST] < of_highest[diagnose.LOWEST]
     drawing = draw_diagnosis.draw({"puzzles": tokens, "sums": tokens})
-    assert len(drawing.data) == 2 * (2 + 3 + 3)
+    assert len(drawing.data) == 2 * (4 + 2 + 3 + 3)
     # The picture of all rules, here of two.
     monkeypatch.setattr(diagnose_rules, "RULES", {"grpo": {}, "cispo": {"algorithm.loss": "cispo"}})
     monkeypatch.setattr(diagnose_rules, "COLUMNS", 2)
@@ -162,6 +162,29 @@ def test_words_and_reward_of_figure_5_by_hand(tmp_path, capsys):
     assert math.isnan(results["assumption"].correlation)
     assert language.main([str(tmp_path)]) == 0
     assert "12 completions, mean reward 1.667" in capsys.readouterr().out
+
+
+def test_words_by_method_have_an_interval_over_runs(tmp_path, capsys):
+    def run(name, texts):
+        rows = [{"set": "dev", "completion": text, "reward": 1.0} for text in texts]
+        folder = tmp_path / name
+        folder.mkdir()
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / "completions.jsonl").write_text(text)
+        return folder
+
+    # per 100 words: 25 and 50 in the runs of one method; 0 in the single run of the other
+    grpo = [run("a", ["so b c d"]), run("b", ["so b"])]
+    rows = language.by_method({"grpo": grpo, "lopti": [run("c", ["a b"])]})
+    of_so = {row.method: row for row in rows if row.category == "conclusion indicator"}
+    half = 12.706205 * (25 / math.sqrt(2)) / math.sqrt(2)  # t of 1 degree of freedom
+    assert of_so["grpo"].per_100_words == pytest.approx(37.5)
+    assert (of_so["grpo"].low, of_so["grpo"].high) == pytest.approx((37.5 - half, 37.5 + half))
+    assert (of_so["lopti"].per_100_words, of_so["lopti"].runs) == (0.0, 1)
+    assert len(language.plot(rows).data) == 2
+    words = [f"grpo={grpo[0]},{grpo[1]}", f"lopti={tmp_path / 'c'}"]
+    assert language.main(words) == 0
+    assert "37.50" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
