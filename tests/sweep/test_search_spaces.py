@@ -113,14 +113,25 @@ def test_the_arms_of_the_order_ablation():
 
 
 def test_the_arms_of_the_filter_ablation():
-    arms = {tuple(row.values()) for row in resolved_grid(load_space(PUBLISHED["ablation_filters"]))}
-    assert arms == {(0.0, "none"), (0.5, "none"), (0.5, "drop_high"), (0.5, "drop_low")}
+    grid = resolved_grid(load_space(PUBLISHED["ablation_filters"]))
+    arms = [
+        (
+            row["algorithm.lopti_eta"],
+            row["algorithm.token_filter"],
+            tuple(row["algorithm.filter_interval"]),
+        )
+        for row in grid
+    ]
+    kept = [(0.0, high) for high in (0.25, 0.5, 0.75)] + [(low, 1.0) for low in (0.25, 0.5, 0.75)]
+    unfiltered = [(0.0, "none", (0.0, 0.5)), (0.5, "none", (0.0, 0.5))]
+    filtered = [(0.0, "interval", interval) for interval in kept]
+    assert sorted(arms) == sorted([*unfiltered, *filtered])
 
 
 def test_the_two_by_two_is_part_of_the_grid():
     spec = load_space(PUBLISHED["alpha_eta_grid"])
     grid = resolved_grid(spec)
-    assert len(grid) == 20
+    assert len(grid) == 30
     assert all(row in grid for row in baselines(spec))
     small = load_space(PUBLISHED["alpha_eta_grid"], ["search.configurations=0"])
     assert planned_trials(small) == 4 * 2

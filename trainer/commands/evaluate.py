@@ -192,11 +192,12 @@ def carry_out_evaluate(arguments: argparse.Namespace) -> int:
     check_model(configs[0])
     with defer_interrupt():
         limit_spinning()
-        # torch takes seconds to import
-        from trainer.commands.evaluation_run import checkpoint_name, report_mean, run_evaluation
+        from trainer.commands.evaluation_run import run_evaluation  # torch takes seconds to import
 
     if arguments.last is None:
         return run_evaluation(configs[0], models[0].step, name, arguments.runs_dir, arguments.json)
+    from trainer.commands.evaluation_run import checkpoint_name, report_mean
+
     for model, config in zip(models, configs, strict=True):
         one = checkpoint_name(name, model.step)
         _logger.info("checkpoint of step %d", model.step)
@@ -241,6 +242,8 @@ def evaluation_config(
     if "evaluation.completions_per_problem" in asked:
         # the run's values of k may exceed this number
         changes["evaluation.pass_at_k"] = []
+    if {"evaluation.sets", "evaluation.completions_per_problem"} & asked.keys():
+        changes["evaluation.composite"] = {}  # its sets or pass@K may not be measured
     changes |= asked
     revision = None
     if base.model.name_or_path == named.name_or_path:

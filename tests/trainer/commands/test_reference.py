@@ -18,7 +18,10 @@ def test_every_key_is_listed_and_those_of_datasets():
         f"{place}.{field}"
         for place in ("data.train", "evaluation.sets.NAME")
         for field in ("source", "name", "split", "columns", "people", "digits", "size", "limit")
-    } | {f"evaluation.sets.NAME.{field}" for field in OVERRIDABLE_PER_SET} | {
+    } | {
+        f"evaluation.sets.NAME.{field}"
+        for field in (*OVERRIDABLE_PER_SET, "task", "prompt_format", "reward")
+    } | {
         f"{kind.key}.{parameter}"
         for kind in KINDS.values()
         for rule in kind.registry.values()
