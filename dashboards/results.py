@@ -15,14 +15,13 @@ from dashboards.labels import configuration_labels
 from dashboards.statistics import peaks, tournament
 from dashboards.statistics.arm_table import ArmRow, arm_rows
 from dashboards.statistics.arms import Layout, Pairing, compare_arms, compare_with_number
-from dashboards.statistics.comparison import compare, impute_failures
+from dashboards.statistics.comparison import compare
 from dashboards.statistics.levels import repeats_factor
 from dashboards.statistics.problems import Answers
-from dashboards.statistics.seed_noise import Scores
+from dashboards.statistics.seed_noise import Scores, finite_scores, oriented
 from dashboards.statistics.sequential import InterimResult
 from dashboards.statistics.verdict import (
     Verdict,
-    oriented,
     verdict,
     verdict_on_fresh_seeds,
     verdict_on_number,
@@ -269,11 +268,6 @@ class Results:
                 scores.setdefault(label, {})[trial.seed] = math.nan
         return scores
 
-    @property
-    def imputed_scores(self) -> Scores:
-        """Seed scores with failed seeds imputed as in the verdict (`impute_failures`)."""
-        return impute_failures(self.seed_scores, self.baseline_label or "", self.objective.sign)
-
     @cached_property
     def answers(self) -> Answers:
         """Label -> seed -> accuracy per problem, for comparable trials that recorded it."""
@@ -417,7 +411,7 @@ class Results:
         arm has run on them.
         """
         fresh = self.fresh_arm_scores
-        if self.arms[0] not in fresh:
+        if not finite_scores(fresh).get(self.arms[0]):
             return []
         parameters = self._varied_in_arms.sum(axis="columns")
         means = self.arm_means
@@ -429,13 +423,13 @@ class Results:
 
     @cached_property
     def fresh_arm_scores(self) -> Scores:
-        """Arm -> fresh seed -> score, with failed seeds imputed."""
+        """Arm -> fresh seed -> score; NaN for a failed seed."""
         scores: SeedScores = {}
         trials = () if self.fresh is None else self.fresh.trials
         for trial in trials:
             if trial.state in ("COMPLETE", "FAIL"):
                 scores.setdefault(self.arm_of[trial.configuration], {})[trial.seed] = trial.score
-        return impute_failures(scores, self.arms[0], self.objective.sign)
+        return scores
 
     @cached_property
     def grid(self) -> peaks.Grid | None:

@@ -116,6 +116,9 @@ def gain(verdict: Verdict, kind: str = "seed") -> str:
         seeds = counted(verdict.runs[0], "run")
     elif verdict.layout != "paired":
         seeds = f"{verdict.runs[0]} against {counted(verdict.runs[1], 'run')}"
+    failed = verdict.failed.get(verdict.best, 0) + verdict.failed.get(verdict.baseline, 0)
+    if failed:
+        seeds += f", {failed} failed"
     if isinstance(verdict, Tested):
         seeds = f"{between(verdict.interval, verdict.coverage)}, {seeds}"
     return f"{signed(verdict.difference)} ({seeds})"
@@ -237,7 +240,7 @@ def layouts(rows: Sequence[ArmRow], pairing: Pairing | None) -> str:
 def runs(rows: Sequence[ArmRow]) -> str:
     """Count missing and failed runs; empty if there are none."""
     missing = _counts("Missing, not counted", {row.name: row.missing for row in rows})
-    failed = _counts("Failed, counted as the worst score", {row.name: row.failed for row in rows})
+    failed = _counts("Failed, counted against every claim", {row.name: row.failed for row in rows})
     return f"{missing} {failed}".strip()
 
 
@@ -342,11 +345,6 @@ def caveats(verdict: Verdict, failed: Mapping[str, int], seeds: int) -> str:
         sentences.append(hidden(seeds))
     if failed:
         sentences.append(failures(failed))
-    if verdict.without_failed is not None:
-        sentences.append(
-            f"Without failed seeds of {verdict.best} and {verdict.baseline}, the difference would "
-            f"be {signed(verdict.without_failed)}."
-        )
     return " ".join(sentences)
 
 
@@ -364,8 +362,8 @@ def failures(failed: Mapping[str, int]) -> str:
         return ""
     named = [f"{name} ({count})" for name, count in failed.items()]
     return (
-        "Failed seeds count as the worst score of all, those of the baseline as the best. "
-        f"Failed: {listed(named, _MOST_NAMED)}."
+        "A difference is between runs that ended. Its interval lets failed runs oppose each claim, "
+        f"with the worst or the best score of all runs. Failed: {listed(named, _MOST_NAMED)}."
     )
 
 

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dashboards.statistics.dunnett import critical_value
+from dashboards.statistics.failures import CLAIMS, Claim
 from dashboards.statistics.guards import Variances, difference_noise
 from dashboards.statistics.levels import SIGNIFICANCE_LEVEL
 from dashboards.statistics.problems import split
@@ -55,8 +56,8 @@ class Rule:
         """Return whether each sweep [N, C, S] claims a gain, and the configuration that its verdict
         names.
         """
-        y = counted(scores)
-        gains = (y[:, 1:] - y[:, :1]).mean(axis=2)
+        opposed = [counted(scores, claim) for claim in CLAIMS]
+        gains = np.minimum(*[(y[:, 1:] - y[:, :1]).mean(axis=2) for y in opposed])
         shown = self.better(scores, answers)
         claims = shown.any(axis=1)
         candidates = np.where(claims[:, None] & ~shown, -np.inf, gains)
@@ -64,7 +65,13 @@ class Rule:
 
     def better(self, scores: Array, answers: Array | None = None) -> NDArray[np.bool_]:
         """Return which configurations of each sweep [N, C, S] are called better, [N, C - 1]."""
-        y = counted(scores)
+        against_better, against_worse = (
+            self._above_0(counted(scores, claim), answers) for claim in CLAIMS
+        )
+        return against_better & against_worse
+
+    def _above_0(self, y: Array, answers: Array | None) -> NDArray[np.bool_]:
+        """Return which configurations have an interval above 0, of scores without a failed seed."""
         configurations, seeds = y.shape[1:]
         gains = (y[:, 1:] - y[:, :1]).mean(axis=2)
         critical = critical_value(configurations - 1, (configurations - 1) * (seeds - 1))
@@ -117,11 +124,14 @@ class Rule:
         return sds
 
 
-def counted(scores: Array) -> Array:
-    """Count failed seeds with the worst score of their sweep, the baseline's with the best."""
-    worst = np.broadcast_to(np.nanmin(scores, axis=(1, 2))[:, None, None], scores.shape).copy()
-    worst[:, 0] = np.nanmax(scores, axis=(1, 2))[:, None]
-    return np.where(np.isnan(scores), worst, scores)
+def counted(scores: Array, claim: Claim) -> Array:
+    """Impute failed seeds to oppose a claim, with the worst and the best score of their sweep."""
+    worst = np.nanmin(scores, axis=(1, 2))
+    best = np.nanmax(scores, axis=(1, 2))
+    of_arm, of_baseline = (worst, best) if claim == "better" else (best, worst)
+    imputed = np.broadcast_to(of_arm[:, None, None], scores.shape).copy()
+    imputed[:, 0] = of_baseline[:, None]
+    return np.where(np.isnan(scores), imputed, scores)
 
 
 POOLED = Rule(baseline_guard=False)

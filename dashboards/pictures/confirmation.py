@@ -49,7 +49,7 @@ def finalists(results: Results) -> Picture | None:
 def finalist_scores(results: Results, fresh: Results) -> pd.DataFrame:
     """Return one row per score of a finalist: label, kind (searched, fresh or test), seed, value.
 
-    Failed fresh seeds count as in the verdict.
+    Failed fresh seeds have no score.
     """
     judged = fresh.comparable
     # A finalist's label may differ here: labels name settings that vary, and fewer vary among
@@ -60,18 +60,18 @@ def finalist_scores(results: Results, fresh: Results) -> pd.DataFrame:
     # If the objective is measured on the held-out test, a fresh seed has only that score.
     kind = "test" if fresh.objective.held_out else "fresh"
     scores = []
-    for label, row in fresh.imputed_scores.items():
+    for label, row in fresh.seed_scores.items():
         scores += [(label, kind, seed, score) for seed, score in row.items()]
-    imputed_scores = pd.DataFrame(scores, columns=["label", "kind", "seed", "value"])
+    fresh_scores = pd.DataFrame(scores, columns=["label", "kind", "seed", "value"])
     parts = [
         searched.assign(
             kind="searched", value=searched.score, label=searched.configuration.map(labels)
         ),
-        imputed_scores,
+        fresh_scores,
     ]
     if kind == "fresh":
         parts.append(judged.assign(kind="test", value=judged.test))
-    return pd.concat(parts)[imputed_scores.columns].dropna(subset=["value"])
+    return pd.concat(parts)[fresh_scores.columns].dropna(subset=["value"])
 
 
 def _sentence(means: pd.DataFrame, seeds: int, held_out_metric: str) -> str:

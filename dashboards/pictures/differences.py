@@ -18,6 +18,7 @@ from dashboards.pictures.theme import (
 from dashboards.results import Results
 from dashboards.statistics.arm_table import ArmRow
 from dashboards.statistics.levels import coverage
+from dashboards.statistics.seed_noise import finite_scores
 from dashboards.words import between, number, percent_interval, signed
 
 _MAX_DRAWN = 20
@@ -188,11 +189,11 @@ def seed_differences(results: Results) -> Picture | None:
 
 def baseline_pairs(results: Results) -> pd.DataFrame:
     """Return label, rule, seed, difference: score minus the baseline's score on each shared seed,
-    with failed seeds imputed as in the verdict.
+    if neither run failed.
     """
     base = results.baseline_label
     columns = ["label", "rule", "seed", "difference"]
-    counted = results.imputed_scores
+    counted = finite_scores(results.seed_scores)
     if base is None or base not in counted:
         return pd.DataFrame(columns=columns)
     rules = dict(zip(results.table.label, results.table.rule, strict=True))

@@ -14,7 +14,7 @@ import numpy as np
 
 from dashboards.fresh_seeds import MIN_SEEDS
 from dashboards.statistics.arms import ArmScores, Layout
-from dashboards.statistics.comparison import Comparison, GainEstimate
+from dashboards.statistics.gain import Comparison, GainEstimate
 from dashboards.statistics.levels import coverage
 from dashboards.statistics.seed_noise import Scores
 

@@ -16,25 +16,24 @@ arm is compared as its seeds allow:
 In the last two, and for arms that are compared with a number, an arm's variance is at least the
 median of all arms' variances. With few runs, some arms look quiet by chance, and a t test of their
 own variances reports too many false positives. A noisy arm, or one with failed runs, changes the
-median little. Several arms are corrected by Bonferroni's method. `research/verdict_on_real_runs.py`
-measures the three tests on public runs.
+median little. Several arms are corrected by Bonferroni's method.
+
+A paired arm that is clearly noisier than the others, that lacks seeds or that has failed runs is
+compared apart, with its share of the level, so that it leaves the other results as they are.
+`research/verdict_on_real_runs.py` measures the three tests on public runs.
 """
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from scipy import special
 
-from dashboards.statistics.comparison import (
-    Comparison,
-    GainEstimate,
-    compare,
-    failed_seeds,
-    impute_failures,
-)
+from dashboards.statistics.comparison import compare
+from dashboards.statistics.failures import compare_with_failures, ended, failed_seeds
+from dashboards.statistics.gain import Comparison, GainEstimate
 from dashboards.statistics.levels import SIGNIFICANCE_LEVEL, level
 from dashboards.statistics.problems import Answers
 from dashboards.statistics.seed_noise import Noise, Scores, finite_scores, require_baseline
@@ -46,6 +45,10 @@ _SHARED = 0.5  # fraction of the smaller arm's seeds from which on seeds are blo
 # Level of the test for correlated shared seeds, divided by the number of arms. At 0.01 a chance
 # correlation of few seeds, and with it a small variance of their differences, is picked too often.
 _CORRELATED = 0.001
+# Level of the test for an arm that is noisier than the others, divided by the number of arms. A
+# higher one would often take arms with heavy-tailed scores apart, and lose their part of the noise.
+_NOISIER = 0.001
+_EQUAL = 1e-12  # a variance of rounding errors, as a part of another arm's
 ArmScores = Mapping[Hashable, float]
 
 
@@ -101,53 +104,104 @@ def compare_arms(
         ValueError: the baseline has no score.
     """
     require_baseline(finite_scores(scores), baseline)
-    counted = impute_failures(scores, baseline)
-    base = counted[baseline]
-    names = [name for name in counted if name != baseline and counted[name]]
-    layouts = {name: layout_of(base, counted[name], pairing) for name in names}
-    complete = []
+    layouts = _layouts(scores, baseline, pairing)
+    failed = failed_seeds(scores)
+
+    def compared(counted: Scores) -> Comparison:
+        return _compare(counted, baseline, layouts, failed, answers)
+
+    return compare_with_failures(compared, scores, baseline), layouts
+
+
+def _layouts(scores: Scores, baseline: str, pairing: Pairing) -> dict[str, Layout]:
+    """Return arm -> layout, of arms with a run that ended."""
+    scored = ended(scores)
+    names = [name for name in scored if name != baseline]
+    layouts = {name: layout_of(scores[baseline], scores[name], pairing) for name in names}
     for name in names:
-        if layouts[name] == "paired" and base.keys() <= counted[name].keys():
-            complete.append(name)
-    if len(complete) == len(names):
-        return compare(scores, baseline, answers=answers), layouts
-    # An arm that lacks some seeds must not change the others' results through the noise estimate.
-    complete_scores = {name: counted[name] for name in [baseline, *complete]}
-    others = compare(complete_scores, baseline, answers=answers, comparisons=len(names))
+        samples = _Samples(scored[baseline], scored[name])
+        if layouts[name] == "partly paired" and _correlated(samples, len(names)):
+            layouts[name] = "paired"
+    return layouts
+
+
+def _compare(
+    counted: Scores,
+    baseline: str,
+    layouts: Mapping[str, Layout],
+    failed: Collection[str],
+    answers: Answers | None,
+) -> Comparison:
+    """Compare arms without a failed run in known layouts. ``failed`` had some before they were
+    imputed.
+    """
+    base = counted[baseline]
+    names = [name for name in layouts if counted.get(name)]
+    paired = [name for name in names if layouts[name] == "paired"]
+    # An arm that lacks seeds, that failed or that is noisy must not change the others' results.
+    complete = [name for name in paired if base.keys() <= counted[name].keys()]
+    regular = [name for name in complete if name not in failed]
+    noisy = _noisy(counted, baseline, regular)
+    regular = [name for name in regular if name not in noisy]
+    regular_scores = {name: counted[name] for name in [baseline, *regular]}
+    share = len(names) / max(1, len(regular))  # of the level, by the number of comparisons
+    others = compare(regular_scores, baseline, answers=answers, repeats=share)
     estimates = {estimate.name: estimate for estimate in others.estimates}
     variances = _variances(counted)
     within = _within(counted)
     noises = {}
-    alike_of: dict[frozenset[Hashable], list[str]] = {}  # shared seeds -> paired arms
-    for name in names:
-        samples = _Samples(base, counted[name])
-        if layouts[name] == "partly paired" and _correlated(samples, len(names)):
-            layouts[name] = "paired"
-        if layouts[name] == "paired" and name not in complete:
-            alike_of.setdefault(frozenset(samples.shared), []).append(name)
+    groups: dict[
+        tuple[str, frozenset[Hashable]], list[str]
+    ] = {}  # of arms that share a noise estimate
     for name in names:
         samples = _Samples(base, counted[name])
         if layouts[name] != "paired":
             combine = _unpaired if layouts[name] == "unpaired" else _partly_paired
             estimates[name] = combine(name, samples, variances, baseline, len(names))
             noises[name] = within
-    for shared, alike in alike_of.items():
-        if not shared:
-            continue
-        # Arms on the same seeds share an estimate of the noise: with their own estimates, the best
-        # of many would be one that looks quiet by chance.
-        rows = {**complete_scores, **{name: counted[name] for name in alike}}
+        elif name not in regular and samples.shared:
+            # Arms on the same seeds share an estimate of the noise: with their own estimates, the
+            # best of many would be one that looks quiet by chance.
+            own = name if name in noisy or name in failed else ""
+            groups.setdefault((own, frozenset(samples.shared)), []).append(name)
+    for (own, _), alike in groups.items():
+        reference = {baseline: base} if own in noisy else regular_scores
+        rows = {**reference, **{name: counted[name] for name in alike}}
         among = compare(rows, baseline, answers=answers, comparisons=len(names))
         estimates |= {each.name: each for each in among.estimates if each.name in alike}
         noises |= dict.fromkeys(alike, among.noise)
-    comparison = Comparison(
+    return Comparison(
         estimates=tuple(estimates[name] for name in names if name in estimates),
-        paired={},
+        paired=others.paired,
         noise=others.noise,
-        failed=failed_seeds(scores),
+        failed={},
         noises=noises,
     )
-    return comparison, layouts
+
+
+def _noisy(counted: Scores, baseline: str, names: Sequence[str]) -> set[str]:
+    """Return the arms whose differences to the baseline vary clearly more than all others' do.
+
+    The noisiest arm is tested first, against the pooled variance of the others (an F test at level
+    ``_NOISIER``, divided by the number of arms), then the next one.
+    """
+    base = counted[baseline]
+    variances = {}
+    dof = len(base) - 1
+    for name in names:
+        differences = [counted[name][seed] - score for seed, score in base.items()]
+        variances[name] = float(np.var(differences, ddof=1)) if dof > 0 else 0.0
+    noisy: set[str] = set()
+    for name in sorted(variances, key=lambda name: -variances[name]):
+        rest = [variances[other] for other in variances if other not in noisy | {name}]
+        pooled = float(np.mean(rest)) if rest else 0.0
+        if pooled <= _EQUAL * variances[name] or dof < 1:  # the others are coarse, not quiet
+            break
+        p_value = float(special.fdtrc(dof, dof * len(rest), variances[name] / pooled))
+        if p_value >= _NOISIER / len(names):
+            break
+        noisy.add(name)
+    return noisy
 
 
 def compare_with_number(scores: Scores, number: float) -> tuple[Comparison, dict[str, Layout]]:
@@ -155,25 +209,27 @@ def compare_with_number(scores: Scores, number: float) -> tuple[Comparison, dict
     one sample, Bonferroni's correction, variances of at least the median as of unpaired arms).
     ``number`` is oriented as the scores: larger is better.
 
-    Failed runs count as the worst score of all.
+    An arm that failed on every run is not compared. For other failed runs see `failures`.
     """
-    counted = impute_failures(scores, "")
+    comparison = compare_with_failures(
+        lambda counted: _compare_with_number(counted, number), scores, None
+    )
+    names = [estimate.name for estimate in comparison.estimates]
+    return comparison, dict.fromkeys(names, "against a number")
+
+
+def _compare_with_number(counted: Scores, number: float) -> Comparison:
     variances = _variances(counted)
     estimates = []
     for name, row in counted.items():
         values = np.array(list(row.values()))
-        if not len(values):
-            continue
         gain = float(values.mean() - number)
         estimate = GainEstimate(name, len(values), gain, float(np.median(values) - number))
         if len(values) > 1:
             error = math.sqrt(variances[name] / len(values))
             estimate = _tested(estimate, error, len(values) - 1, len(counted))
         estimates.append(estimate)
-    comparison = Comparison(
-        estimates=tuple(estimates), paired={}, noise=_within(counted), failed=failed_seeds(scores)
-    )
-    return comparison, dict.fromkeys(counted, "against a number")
+    return Comparison(estimates=tuple(estimates), paired={}, noise=_within(counted), failed={})
 
 
 def _variances(counted: Scores) -> dict[str, float]:

@@ -18,8 +18,8 @@ F test shows that seeds are blocks.
 - The baseline may be noisier: the variance of a difference is at least the baseline's variance plus
 the others'. If an F test finds the baseline noisier (or there are only two seeds to test with), it
 has Welch's degrees of freedom.
-- Leaving out a failed seed would favor its configuration. It counts as the worst score of all, a
-failed seed of the baseline as the best.
+- Leaving out a failed seed would favor its configuration. Failed seeds oppose every claim: see
+`failures`.
 - Evaluation on few problems may be the only noise. If per-problem results are recorded and no
 further variance is detected, the noise is estimated from the problems, with many degrees of
 freedom.
@@ -33,12 +33,14 @@ docs/explanation/statistics.md has the tables.
 
 import functools
 import math
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Hashable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dashboards.statistics import dunnett
+from dashboards.statistics.failures import compare_with_failures
+from dashboards.statistics.gain import Comparison, GainEstimate
 from dashboards.statistics.guards import Variances, difference_noise, evaluation_alone
 from dashboards.statistics.levels import level
 from dashboards.statistics.problems import Answers, evaluation_noise
@@ -57,47 +59,6 @@ from dashboards.statistics.seed_noise import (
 
 # seeds -> critical values of the lower and the upper bound, in standard errors
 Thresholds = Callable[[int], tuple[float, float] | None]
-
-
-@dataclass(frozen=True)
-class GainEstimate:
-    """A configuration's gain over the baseline."""
-
-    name: str
-    seeds: int  # shared by both
-    gain: float  # the mean over these seeds
-    median: float  # and the median
-    # better if it lies above 0; None if the seeds cannot decide
-    interval: tuple[float, float] | None = None
-    # one-sided, corrected for the number of configurations; None in rounds
-    p_value: float | None = None
-    # likewise for a configuration that is worse than the baseline
-    p_worse: float | None = None
-    # the interval uses evaluation noise, because no variance between seeds is detected beyond it
-    by_problem: bool = False
-
-    @property
-    def largest_gain(self) -> float:
-        """The largest gain that the interval does not exclude; infinite without an interval."""
-        return math.inf if self.interval is None else self.interval[1]
-
-    @property
-    def better(self) -> bool:
-        """Whether the gain is significant."""
-        return self.interval is not None and self.interval[0] > 0
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """All configurations compared with the baseline, as gains (larger is better)."""
-
-    estimates: tuple[GainEstimate, ...]
-    paired: Mapping[str, PairedDifference]  # of the compared configurations
-    noise: Noise  # of one score
-    failed: Mapping[str, int]  # configuration -> its failed seeds
-    # configuration -> the noise of one score that its own test used, where that is another
-    noises: Mapping[str, Noise] = field(default_factory=dict)
-    repeats: int = 1  # factor of the p-values after earlier confirmations
 
 
 @dataclass(frozen=True)
@@ -136,7 +97,7 @@ def compare(
     earlier: Scores | None = None,
     answers: Answers | None = None,
     comparisons: int | None = None,
-    repeats: int = 1,
+    repeats: float = 1,
 ) -> Comparison:
     """Compare every configuration with the baseline.
 
@@ -147,20 +108,38 @@ def compare(
         earlier: scores of these configurations on other seeds, used only to estimate noise.
         answers: per-problem accuracies, if the score is an accuracy.
         comparisons: number of comparisons to correct for, if there are others than these.
-        repeats: factor of p-values and divisor of the intervals' level, for repeated
-            confirmations (`levels.repeats_factor`).
+        repeats: factor of p-values and divisor of the intervals' level: for repeated confirmations
+            (`levels.repeats_factor`), or if these comparisons have a share of the level.
 
     Raises:
         ValueError: the baseline has no score.
     """
     require_baseline(finite_scores(scores), baseline)
-    counted = impute_failures(scores, baseline)
+    paired = paired_runs(scores, baseline)
+    several = {name: seeds for name, seeds in paired.items() if len(seeds) > 1}
+    test = _Test(several or paired, thresholds, earlier, answers, comparisons, repeats)
+    return compare_with_failures(lambda filled: _compare(filled, baseline, test), scores, baseline)
+
+
+@dataclass(frozen=True)
+class _Test:
+    """The configurations to compare, and the arguments of `compare`."""
+
+    names: Collection[str]
+    thresholds: Thresholds | None
+    earlier: Scores | None
+    answers: Answers | None
+    comparisons: int | None
+    repeats: float
+
+
+def _compare(counted: Scores, baseline: str, test: _Test) -> Comparison:
+    """Compare configurations of which no run failed."""
     paired = paired_differences(counted, baseline)
-    several = [name for name, pair in paired.items() if len(pair.by_seed) > 1]
-    candidates = {name: paired[name] for name in several or paired}
+    candidates = {name: paired[name] for name in test.names if name in paired}
     stages = [_Stage(_matched(counted, baseline, candidates), baseline)]
-    if earlier is not None:
-        without_failure = _without_failure(earlier)
+    if test.earlier is not None:
+        without_failure = _without_failure(test.earlier)
         if baseline in without_failure:
             stages.append(_Stage(_matched(without_failure, baseline, candidates), baseline))
     noise = functools.reduce(Noise.pooled, [seed_noise(stage.scores) for stage in stages])
@@ -170,55 +149,33 @@ def compare(
     rounding = max(1e-9 * float(np.ptp(values)), 1e-13 * float(np.abs(values).max()))
     measurable = noise.dof > 0 and noise.sd > rounding
     same_seeds = len({frozenset(pair.by_seed) for pair in candidates.values()}) == 1
-    if comparisons is not None:
-        same_seeds = same_seeds and comparisons == len(candidates)
+    if test.comparisons is not None:
+        same_seeds = same_seeds and test.comparisons == len(candidates)
     estimates = []
     for name, pair in candidates.items():
         gains = np.array(list(pair.by_seed.values()))
         estimate = GainEstimate(name, len(gains), pair.mean, float(np.median(gains)))
         if measurable and len(gains) > 1:
-            evaluation = evaluation_noise(answers or {}, name, baseline, list(pair.by_seed))
+            evaluation = evaluation_noise(test.answers or {}, name, baseline, list(pair.by_seed))
             variances = _variances(stages, name, noise, evaluation)
             if not blocks:
                 variances = replace(variances, unpaired=_unpaired_variance(stages, name, baseline))
             estimate = _decided(
                 estimate,
                 variances,
-                comparisons or len(candidates),
-                thresholds,
+                test.comparisons or len(candidates),
+                test.thresholds,
                 same_seeds=same_seeds,
-                repeats=repeats,
+                repeats=test.repeats,
             )
         estimates.append(estimate)
-    return Comparison(tuple(estimates), candidates, noise, failed_seeds(scores), repeats=repeats)
+    return Comparison(tuple(estimates), candidates, noise, {}, repeats=test.repeats)
 
 
-def failed_seeds(scores: Scores) -> dict[str, int]:
-    """Return the number of failed seeds of each configuration that has any."""
-    failed = {}
-    for name, row in scores.items():
-        count = sum(1 for score in row.values() if not math.isfinite(score))
-        if count > 0:
-            failed[name] = count
-    return failed
-
-
-def impute_failures(scores: Scores, baseline: str, sign: float = 1) -> Scores:
-    """Impute failed seeds: the worst score of all, or the best for the baseline.
-
-    A baseline that failed on every seed stays without a score. ``sign`` is -1 if smaller is better.
-    """
-    finite = finite_scores(scores)
-    oriented = [sign * score for score in all_scores(finite)]
-    worst = sign * min(oriented, default=math.nan)
-    best = sign * max(oriented, default=math.nan)
-    imputed = {}
-    for name, row in scores.items():
-        if name != baseline:
-            imputed[name] = {seed: finite[name].get(seed, worst) for seed in row}
-        elif finite[name]:
-            imputed[name] = {seed: finite[name].get(seed, best) for seed in row}
-    return imputed
+def paired_runs(scores: Scores, baseline: str) -> dict[str, set[Hashable]]:
+    """Return configuration -> the seeds that it shares with the baseline, failed runs included."""
+    shared = {name: set(row) & set(scores[baseline]) for name, row in scores.items()}
+    return {name: seeds for name, seeds in shared.items() if seeds and name != baseline}
 
 
 def _without_failure(scores: Scores) -> dict[str, Mapping[Hashable, float]]:
@@ -277,7 +234,7 @@ def _decided(
     thresholds: Thresholds | None,
     *,
     same_seeds: bool,
-    repeats: int,
+    repeats: float,
 ) -> GainEstimate:
     """Add interval and p value."""
     sd = difference_noise(variances, comparisons, own_counts_half=thresholds is None)

@@ -16,7 +16,7 @@ _DRAWS = 20_000  # Monte Carlo draws of the estimated noise; power is accurate t
 
 
 def minimum_detectable_effect(
-    sd: float, seeds: int, configurations: int = 2, known_dof: int = 0, repeats: int = 1
+    sd: float, seeds: int, configurations: int = 2, known_dof: int = 0, repeats: float = 1
 ) -> float:
     """Return the smallest true gain over the baseline that the verdict detects with 80% power.
 
@@ -36,7 +36,7 @@ def minimum_detectable_effect(
 
 
 def seeds_for(
-    effect: float, sd: float, configurations: int = 2, known_dof: int = 0, repeats: int = 1
+    effect: float, sd: float, configurations: int = 2, known_dof: int = 0, repeats: float = 1
 ) -> int | None:
     """Return the fewest seeds per configuration that detect a true gain ``effect`` with 80% power.
     None if more than ``MOST_SEEDS`` are needed or ``effect`` is not positive. ``known_dof`` counts
@@ -52,7 +52,7 @@ def seeds_for(
 
 
 @functools.cache
-def _detectable_alone(dof: int, repeats: int) -> float:
+def _detectable_alone(dof: int, repeats: float) -> float:
     """Return the gain, in true standard errors, that the verdict on one configuration detects with
     80% power if seeds are no blocks.
     """
@@ -77,7 +77,7 @@ def _detectable_alone(dof: int, repeats: int) -> float:
 
 
 @functools.cache
-def _detectable_t(seeds: int, configurations: int, repeats: int) -> float:
+def _detectable_t(seeds: int, configurations: int, repeats: float) -> float:
     """Return the gain, in true standard errors, whose t statistic exceeds the critical value 8
     times in 10.
     """
@@ -95,7 +95,7 @@ def _shift_found(needed: Vector) -> float:
     return float(optimize.brentq(lacking, 0.0, 10 * float(needed.mean()) + 10, xtol=1e-6))
 
 
-def _needed_t(configurations: int, seeds: int, repeats: int) -> Vector:
+def _needed_t(configurations: int, seeds: int, repeats: float) -> Vector:
     """Simulate the smallest significant difference, in true standard errors, for three
     configurations or more.
 
@@ -133,6 +133,6 @@ def _needed_t(configurations: int, seeds: int, repeats: int) -> Vector:
     return difference_noise(variances, others) / math.sqrt(2) * needed
 
 
-def _critical(comparisons: int, dof: int, repeats: int) -> float:
+def _critical(comparisons: int, dof: int, repeats: float) -> float:
     """Return the critical value of the largest t, at the level divided by ``repeats``."""
     return critical_value(comparisons, dof, probability=level(dof) / repeats)

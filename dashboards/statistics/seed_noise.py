@@ -171,6 +171,14 @@ def all_scores(scores: Scores) -> list[float]:
     return values
 
 
+def oriented(scores: Scores, sign: float) -> Scores:
+    """Multiply the scores by ``sign``, so that larger is better."""
+    with_sign = {}
+    for name, row in scores.items():
+        with_sign[name] = {seed: sign * score for seed, score in row.items()}
+    return with_sign
+
+
 def require_baseline(scores: Scores, baseline: str) -> None:
     """Raise a ValueError that names the baseline if it has no score."""
     if not scores.get(baseline):

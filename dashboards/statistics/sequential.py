@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from dashboards.fresh_seeds import MIN_SEEDS
 from dashboards.statistics.comparison import compare
+from dashboards.statistics.failures import imputed_for_stopping
 from dashboards.statistics.group_sequential import (
     FIRST_ANALYSIS_SEEDS,
     Decision,
@@ -16,8 +17,13 @@ from dashboards.statistics.group_sequential import (
     decide,
     schedule_analyses,
 )
-from dashboards.statistics.seed_noise import Noise, Scores
-from dashboards.statistics.verdict import oriented
+from dashboards.statistics.seed_noise import (
+    Noise,
+    Scores,
+    finite_scores,
+    oriented,
+    require_baseline,
+)
 from dashboards.trial import Mode, sign_of
 
 
@@ -92,8 +98,10 @@ def interim_results(
     reached.
     """
     gains = oriented(scores, sign_of(mode))
+    require_baseline(finite_scores(gains), baseline)
+    counted = imputed_for_stopping(gains, baseline)
     decided = []
-    for decision in compare(gains, baseline, design.thresholds).estimates:
+    for decision in compare(counted, baseline, design.thresholds).estimates:
         low, high = decision.interval or (None, None)
         outcome: Decision = "open"
         if decision.interval is not None and decision.seeds >= MIN_SEEDS:

@@ -18,13 +18,14 @@ of these rules.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy import special
 
+from dashboards.statistics.failures import CLAIMS, imputed_against
 from dashboards.statistics.levels import SIGNIFICANCE_LEVEL, coverage
-from dashboards.statistics.seed_noise import Scores, paired_differences
+from dashboards.statistics.seed_noise import Scores, oriented, paired_differences
 from dashboards.trial import Mode, sign_of
 
 _SPLITS = 100
@@ -89,11 +90,11 @@ def compare_rules(
     tunings: Mapping[str, Tuning],
     mode: Mode = "max",
     *,
-    repeats: int = 1,
+    repeats: float = 1,
 ) -> list[RuleResult]:
     """Compare every rule with the baseline; best first.
 
-    ``fresh`` is rule -> fresh seed -> score of its best setting, with failed seeds imputed.
+    ``fresh`` is rule -> fresh seed -> score of its best setting; NaN for a failed seed.
     ``repeats`` corrects p-values and intervals for earlier confirmations
     (`levels.repeats_factor`).
 
@@ -106,36 +107,62 @@ def compare_rules(
         if len(tuning.scores) >= MIN_TRIALS:
             variance = tuning_variance([sign * score for score in tuning.scores])
             variances.setdefault(tuning.parameters, []).append(variance)
-    paired = paired_differences(fresh, baseline)
+    gains = oriented(fresh, sign)
+    paired = paired_differences(gains, baseline)
+    opposing = [
+        paired_differences(imputed_against(claim, gains, baseline), baseline) for claim in CLAIMS
+    ]
+    tests = repeats * len(paired)
     results = []
     for rule, pair in paired.items():
-        values = np.array(list(pair.by_seed.values()))
-        difference = pair.mean
+        difference = sign * pair.mean
         rule_tuning = tunings[rule]
         base = tunings[baseline]
         refusal = incomparable(
             len(rule_tuning.scores), rule_tuning.parameters, len(base.scores), base.parameters
         )
         # differences that never vary come from coarse scores
-        if len(values) < 2 or float(np.ptp(values)) == 0:
+        if len(pair.by_seed) < 2 or float(np.ptp(list(pair.by_seed.values()))) == 0:
             refusal = "no spread"
         if refusal is not None:
             results.append(RuleResult(rule, difference, refusal=refusal))
             continue
-        tuned = np.mean([np.mean(variances[one.parameters]) for one in (rule_tuning, base)])
-        error = math.sqrt(float(values.var(ddof=1)) / len(values) + tuned)
-        dof = len(values) - 1
-        tests = repeats * len(paired)
-        half = float(special.stdtrit(dof, 1 - SIGNIFICANCE_LEVEL / tests)) * error
-        p_value, p_worse = (
-            min(1.0, tests * float(special.stdtr(dof, side * difference / error)))
-            for side in (-sign, sign)
+        tuned = float(np.mean([np.mean(variances[one.parameters]) for one in (rule_tuning, base)]))
+        against_better, against_worse = (
+            _tested(list(each[rule].by_seed.values()), tuned, tests) for each in opposing
         )
-        interval = (difference - half, difference + half)
+        low = min(against_better.low, against_worse.low)
+        high = max(against_better.high, against_worse.high)
+        interval = (low, high) if sign > 0 else (-high, -low)
+        p_value = max(against_better.p_value, against_worse.p_value)
+        p_worse = max(against_better.p_worse, against_worse.p_worse)
         results.append(
             RuleResult(rule, difference, interval, p_value, p_worse, coverage=coverage(repeats))
         )
     return sorted(results, key=lambda one: -sign * one.difference)
+
+
+class _Test(NamedTuple):
+    """A gain's bounds and p-values."""
+
+    low: float
+    high: float
+    p_value: float
+    p_worse: float
+
+
+def _tested(values: Sequence[float], tuned: float, tests: float) -> _Test:
+    """Test a mean gain whose variance includes the variance ``tuned`` of tuning (Bonferroni)."""
+    gain = float(np.mean(values))
+    dof = len(values) - 1
+    error = math.sqrt(float(np.var(values, ddof=1)) / len(values) + tuned)
+    half = float(special.stdtrit(dof, 1 - SIGNIFICANCE_LEVEL / tests)) * error
+    return _Test(
+        gain - half,
+        gain + half,
+        min(1.0, tests * float(special.stdtr(dof, -gain / error))),
+        min(1.0, tests * float(special.stdtr(dof, gain / error))),
+    )
 
 
 def incomparable(

@@ -14,11 +14,12 @@ import numpy as np
 
 from dashboards.fresh_seeds import MIN_SEEDS
 from dashboards.statistics.arms import Layout, Pairing, compare_arms, compare_with_number
-from dashboards.statistics.comparison import Comparison, GainEstimate, compare
+from dashboards.statistics.comparison import compare
+from dashboards.statistics.gain import Comparison, GainEstimate
 from dashboards.statistics.levels import coverage, repeats_factor
 from dashboards.statistics.power import minimum_detectable_effect, seeds_for
 from dashboards.statistics.problems import Answers
-from dashboards.statistics.seed_noise import Scores, finite_scores
+from dashboards.statistics.seed_noise import Scores, finite_scores, oriented
 from dashboards.trial import Mode, sign_of
 
 Why = Literal["alone", "no shared seed", "one seed", "no spread"]
@@ -46,9 +47,6 @@ class Difference:
     # seeds per configuration that detect a true difference of this size with 80% power; None if
     # that is unknown or more than `fresh_seeds.MOST_SEEDS`
     deciding_seeds: int | None = None
-    # the difference without failed runs of best and baseline; None if none of them failed, or if
-    # the two clearly fail at different rates, which would favor the one that fails
-    without_failed: float | None = None
 
     @property
     def winner(self) -> str:
@@ -140,7 +138,7 @@ def verdict_on_fresh_seeds(
     *,
     earlier: Scores,
     answers: Answers | None = None,
-    repeats: int = 1,
+    repeats: float = 1,
 ) -> Verdict:
     """Compare finalists with the baseline on seeds that chose nothing.
 
@@ -215,12 +213,11 @@ def _concluded(
         deciding_seeds=seeds_for(abs(best.gain), noise_of_power, repeats=following)
         if sd > 0
         else None,
-        without_failed=_without_failed(scores, best.name, baseline, layouts),
     )
     if best.interval is None or best.p_value is None:
         why: Literal["one seed", "no spread"] = "one seed" if best.seeds < 2 else "no spread"
         return Undecided(**vars(measured), why=why)
-    gains = {estimate.name: estimate.gain for estimate in result.estimates}
+    gains = {estimate.name: estimate.certain_gain for estimate in result.estimates}
     seeds = {estimate.name: estimate.seeds for estimate in result.estimates}
     shrunken = shrunken_difference(gains, seeds, best.name, sd)
     # The test on fresh seeds also uses the search's seeds; these scores may be the search's own.
@@ -250,33 +247,6 @@ def _concluded(
     )
 
 
-def _without_failed(
-    scores: Scores, best: str, baseline: str, layouts: Mapping[str, Layout]
-) -> float | None:
-    """Return `Difference.without_failed`, in units of the score."""
-    if best not in scores or baseline not in scores:
-        return None
-    finite = finite_scores({"best": scores[best], "baseline": scores[baseline]})
-    ended = dict(finite["best"])
-    ended_of_base = dict(finite["baseline"])
-    failed = len(scores[best]) - len(ended)
-    failed_of_base = len(scores[baseline]) - len(ended_of_base)
-    if failed == 0 and failed_of_base == 0:
-        return None
-    from scipy.stats import fisher_exact  # takes a second to import
-
-    rates = np.array([[failed, len(ended)], [failed_of_base, len(ended_of_base)]])
-    if fisher_exact(rates).pvalue < COLLAPSE_LEVEL:
-        return None
-    if layouts.get(best, "paired") == "paired":
-        shared = [seed for seed in ended if seed in ended_of_base]
-        ended = {seed: ended[seed] for seed in shared}
-        ended_of_base = {seed: ended_of_base[seed] for seed in shared}
-    if not ended or not ended_of_base:
-        return None
-    return float(np.mean(list(ended.values())) - np.mean(list(ended_of_base.values())))
-
-
 def _claim(best: GainEstimate, *, adaptive: bool) -> Claim:
     """Return the strongest claim that a gain on these seeds supports."""
     if not best.better:
@@ -299,26 +269,18 @@ def collapse_bound(seeds: int) -> float:
     return 1 - math.pow(COLLAPSE_LEVEL, 1 / seeds)
 
 
-def oriented(scores: Scores, sign: float) -> Scores:
-    """Multiply the scores by ``sign``, so that larger is better."""
-    with_sign = {}
-    for name, row in scores.items():
-        with_sign[name] = {seed: sign * score for seed, score in row.items()}
-    return with_sign
-
-
 def _best(result: Comparison) -> GainEstimate:
     """Return the largest mean gain among significant ones, else among all; ties up to rounding go
     to the first.
     """
     shown = [estimate for estimate in result.estimates if estimate.better]
     estimates = shown or result.estimates
-    top = max(estimate.gain for estimate in estimates)
+    top = max(estimate.certain_gain for estimate in estimates)
     gains: list[float] = []
     for pair in result.paired.values():
         gains += pair.by_seed.values()
     spread = max(map(abs, gains), default=abs(top))
-    return next(estimate for estimate in estimates if estimate.gain >= top - 1e-9 * spread)
+    return next(estimate for estimate in estimates if estimate.certain_gain >= top - 1e-9 * spread)
 
 
 def _unmatched(scores: Scores, baseline: str, sign: float, failed: Mapping[str, int]) -> Undecided:

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -71,7 +72,8 @@ def test_the_numbers_are_those_of_the_same_scores_in_a_sweep():
 
 
 def test_a_table_that_a_sweep_exported_has_its_verdict():
-    results = results_of()
+    results = results_of()  # an arm with a failed run is compared apart
+    results = replace(results, trials=results.trials[:-2])
     table = results.table.drop(columns=["arm", "reason"])
     spread = ["rule", "label", "algorithm", *results.searched]
     asked = {

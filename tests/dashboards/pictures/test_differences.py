@@ -22,7 +22,6 @@ def test_paired_differences_are_to_the_one_baseline_on_the_same_seed():
             ("#3 rpp", "0"): -0.1,
             ("#3 rpp", "1"): -0.1,
             ("#4 rpp α 0.3 η 0.5", "0"): -0.05,
-            ("#4 rpp α 0.3 η 0.5", "1"): -0.2,  # failed: the worst score of all, as in the verdict
         }
     )
     sentence = shown(differences(sweep)).sentence

@@ -5,7 +5,6 @@ import pytest
 from scipy import stats
 
 from dashboards.statistics import dunnett
-from dashboards.statistics.comparison import impute_failures
 from dashboards.statistics.power import seeds_for
 from dashboards.statistics.verdict import Undecided, collapse_bound, verdict, verdict_on_fresh_seeds
 from tests.tables import table
@@ -43,34 +42,6 @@ def test_seeds_that_steered_a_search_name_a_candidate_and_no_more():
     larger = {**HAND, "a": {0: 5.0, 1: 6.0, 2: 8.0}}
     judged = verdict(larger, "base", adaptive=True)
     assert (judged.claim, judged.winner) == ("candidate", "a")
-
-
-def test_failed_seeds_count_as_the_worst_of_the_baseline_as_the_best():
-    lost = {
-        **HAND,
-        "a": {0: 2.0, 1: 3.0, 2: math.nan},
-        "broken": {0: math.nan, 1: math.nan, 2: math.nan},
-    }
-    # the worst of all is 1
-    assert impute_failures(lost, "base") == {
-        **HAND,
-        "a": {0: 2.0, 1: 3.0, 2: 1.0},
-        "broken": {0: 1.0, 1: 1.0, 2: 1.0},
-    }
-    judged = verdict(lost, "base")
-    without = verdict(impute_failures(lost, "base"), "base")
-    assert (judged.best, judged.difference) == (without.best, without.difference)
-    assert judged.failed == {"a": 1, "broken": 3} and judged.comparisons == 3
-    lost = {**HAND, "base": {0: 1.0, 1: 2.0, 2: math.nan}}
-    assert impute_failures(lost, "base")["base"] == {0: 1.0, 1: 2.0, 2: 5.0}
-    judged = verdict(lost, "base")
-    assert judged.difference == pytest.approx(10 / 3 - 8 / 3) and judged.failed == {"base": 1}
-    # where less is better, the worst is 3
-    assert impute_failures({**HAND, "a": {0: 2.0, 1: math.nan}}, "base", -1)["a"][1] == 3.0
-    mirrored = verdict(
-        {name: {s: -y for s, y in row.items()} for name, row in lost.items()}, "base", mode="min"
-    )
-    assert mirrored.difference == pytest.approx(8 / 3 - 10 / 3)
 
 
 def test_a_single_finalist_by_hand_with_the_searchs_seeds_in_its_noise():
@@ -168,16 +139,3 @@ def test_problems_narrow_the_interval_where_seeds_differ_by_nothing_else():
     assert paired.interval == pytest.approx((paired.difference - half, paired.difference + half))
     assert paired.interval[1] - paired.interval[0] < unpaired.interval[1] - unpaired.interval[0]
     assert paired.sd == unpaired.sd  # what is promised of other seeds does not change
-
-
-def test_the_difference_without_failed_seeds_is_given_if_alike():
-    rows = {
-        "base": {seed: 0.5 + 0.01 * seed for seed in range(5)},
-        "a": {**{seed: 0.6 + 0.01 * seed for seed in range(4)}, 4: math.nan},
-    }
-    judged = verdict(rows, "base")
-    assert judged.difference < 0.09 and judged.without_failed == pytest.approx(0.1)
-    assert verdict({**rows, "a": rows["base"]}, "base").without_failed is None
-    # Four of five against none has p = 0.048 by Fisher's exact test.
-    collapsing = {"base": rows["base"], "a": {0: 0.9, **dict.fromkeys(range(1, 5), math.nan)}}
-    assert verdict(collapsing, "base").without_failed is None

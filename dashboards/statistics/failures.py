@@ -1,0 +1,102 @@
+"""Failed runs count against every claim, because nobody knows the scores that they would have had.
+
+To call an arm better, its failed runs get the worst score of all runs, and failed runs of the
+baseline get the best. To call it worse, its failed runs get the best score and failed runs of the
+baseline the worst. A claim must hold with the scores that oppose it. The reported difference is
+the difference between runs that ended.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from dashboards.statistics.gain import Comparison, GainEstimate
+from dashboards.statistics.seed_noise import Scores, all_scores, finite_scores
+
+Claim = Literal["better", "worse"]
+CLAIMS: tuple[Claim, ...] = ("better", "worse")
+
+
+def failed_seeds(scores: Scores) -> dict[str, int]:
+    """Return the number of failed seeds of each configuration that has any."""
+    failed = {}
+    for name, row in scores.items():
+        count = sum(1 for score in row.values() if not math.isfinite(score))
+        if count > 0:
+            failed[name] = count
+    return failed
+
+
+def ended(scores: Scores) -> Scores:
+    """Return the scores of runs that ended, without configurations that failed on every seed."""
+    return {name: row for name, row in finite_scores(scores).items() if row}
+
+
+def imputed_against(claim: Claim, scores: Scores, baseline: str | None) -> Scores:
+    """Return scores, larger is better, with failed seeds imputed to oppose a claim about an arm.
+
+    A configuration that failed on every seed is left out: no run says how it scores. ``baseline``
+    is None if the arms are compared with a number.
+    """
+    known = all_scores(ended(scores))
+    worst = min(known, default=math.nan)
+    best = max(known, default=math.nan)
+    of_arm, of_baseline = (worst, best) if claim == "better" else (best, worst)
+    imputed = {}
+    for name, row in ended(scores).items():
+        score = of_baseline if name == baseline else of_arm
+        imputed[name] = {seed: row.get(seed, score) for seed in scores[name]}
+    return imputed
+
+
+def imputed_for_stopping(scores: Scores, baseline: str) -> Scores:
+    """Return scores with failed seeds imputed to oppose a gain, also of arms that always failed: a
+    finalist that keeps failing is dropped, because a winner must be able to train.
+    """
+    opposed = imputed_against("better", scores, baseline)
+    worst = min(all_scores(ended(scores)), default=math.nan)
+    return {name: opposed.get(name, dict.fromkeys(row, worst)) for name, row in scores.items()}
+
+
+def compare_with_failures(
+    compare: Callable[[Scores], Comparison], scores: Scores, baseline: str | None
+) -> Comparison:
+    """Return the comparison of runs that ended, with bounds and p-values that failed runs oppose.
+
+    Args:
+        compare: the comparison of scores without failed runs.
+        scores: configuration -> seed -> score, larger is better; NaN if the run failed.
+        baseline: the arm to beat; None if the arms are compared with a number.
+    """
+    failed = failed_seeds(scores)
+    comparison = replace(compare(ended(scores)), failed=failed)
+    if not failed:
+        return comparison
+    opposing = []
+    for claim in CLAIMS:
+        opposed = compare(imputed_against(claim, scores, baseline))
+        opposing.append({estimate.name: estimate for estimate in opposed.estimates})
+    estimates = []
+    for estimate in comparison.estimates:
+        bounds = [each[estimate.name] for each in opposing if estimate.name in each]
+        estimates.append(_opposed(estimate, bounds))
+    return replace(comparison, estimates=tuple(estimates))
+
+
+def _opposed(estimate: GainEstimate, bounds: Sequence[GainEstimate]) -> GainEstimate:
+    """Return the gain of runs that ended with the outer bounds and the larger p-values."""
+    intervals = [bound.interval for bound in bounds if bound.interval is not None]
+    p_values = [bound.p_value for bound in bounds if bound.p_value is not None]
+    p_values_worse = [bound.p_worse for bound in bounds if bound.p_worse is not None]
+    interval = None
+    if len(intervals) == 2:
+        interval = (min(low for low, _ in intervals), max(high for _, high in intervals))
+    return replace(
+        estimate,
+        seeds=max((bound.seeds for bound in bounds), default=estimate.seeds),
+        interval=interval,
+        p_value=max(p_values) if len(p_values) == 2 else None,
+        p_worse=max(p_values_worse) if len(p_values_worse) == 2 else None,
+        opposed_gain=min((bound.gain for bound in bounds), default=estimate.gain),
+    )
