@@ -13,7 +13,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 COPY . /opt/loptune
 # pytest for `make -C /opt/loptune test-gpu`, which docs/guides/gpu.md starts with.
-RUN python -m pip install --no-cache-dir -c /opt/loptune/constraints-gpu.txt '/opt/loptune[vllm]' pytest
+RUN python -m pip install --no-cache-dir -c /opt/loptune/constraints-gpu.txt '/opt/loptune[all,vllm]' pytest
 # Models and compiled kernels outlive the container where /work does.
 ENV HF_HOME=/work/.cache/huggingface LOPTUNE_CACHE=/work/.cache/loptune
 WORKDIR /work

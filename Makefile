@@ -28,7 +28,7 @@ VLLM_STAMP := $(VLLM_VENV)/.installed
 install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
-	@./install.sh $(VENV) fit -c constraints.txt -e .
+	@./install.sh $(VENV) fit -c constraints.txt -e '.[all]'
 	@touch $@
 
 # What tests and `make lint` need besides.
@@ -133,7 +133,7 @@ lock-gpu: dev
 	mv .constraints-gpu.new constraints-gpu.txt
 
 $(DOCS_STAMP): pyproject.toml constraints.txt
-	@./install.sh $(VENV) fit -c constraints.txt -e '.[docs]'
+	@./install.sh $(VENV) fit -c constraints.txt -e '.[all,docs]'
 	@touch $(STAMP) $@
 
 docs: $(DOCS_STAMP)

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
+from loptune.extras import require
 from loptune.terminal.arguments import PAGES, parse_arguments, version_text
 from loptune.terminal.completion import Completions, complete
 from loptune.terminal.logs import add_verbosity, set_up_logging
@@ -30,6 +31,13 @@ _IN_ORDER = (
     "plan", "run", "status", "ls", "resume", "extend", "stop", "confirm", "report", "export",
     "evidence", "ui", "upload", "judge", "noise", "gate", "mcp", "study", "schema", "clean",
 )  # fmt: skip
+# command -> the optional package without which it cannot do its work
+_NEEDED = {
+    **dict.fromkeys(("run", "resume", "extend", "confirm", "noise"), "ray"),
+    **dict.fromkeys(("evidence", "ui", "upload"), "mlflow"),
+    "mcp": "mcp",
+    "study": "optuna",
+}
 _COMPLETIONS: Completions = {
     "space": lambda _: published_spaces(),
     "overrides": lambda _: [f"{key}=" for key in override_keys()],
@@ -60,6 +68,8 @@ def call(argv: Sequence[str] | None = None) -> int:
     complete(parser, _COMPLETIONS, _values)
     arguments = parse_arguments(parser, argv, _trainer_keys, override_prefix="trainer.")
     set_up_logging(getattr(arguments, "verbosity", "normal"))
+    if arguments.verb in _NEEDED:
+        require(_NEEDED[arguments.verb], f"sweep {arguments.verb}")
     with waiting_for_output("working"):
         code: int = arguments.command(arguments)
     return code
@@ -80,6 +90,7 @@ def build_parser() -> argparse.ArgumentParser:
     for module in (start, status, winner, report, judge, gate, mcp):
         module.add_commands(commands)
     commands._choices_actions.sort(key=lambda listed: _IN_ORDER.index(listed.dest))
-    for command in commands.choices.values():
+    for name, command in commands.choices.items():
         add_verbosity(command)
+        command.set_defaults(verb=name)
     return parser

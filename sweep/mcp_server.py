@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from loptune.errors import ConfigError, MissingError, UserError
+from loptune.errors import ConfigError, UserError
+from loptune.extras import require
 from sweep.gate.arm import ArmName
 from sweep.gate.exit_status import EXIT_CODES
 
@@ -79,15 +80,9 @@ def make_server(folder: Path, *, allow_run: bool) -> "MCPServer":
     Raises:
         MissingError: the package ``mcp`` is not installed.
     """
-    try:
-        from mcp.server import MCPServer
-    except ImportError:
-        raise MissingError(
-            "the package mcp is not installed",
-            "sweep mcp",
-            "pip install 'loptune[mcp]'",
-            code="no-mcp",
-        ) from None
+    require("mcp", "sweep mcp")
+    from mcp.server import MCPServer
+
     instructions = _INSTRUCTIONS
     if not allow_run:
         instructions += _READS_ONLY

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
+from loptune.extras import require
 from loptune.terminal.arguments import PAGES, parse_arguments, version_text
 from loptune.terminal.completion import Completions, complete, words_to_complete
 from loptune.terminal.interrupt import defer_interrupt
@@ -51,6 +52,11 @@ COMMANDS = {
     "rehearse": ("rehearse", "run a GPU preset at reduced size, for example on two CPU ranks"),
     "doctor": ("doctor", "report what this machine can run; with --run, test it part by part"),
     "serve": ("serve", "start a vLLM server for runs with rollout.vllm.mode=server"),
+}
+# command -> the optional package without which it cannot do its work
+_NEEDED = {
+    **dict.fromkeys(("run", "resume", "evaluate", "export", "rehearse"), "torch"),
+    **dict.fromkeys(("ui", "upload"), "mlflow"),
 }
 
 
@@ -101,6 +107,8 @@ def _call(words: Sequence[str]) -> int:
     complete(parser, _COMPLETIONS, _values)
     arguments = parse_arguments(parser, words, dotted_keys)
     set_up_logging(getattr(arguments, "verbosity", "normal"))
+    if arguments.verb in _NEEDED:
+        require(_NEEDED[arguments.verb], f"trainer {arguments.verb}")
     with waiting_for_output("working"):
         code: int = arguments.command(arguments)
     return code
@@ -125,5 +133,5 @@ def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
             with defer_interrupt():
                 implementation = import_module(f"trainer.commands.{module}")
             getattr(implementation, f"add_{name}")(command)
-            command.set_defaults(command=getattr(implementation, f"carry_out_{name}"))
+            command.set_defaults(command=getattr(implementation, f"carry_out_{name}"), verb=name)
     return parser

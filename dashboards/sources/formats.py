@@ -17,6 +17,7 @@ from dashboards.sources import (
     wandb_tables,
 )
 from loptune.errors import ConfigError
+from loptune.extras import require
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Format:
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
+    require("pyarrow", str(path))
     table = pd.read_parquet(path)
     named = any(name is not None for name in table.index.names)
     return table.reset_index() if named else table

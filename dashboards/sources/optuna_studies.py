@@ -12,6 +12,7 @@ import pandas as pd
 
 from dashboards.sources.content import MAX_BYTES, database_tables, is_database
 from loptune.errors import StorageError
+from loptune.extras import require
 
 _JOURNAL_START = b'{"op_code":'
 
@@ -34,6 +35,7 @@ def read_study(path: Path) -> pd.DataFrame:
     Raises:
         StorageError: Optuna cannot read it, or it has no trial.
     """
+    require("optuna", str(path))
     import optuna
     from optuna.storages import JournalStorage, RDBStorage
     from optuna.storages.journal import JournalFileBackend

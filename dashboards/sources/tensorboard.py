@@ -1,12 +1,11 @@
 """Read the scalars of TensorBoard's event files."""
 
-import importlib.util
 import logging
 from pathlib import Path
 
 import pandas as pd
 
-from loptune.errors import MissingError
+from loptune.extras import require
 
 PATTERN = "*tfevents*"
 
@@ -21,13 +20,7 @@ def read_events(place: Path) -> pd.DataFrame:
         MissingError: tensorboard is not installed.
         ValueError: TensorBoard cannot read them.
     """
-    if importlib.util.find_spec("tensorboard") is None:
-        raise MissingError(
-            "reading TensorBoard's event files takes the package tensorboard",
-            str(place),
-            "run: pip install 'loptune[tensorboard]'",
-            code="no-tensorboard",
-        )
+    require("tensorboard", str(place))
     logging.getLogger("tensorboard").setLevel(logging.ERROR)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.util import tensor_util

@@ -1,6 +1,5 @@
 """Read the runs of a project from W&B's server, by its public API."""
 
-import importlib.util
 import os
 from typing import Any
 
@@ -9,6 +8,7 @@ import pandas as pd
 from dashboards.sources.json_tables import parsed_number
 from dashboards.sources.wandb_tables import expand_mappings
 from loptune.errors import ConfigError, MissingError, StorageError, first_line
+from loptune.extras import require
 from loptune.yaml_document import nearest
 
 # the most points of a metric that the server returns of a run; of more it returns a sample
@@ -33,13 +33,7 @@ def read_project(project: str, score: str, max_points: int = _MAX_POINTS) -> pd.
         StorageError: the server refuses, or does not answer.
     """
     place = f"wandb:{project}"
-    if importlib.util.find_spec("wandb") is None:
-        raise MissingError(
-            "reading a project of W&B takes the package wandb",
-            place,
-            "run: pip install 'loptune[wandb]'",
-            code="no-wandb",
-        )
+    require("wandb", place)
     os.environ.setdefault("WANDB_SILENT", "true")
     import wandb
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from loptune.errors import INTERRUPTED, MissingError, StorageError, UserError
+from loptune.extras import missing_extra
 from loptune.files import as_storage_error
 
 _logger = logging.getLogger(__name__)
@@ -41,6 +42,12 @@ def run_main(command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return INTERRUPTED
+    except ModuleNotFoundError as error:
+        missing = missing_extra(error)
+        if missing is None:
+            raise
+        print(missing, file=sys.stderr)
+        return missing.exit_code
     except OSError as error:
         fault: UserError | None = as_storage_error(error)
         output = _lost_output() if error.filename is None else ""

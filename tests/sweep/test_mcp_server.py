@@ -107,8 +107,8 @@ def test_a_server_reads_only_unless_it_may_run(tmp_path):
 
 
 def test_without_the_package_the_error_names_it(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "mcp.server", None)
-    with refused("no-mcp", MissingError) as caught:
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    with refused("missing-extra", MissingError) as caught:
         mcp_server.make_server(tmp_path, allow_run=False)
     assert "loptune[mcp]" in caught.value.hint
 

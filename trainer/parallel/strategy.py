@@ -1,9 +1,9 @@
 """Selection of the parallel strategy."""
 
-import importlib.util
 import os
 
-from loptune.errors import ConfigError, MissingError
+from loptune.errors import ConfigError
+from loptune.extras import require
 from trainer.config.schema import TrainConfig
 from trainer.parallel.device import local_device
 from trainer.parallel.ranks import DistributedParallel, Parallel
@@ -31,13 +31,7 @@ def make_parallel(config: TrainConfig) -> Parallel:
             code="ranks-without-strategy",
         )
     if strategy == "deepspeed":
-        if importlib.util.find_spec("deepspeed") is None:
-            raise MissingError(
-                "DeepSpeed is not installed",
-                "parallel.strategy",
-                "pip install deepspeed, or parallel.strategy=ddp",
-                code="no-deepspeed",
-            )
+        require("deepspeed", "parallel.strategy")
         # before importing DeepSpeed, which selects its device on import
         local_device(config.parallel.device)
         from trainer.parallel.deepspeed import DeepSpeedParallel  # takes seconds to import

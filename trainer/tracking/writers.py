@@ -11,11 +11,11 @@ import hashlib
 import importlib
 import logging
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from loptune.errors import ConfigError
+from loptune.extras import is_installed
 from loptune.progress import MetricValues
 from trainer.config.tracking import HasTracking
 from trainer.types import RunContext
@@ -69,9 +69,7 @@ def check_installed(config: HasTracking) -> None:
         ConfigError: a package is missing.
     """
     for name in config.tracking.report_to:
-        module = find_spec(name)
-        # without an origin it is a namespace package: a folder of the same name
-        if module is None or module.origin is None:
+        if not is_installed(name):
             raise ConfigError(
                 f"{name} is not installed",
                 "tracking.report_to",

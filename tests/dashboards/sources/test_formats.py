@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import sys
 
 import pandas as pd
 import pytest
@@ -117,8 +118,8 @@ def test_event_files_have_a_column_per_tag(tmp_path):
 
 def test_event_files_without_tensorboard_name_the_extra(tmp_path, monkeypatch):
     (tmp_path / "events.out.tfevents.1").touch()
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with refused("no-tensorboard") as caught:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with refused("missing-extra") as caught:
         read_files(str(tmp_path / "events*"))
     assert "loptune[tensorboard]" in caught.value.hint
 

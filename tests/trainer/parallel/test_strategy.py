@@ -1,4 +1,3 @@
-import importlib.util
 import sys
 from types import SimpleNamespace
 
@@ -24,8 +23,8 @@ def test_one_process_is_a_world_of_its_own(monkeypatch):
 
 
 def test_a_missing_deepspeed_is_said(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with refused("no-deepspeed", MissingError):
+    monkeypatch.setitem(sys.modules, "deepspeed", None)
+    with refused("missing-extra", MissingError):
         make_parallel(config(strategy="deepspeed"))
 
 

@@ -1,0 +1,71 @@
+"""Optional packages: which extra brings them, and the error if it is missing."""
+
+import sys
+from importlib.util import find_spec
+
+from loptune.errors import MissingError
+
+# package as it is imported -> the extra that brings it
+EXTRA_OF = {
+    "accelerate": "train",
+    "aiohttp": "train",
+    "datasets": "train",
+    "deepspeed": "train",
+    "gguf": "train",
+    "huggingface_hub": "train",
+    "math_verify": "train",
+    "mcp": "mcp",
+    "mlflow": "mlflow",
+    "optuna": "optuna",
+    "peft": "train",
+    "pyarrow": "parquet",
+    "ray": "sweep",
+    "requests": "train",
+    "safetensors": "train",
+    "sqlalchemy": "mlflow",
+    "tensorboard": "tensorboard",
+    "tokenizers": "train",
+    "torch": "train",
+    "transformers": "train",
+    "trl": "trl",
+    "vllm": "vllm",
+    "wandb": "wandb",
+}
+
+
+def require(package: str, where: str) -> None:
+    """Check that an optional package is installed. ``where`` names what needs it: a command, file
+    or key.
+
+    Raises:
+        MissingError: it is not.
+    """
+    if not is_installed(package):
+        raise _missing(package, where)
+
+
+def missing_extra(error: ModuleNotFoundError) -> MissingError | None:
+    """Return the error for a package that an extra brings and that is not installed; None for any
+    other module.
+    """
+    package = (error.name or "").partition(".")[0]
+    if package not in EXTRA_OF or is_installed(package):
+        return None
+    return _missing(package, "this environment")
+
+
+def is_installed(package: str) -> bool:
+    """Return whether a package can be imported. A folder of its name without code cannot."""
+    if package in sys.modules:
+        return sys.modules[package] is not None
+    found = find_spec(package)
+    return found is not None and found.origin is not None
+
+
+def _missing(package: str, where: str) -> MissingError:
+    return MissingError(
+        f"the package {package} is not installed",
+        where,
+        f"pip install 'loptune[{EXTRA_OF[package]}]'",
+        code="missing-extra",
+    )
