@@ -28,7 +28,9 @@ CASES = {
     "zero-1": zero(1),
     "zero-2 optimizer offloaded": zero(2, **{"parallel.offload": "optimizer"}),
     "zero-2 reduced while the backward pass goes on": zero(2, zero={"overlap_comm": True}),
+    "zero-2 with gradients above the bucket": zero(2, zero={"bucket": 300}),
     "zero-3": zero(3),
+    "zero-3 with gradients above the bucket": zero(3, zero={"bucket": 300}),
     "zero-3 in sub-groups": zero(3, zero={"sub_group_size": 2000}),
     "zero-3 parameters offloaded, recomputed": zero(
         3, **{"parallel.offload": "parameters", "model.gradient_checkpointing": True}

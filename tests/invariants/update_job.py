@@ -197,11 +197,16 @@ def run_case(config: TrainConfig, name: str, folder: Path) -> dict[str, Any]:
 
 
 def with_zero(settings: dict[str, Any]) -> AbstractContextManager[Any]:
-    """A context in which DeepSpeed's ``zero_optimization`` has these settings besides its own."""
+    """A context in which DeepSpeed's ``zero_optimization`` has these settings besides its own.
+
+    ``bucket`` is the size of a reduce bucket, whatever the largest parameter is.
+    """
     if not settings:
         return nullcontext()
     from trainer.parallel import deepspeed
 
+    if "bucket" in settings:
+        return patch.object(deepspeed, "reduce_bucket_elements", lambda *sizes: settings["bucket"])
     original = deepspeed.zero_config
     return patch.object(
         deepspeed,

@@ -28,7 +28,7 @@ from trainer.config.schema import TrainConfig
 from trainer.parallel.device import compute_dtype
 from trainer.parallel.fragments import COUNTERS, Fragment, SavedTensors
 from trainer.parallel.ranks import DistributedParallel, backend_for, reset_accelerate
-from trainer.planning.memory import REDUCE_BUCKET_ELEMENTS
+from trainer.planning.memory import reduce_bucket_elements
 from trainer.policy.weights import host_copy, trained_weights
 
 
@@ -62,7 +62,7 @@ class DeepSpeedParallel(DistributedParallel):
     @override
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
         self._accelerator.deepspeed_plugin.deepspeed_config["zero_optimization"] |= bucket_sizes(
-            model
+            model, self.stage
         )
         with redirect_stdout(sys.stderr):  # DeepSpeed prints memory statistics
             engine, _ = self._accelerator.prepare(model, optimizer)
@@ -75,7 +75,9 @@ class DeepSpeedParallel(DistributedParallel):
         if not self.shards_parameters:
             return model
         settings = dict(self._accelerator.deepspeed_plugin.deepspeed_config)
-        settings["zero_optimization"] = settings["zero_optimization"] | bucket_sizes(model)
+        settings["zero_optimization"] = settings["zero_optimization"] | bucket_sizes(
+            model, self.stage
+        )
         with redirect_stdout(sys.stderr):
             engine, *_ = deepspeed.initialize(model=model, config=settings)
         self._keep(engine)
@@ -341,16 +343,18 @@ def _accelerator(settings: dict[str, Any], device: torch.device) -> Any:
     )
 
 
-def bucket_sizes(model: Any) -> dict[str, int]:
+def bucket_sizes(model: Any, stage: int) -> dict[str, int]:
     """Return ZeRO's bucket sizes and stage 3's parameter persistence threshold, in elements.
 
     With small buckets every backward pass would make hundreds of reductions, each too small to
-    saturate the GPU interconnect.
+    saturate the GPU interconnect. At stages 1 and 2 the largest trained parameter fits into a
+    bucket (`reduce_bucket_elements`).
     """
     width = model.causal_lm.config.get_text_config().hidden_size
-    trained = sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters() if p.requires_grad)
+    trained = [getattr(p, "ds_numel", p.numel()) for p in model.parameters() if p.requires_grad]
+    elements = reduce_bucket_elements(stage, sum(trained), max(trained, default=0))
     return {
-        "reduce_bucket_size": max(1, min(REDUCE_BUCKET_ELEMENTS, trained)),
+        "reduce_bucket_size": max(1, elements),
         "stage3_prefetch_bucket_size": int(0.9 * width * width),
         "stage3_param_persistence_threshold": 10 * width,
     }

@@ -172,6 +172,21 @@ def _key_size(settings: Mapping[str, Any]) -> int:
     return int(settings.get("num_key_value_heads", queries) * head_size)
 
 
+def reduce_bucket_elements(stage: int, trained: int, largest: int) -> int:
+    """Return the elements of a DeepSpeed reduce bucket, from the number of trained elements and the
+    elements of the largest trained parameter.
+
+    At stages 1 and 2 no parameter may exceed the bucket. DeepSpeed reduces a larger gradient in
+    place instead of in the bucket. With ``overlap_comm``, ranks that do not own the parameter free
+    that gradient while the reduction stream still writes into it, so later gradients of the
+    backward pass may be overwritten. Stage 3 keeps such gradients alive.
+    """
+    bucket = REDUCE_BUCKET_ELEMENTS
+    if stage in (1, 2):
+        bucket = max(bucket, largest)
+    return min(trained, bucket)
+
+
 @dataclass(frozen=True)
 class RunMemory:
     """The terms of a footprint, in bytes unless noted."""
@@ -378,13 +393,32 @@ class RunMemory:
             return 0
         return round(rollout.vllm.gpu_memory_utilization * self.device.total_bytes)
 
+    def _largest_trained(self) -> int:
+        """Return the elements of the largest trained parameter: the embedding, a matrix of the MLP,
+        or the fused matrices of all experts; small for an adapter.
+        """
+        if self.config.model.lora.r > 0:
+            return 0
+        settings = self.size.settings
+        hidden = int(settings["hidden_size"])
+        experts = int(settings.get("num_experts") or settings.get("num_local_experts") or 0)
+        expert_width = int(
+            settings.get("moe_intermediate_size") or settings.get("intermediate_size") or 0
+        )
+        return max(
+            int(settings["vocab_size"]) * hidden,
+            int(settings.get("intermediate_size") or 0) * hidden,
+            2 * experts * expert_width * hidden,
+        )
+
     def _exchanged(self) -> int:
         """Return the communication buffers: two gradient buckets and a float32 copy of one, plus
         gathered parameters at stage 3.
         """
         if not self.stage:
             return 0
-        buckets = min(REDUCE_BUCKET_ELEMENTS, self.trained) * (2 * self.computed + _FLOAT32)
+        elements = reduce_bucket_elements(self.stage, self.trained, self._largest_trained())
+        buckets = elements * (2 * self.computed + _FLOAT32)
         if self.stage < 3 or self.ranks == 1:
             return buckets
         return buckets + min(_MAX_LIVE_PARAMETERS, self.size.parameters) * self.computed

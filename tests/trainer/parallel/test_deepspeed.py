@@ -5,10 +5,13 @@ import pytest
 import torch
 from accelerate import PartialState
 from deepspeed.utils.config import get_timers_config
+from transformers import AutoConfig, AutoModelForCausalLM
 
-from trainer.config.schema import TrainConfig, apply_overrides
+from trainer.config.schema import TrainConfig, apply_overrides, load_config
 from trainer.parallel import deepspeed
 from trainer.parallel.deepspeed import bucket_sizes, optimizer_threads, zero_config
+from trainer.planning.memory import Device, RunMemory
+from trainer.policy.architectures import model_size
 
 CPU = torch.device("cpu")
 
@@ -57,13 +60,14 @@ def test_an_offloaded_optimizer_has_its_share_of_the_cores(environment, threads)
 
 
 def test_many_gradients_are_reduced_together():
-    def buckets(width, sizes):
+    def buckets(width, sizes, stage=3):
         config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(hidden_size=width))
         parameters = [torch.empty(size, device="meta", requires_grad=True) for size in sizes]
         parameters.append(torch.empty(10**9, device="meta"))  # frozen: has no gradient to reduce
-        return bucket_sizes(
-            SimpleNamespace(causal_lm=SimpleNamespace(config=config), parameters=lambda: parameters)
+        model = SimpleNamespace(
+            causal_lm=SimpleNamespace(config=config), parameters=lambda: parameters
         )
+        return bucket_sizes(model, stage)
 
     assert buckets(2048, [3_000_000_000, 85_938_176]) == {
         "reduce_bucket_size": 50_000_000,
@@ -71,6 +75,23 @@ def test_many_gradients_are_reduced_together():
         "stage3_param_persistence_threshold": 20480,
     }
     assert buckets(32, [1000, 500])["reduce_bucket_size"] == 1500  # no more than there is
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+@pytest.mark.parametrize(
+    "name", ["Qwen/Qwen2.5-7B", "Qwen/Qwen2.5-3B-Instruct", "Qwen/Qwen2.5-0.5B-Instruct"]
+)
+def test_no_trained_parameter_exceeds_a_bucket_at_stages_1_and_2(stage, name):
+    shape = AutoConfig.for_model(**model_size(name).settings)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(shape)
+    largest = max(parameter.numel() for parameter in model.parameters())
+    wrapped = SimpleNamespace(causal_lm=model, parameters=model.parameters)
+    assert bucket_sizes(wrapped, stage)["reduce_bucket_size"] == max(50_000_000, largest)
+    # the memory plan has the same number
+    config = load_config("kk_3b", [f"parallel.zero_stage={stage}", f"model.name_or_path={name}"])
+    planned = RunMemory(config, model_size(name), Device(True), ranks=4)
+    assert planned._largest_trained() == largest
 
 
 def test_a_cpu_is_used_beside_a_gpu(monkeypatch):
