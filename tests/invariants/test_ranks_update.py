@@ -129,6 +129,12 @@ def test_gradients_are_reduced_once_an_update_or_once_a_microbatch(
         assert 0 <= excess < 100, step["numbers"]  # beside it a few counts and norms
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_torchs_linear_function_is_back_after_a_run(trained, name):
+    _, results = trained
+    assert all(result["linear_restored"] for result in results[name])
+
+
 def test_a_large_state_is_stepped_in_several_sub_groups(trained):
     _, results = trained
     assert (

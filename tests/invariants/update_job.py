@@ -38,6 +38,7 @@ SIZES = [[5, 9, 3, 12], [7, 1, 4, 8], [30, 2, 2, 2], [3, 3, 3, 4]]
 SIZES += [[6, 28, 9, 1], [2, 5, 1, 3], [31, 29, 30, 30], [1, 1, 2, 1]]
 PROMPTS = [6, 11, 4, 9, 7, 5, 8, 10]
 STEPS = 3
+_LINEAR = torch.nn.functional.linear
 _LENGTH = max(prompt + max(sizes) for prompt, sizes in zip(PROMPTS, SIZES, strict=True))
 # see tests/rounding.py
 RANKS_TERMS = gradient_terms(random_model().config, _LENGTH, sum(map(sum, SIZES)))
@@ -188,6 +189,7 @@ def run_case(config: TrainConfig, name: str, folder: Path) -> dict[str, Any]:
     updates.export(folder / f"{name}-resumed.safetensors")
     parallel.close()
     return {
+        "linear_restored": torch.nn.functional.linear is _LINEAR,
         "steps": steps,
         "largest_gradient": largest,
         "resumed": resumed,

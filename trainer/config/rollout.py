@@ -7,6 +7,10 @@ from pydantic import Field
 from loptune.credentials import UrlWithoutCredentials
 from loptune.section import Count, Fraction, Positive, Probability, Section, needs
 
+# limits of vLLM's temperature; 0 is greedy
+MIN_VLLM_TEMPERATURE = 0.01
+MAX_VLLM_TEMPERATURE = 2.0
+
 
 class VllmConfig(Section):
     """Settings of the vLLM engine."""

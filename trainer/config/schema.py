@@ -34,7 +34,7 @@ from trainer.config.model import ModelConfig
 from trainer.config.optim import OptimConfig
 from trainer.config.parallel import ParallelConfig
 from trainer.config.reward import RewardConfig
-from trainer.config.rollout import RolloutConfig
+from trainer.config.rollout import MAX_VLLM_TEMPERATURE, MIN_VLLM_TEMPERATURE, RolloutConfig
 from trainer.config.tracking import CheckpointConfig, TrackingConfig
 from trainer.rules.interface import Rule
 from trainer.rules.kinds import KINDS
@@ -69,6 +69,25 @@ class TrainConfig(Section):
         """The largest number of tokens that training or an evaluation may sample per completion."""
         limit = self.rollout.max_new_tokens
         return max(limit, self.evaluation.longest_completion(default=limit))
+
+    def vllm_temperature_fault(self) -> str | None:
+        """Return what is wrong with a temperature that vLLM would change or refuse, or None.
+
+        vLLM raises temperatures between 0 and 0.01 to 0.01, so its log-probabilities would not be
+        the policy's, and refuses temperatures above 2.
+        """
+        temperatures = {"rollout.temperature": self.rollout.temperature}
+        for name in self.evaluation.sets:
+            key = f"evaluation.sets.{name}.temperature"
+            temperatures[key] = self.evaluation.of_set(name).temperature
+        for key, temperature in temperatures.items():
+            if temperature != 0 and not MIN_VLLM_TEMPERATURE <= temperature <= MAX_VLLM_TEMPERATURE:
+                return (
+                    f"{key} is {temperature:g}, which vLLM does not sample at: choose one from "
+                    f"{MIN_VLLM_TEMPERATURE:g} to {MAX_VLLM_TEMPERATURE:g}, or set "
+                    "rollout.engine to transformers"
+                )
+        return None
 
     def data_of_set(self, name: str) -> DataConfig:
         """Return the prompt settings of an evaluation set."""
@@ -122,6 +141,8 @@ class TrainConfig(Section):
             raise refusal(
                 "no-evaluation-sets", "evaluation.sets is empty: name at least one dataset"
             )
+        if self.rollout.engine == "vllm" and (fault := self.vllm_temperature_fault()):
+            raise refusal("temperature-of-vllm", fault)
         for evaluation in map(self.evaluation.of_set, self.evaluation.sets):
             if evaluation.completions_per_problem > 1 and evaluation.temperature == 0:
                 raise refusal(

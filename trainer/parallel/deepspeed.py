@@ -18,6 +18,7 @@ from deepspeed.runtime.zero import (
     parameter_offload,
     register_external_parameter,
 )
+from deepspeed.runtime.zero.partition_parameters import InsertPostInitMethodToModuleSubClasses
 from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -209,6 +210,7 @@ class DeepSpeedParallel(DistributedParallel):
         self._engines.clear()
         self._policy = None
         _forget_models()
+        restore_linear()
         unset_hf_deepspeed_config()
         super().close()
 
@@ -286,6 +288,16 @@ def _forget_models() -> None:
         for cell in getattr(method, "__closure__", None) or ():
             if hasattr(cell.cell_contents, "cache_clear"):
                 cell.cell_contents.cache_clear()
+
+
+def restore_linear() -> None:
+    """Undo stage 3's replacement of ``torch.nn.functional.linear``, which DeepSpeed never undoes.
+
+    A later run in this process would get other roundings than in a process of its own.
+    """
+    original = getattr(InsertPostInitMethodToModuleSubClasses, "linear_bk", None)
+    if original is not None:
+        nn.functional.linear = original
 
 
 def zero_config(config: TrainConfig, device: torch.device) -> dict[str, Any]:

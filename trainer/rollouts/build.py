@@ -65,6 +65,8 @@ def build_engine(
     if use_local_vllm or config.rollout.uses_servers:
         check_dense(model)
         check_excluded(len(unknown_token_ids(tokenizer, _rows(model))))
+        if fault := config.vllm_temperature_fault():
+            raise ConfigError(fault, "rollout.engine, which chose vLLM", code="temperature-of-vllm")
     if config.rollout.uses_servers:
         from trainer.rollouts.vllm.server import VllmServerEngine
 

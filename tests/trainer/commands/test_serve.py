@@ -81,6 +81,20 @@ def test_a_server_starts_without_flashinfers_sampler_unless_it_is_wanted(config,
     assert environments[0]["VLLM_SERVER_DEV_MODE"] == "1"
 
 
+def test_a_tensor_parallel_server_has_the_environment_of_the_ranks(config, monkeypatch):
+    environments = []
+    monkeypatch.setattr(module, "vllm_installed", lambda: True)
+    monkeypatch.setattr(module.os, "execve", lambda *arguments: environments.append(arguments[2]))
+    for size in (1, 2):
+        spread = apply_overrides(config, {"rollout.vllm.tensor_parallel": size})
+        module.serve(spread, "127.0.0.1", 8000, 0.9)
+    names = ("VLLM_ALLREDUCE_USE_FLASHINFER", "VLLM_ALLREDUCE_USE_SYMM_MEM")
+    assert [[set_.get(name) for name in names] for set_ in environments] == [
+        [None, None],
+        ["0", "0"],
+    ]
+
+
 def test_a_server_does_not_inherit_the_trainers_allocator(config, monkeypatch):
     environments = []
     monkeypatch.setattr(module, "vllm_installed", lambda: True)

@@ -124,6 +124,29 @@ def test_cross_field_rules():
 
 
 @pytest.mark.parametrize(
+    ("temperature", "allowed"), [(0.009, False), (0.01, True), (2.0, True), (2.1, False)]
+)
+def test_temperatures_that_vllm_changes_or_refuses_are_for_other_engines(temperature, allowed):
+    changes = {"rollout.temperature": temperature, "rollout.engine": "vllm"}
+    if allowed:
+        apply_overrides(TrainConfig(), changes)
+    else:
+        with refused("temperature-of-vllm", ConfigError, names=("rollout.temperature",)):
+            apply_overrides(TrainConfig(), changes)
+    apply_overrides(TrainConfig(), changes | {"rollout.engine": "transformers"})
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.005])
+def test_greedy_evaluation_is_possible_with_vllm_and_nearly_greedy_is_not(temperature):
+    changes = {"evaluation.temperature": temperature, "rollout.engine": "vllm"}
+    if temperature == 0:
+        apply_overrides(TrainConfig(), changes)
+    else:
+        with refused("temperature-of-vllm", ConfigError, names=("evaluation.sets.dev",)):
+            apply_overrides(TrainConfig(), changes)
+
+
+@pytest.mark.parametrize(
     ("override", "code", "names"),
     [
         ("epochs=3", "epochs-without-effect", ["epochs", "max_steps is 50"]),

@@ -66,6 +66,14 @@ def test_auto_is_vllm_where_there_are_a_gpu_and_vllm(
     assert isinstance(engine, TransformersEngine) == (expected == "transformers")
 
 
+def test_auto_refuses_a_temperature_of_other_engines_when_it_takes_vllm(monkeypatch, made):
+    monkeypatch.setattr(build, "vllm_installed", lambda: True)
+    monkeypatch.setattr(build, "compute_dtype", lambda model, device: torch.float32)
+    with refused("temperature-of-vllm", ConfigError):
+        engine_of(True, engine="auto", temperature=3.0)
+    assert isinstance(engine_of(False, engine="auto", temperature=3.0), TransformersEngine)
+
+
 def test_a_mixture_of_experts_is_refused_for_vllm_alone(made):
     small = {
         "hidden_size": 8,

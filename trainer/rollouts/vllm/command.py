@@ -17,7 +17,7 @@ from trainer.parallel.gpus import check_compiler
 from trainer.policy.load import model_source
 from trainer.rollouts.vllm.client import BACKENDS
 from trainer.rollouts.vllm.guard import TOKEN_VARIABLE, TokenMiddleware, server_token
-from trainer.rollouts.vllm.isolation import NO_FLASHINFER_SAMPLER
+from trainer.rollouts.vllm.isolation import vllm_environment
 from trainer.rollouts.vllm.setup import (
     INSTALL,
     EngineSetup,
@@ -48,7 +48,8 @@ def serve(config: TrainConfig, host: str, port: int, gpu_memory_utilization: flo
     # Dev mode enables vLLM's weight-update routes for everyone; `TokenMiddleware` restricts them to
     # the token.
     server_environment = {"VLLM_SERVER_DEV_MODE": "1", TOKEN_VARIABLE: server_token()}
-    os.execve(command[0], command, {**NO_FLASHINFER_SAMPLER, **environment, **server_environment})
+    defaults = vllm_environment(config.rollout.vllm.tensor_parallel)
+    os.execve(command[0], command, {**defaults, **environment, **server_environment})
 
 
 def server_command(

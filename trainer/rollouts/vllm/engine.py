@@ -33,6 +33,7 @@ from trainer.rollouts.vllm.isolation import (
     preserve_random_state,
     redirect_log,
     tolerate_neighbours,
+    torchs_linear,
 )
 from trainer.rollouts.vllm.setup import INSTALL, EngineSetup, llm_options, vllm_installed
 from trainer.rollouts.vllm.sync import check_synced_weights, engine_logprobs, load_weights
@@ -111,7 +112,10 @@ class VllmEngine(RequestEngine):
     def _start(self, options: dict[str, Any]) -> Any:
         with (
             preserve_random_state(),
-            preserve_process_state(self.device.index or 0),
+            torchs_linear(),
+            preserve_process_state(
+                self.device.index or 0, tensor_parallel=options["tensor_parallel_size"]
+            ),
             eager_on_cpu(self.device),
         ):
             with engine_errors("during startup"):
@@ -138,7 +142,7 @@ class VllmEngine(RequestEngine):
             first sync, engine and policy log-probabilities differ.
         """
         self._wake("weights")
-        with preserve_random_state(), eager_on_cpu(self.device):
+        with preserve_random_state(), torchs_linear(), eager_on_cpu(self.device):
             with engine_errors("during the weight sync"):
                 load_weights(self.llm, policy_model)
             if not self._checked:
@@ -244,7 +248,12 @@ class VllmEngine(RequestEngine):
             VllmParams(**sampling_options(params, seed), flat_logprobs=True) for _, seed in requests
         ]
         prompts = [{"prompt_token_ids": list(token_ids)} for token_ids, _ in requests]
-        with preserve_random_state(), eager_on_cpu(self.device), engine_errors("while sampling"):
+        with (
+            preserve_random_state(),
+            torchs_linear(),
+            eager_on_cpu(self.device),
+            engine_errors("while sampling"),
+        ):
             outputs = self.llm.generate(prompts, options, use_tqdm=False)
         return [to_completion(index, output) for index, output in enumerate(outputs)]
 

@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import random
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -22,7 +23,10 @@ from trainer.parallel.gpus import GPU_FRACTION_VARIABLE
 _OWN_LOGGING = "VLLM_LOGGING_LEVEL"
 # FlashInfer's sampler is compiled with nvcc at engine start, which fails without nvcc or with one
 # of a different CUDA version
-NO_FLASHINFER_SAMPLER = {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
+_NO_FLASHINFER_SAMPLER = {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
+# If nvcc is there, each tensor-parallel rank sets these all-reduces up inside its first forward
+# pass. If that fails on one rank only, the ranks call different collectives and wait for ever.
+_NO_OTHER_ALL_REDUCE = {"VLLM_ALLREDUCE_USE_FLASHINFER": "0", "VLLM_ALLREDUCE_USE_SYMM_MEM": "0"}
 _NEIGHBOUR_ASSERTION = "Memory usage increased after sleeping"
 
 
@@ -59,8 +63,18 @@ def preserve_random_state() -> Iterator[None]:
         np.random.set_state(numpy_state)
 
 
+def vllm_environment(tensor_parallel: int) -> dict[str, str]:
+    """Return vLLM's variables for an engine of so many ranks; variables that the user has set take
+    precedence.
+    """
+    variables = dict(_NO_FLASHINFER_SAMPLER)
+    if tensor_parallel > 1:
+        variables |= _NO_OTHER_ALL_REDUCE
+    return variables
+
+
 @contextmanager
-def preserve_process_state(local_rank: int) -> Iterator[None]:
+def preserve_process_state(local_rank: int, tensor_parallel: int = 1) -> Iterator[None]:
     """Preserve the environment and torch's thread count, which starting vLLM changes.
 
     ``LD_PRELOAD`` would affect every later child process, and ``LOCAL_WORLD_SIZE`` any code that
@@ -70,7 +84,7 @@ def preserve_process_state(local_rank: int) -> Iterator[None]:
     set_num_threads = torch.set_num_threads
     threads = torch.get_num_threads()
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-    for name, value in NO_FLASHINFER_SAMPLER.items():
+    for name, value in vllm_environment(tensor_parallel).items():
         os.environ.setdefault(name, value)
     # weights are passed as tensors, so the engine must run in this process
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
@@ -87,6 +101,25 @@ def preserve_process_state(local_rank: int) -> Iterator[None]:
         ]:
             del os.environ[name]
         os.environ.update(before)
+
+
+@contextmanager
+def torchs_linear() -> Iterator[None]:
+    """Let vLLM's layers call torch's own linear function, also if DeepSpeed's stage 3 has replaced
+    it for this process.
+    """
+    zero = sys.modules.get("deepspeed.runtime.zero.partition_parameters")
+    patched = getattr(zero, "InsertPostInitMethodToModuleSubClasses", None)
+    original = getattr(patched, "linear_bk", None)
+    replaced = torch.nn.functional.linear
+    if original is None or original is replaced:
+        yield
+        return
+    torch.nn.functional.linear = original
+    try:
+        yield
+    finally:
+        torch.nn.functional.linear = replaced
 
 
 def disable_cpu_shared_memory(device: torch.device) -> None:

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -205,6 +206,8 @@ def llm_options(setup: EngineSetup, device: torch.device, ranks: int) -> dict[st
         # refuses memory of torch's expandable segments (vLLM issue 42609). It also needs access to
         # its peers' devices, which a scheduler may hide. NCCL needs neither.
         options["disable_custom_all_reduce"] = True
+        # the fusion of all-reduce and norm uses FlashInfer's all-reduce, see `vllm_environment`
+        options["compilation_config"] = {"pass_config": {"fuse_allreduce_rms": False}}
     if on_cpu:
         options |= {
             "kv_cache_memory_bytes": (settings.kv_cache_mb or CPU_KV_CACHE_MB) << 20,
@@ -216,6 +219,19 @@ def llm_options(setup: EngineSetup, device: torch.device, ranks: int) -> dict[st
         }
     else:
         options["max_num_batched_tokens"] = _GPU_MAX_BATCHED_TOKENS
+        if _knows("enable_flashinfer_autotune"):
+            # its dummy runs use collectives of all ranks, and each rank starts its engine at its
+            # own time
+            options["enable_flashinfer_autotune"] = False
         if settings.kv_cache_mb:
             options["kv_cache_memory_bytes"] = settings.kv_cache_mb << 20
     return options
+
+
+def _knows(option: str) -> bool:
+    """Return whether the installed vLLM has an engine option, without importing vLLM."""
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or not spec.submodule_search_locations:
+        return False
+    source = Path(next(iter(spec.submodule_search_locations))) / "engine" / "arg_utils.py"
+    return source.is_file() and option in source.read_text("utf-8")

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from deepspeed.runtime.zero.partition_parameters import InsertPostInitMethodToModuleSubClasses
+from torch.nn.functional import linear
 
 from trainer.rollouts.vllm.isolation import (
     eager_on_cpu,
@@ -16,6 +18,7 @@ from trainer.rollouts.vllm.isolation import (
     preserve_process_state,
     preserve_random_state,
     redirect_log,
+    torchs_linear,
 )
 
 
@@ -60,6 +63,31 @@ def test_the_environment_is_as_before_but_for_what_is_vllms_own(monkeypatch):
     assert "LD_PRELOAD" not in os.environ and "LOCAL_RANK" not in os.environ
     assert os.environ["LOCAL_WORLD_SIZE"] == "4"
     assert os.environ["VLLM_MADE"] == "x"
+
+
+OTHER_ALL_REDUCES = ("VLLM_ALLREDUCE_USE_FLASHINFER", "VLLM_ALLREDUCE_USE_SYMM_MEM")
+
+
+def test_tensor_parallel_engines_use_no_all_reduce_that_is_made_in_the_first_forward(monkeypatch):
+    for name in (*OTHER_ALL_REDUCES, "VLLM_USE_FLASHINFER_SAMPLER", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "")  # so that what is set is taken back
+        monkeypatch.delenv(name)
+    with preserve_process_state(local_rank=0, tensor_parallel=1):
+        assert not set(OTHER_ALL_REDUCES) & os.environ.keys()
+    monkeypatch.setenv(OTHER_ALL_REDUCES[1], "1")  # the user's choice
+    with preserve_process_state(local_rank=0, tensor_parallel=2):
+        assert [os.environ[name] for name in OTHER_ALL_REDUCES] == ["0", "1"]
+
+
+def test_vllm_calls_torchs_linear_although_stage_3_replaced_it(monkeypatch):
+    def replacement(*arguments):
+        raise AssertionError
+
+    monkeypatch.setattr(InsertPostInitMethodToModuleSubClasses, "linear_bk", linear, raising=False)
+    monkeypatch.setattr(torch.nn.functional, "linear", replacement)
+    with torchs_linear():
+        assert torch.nn.functional.linear is linear
+    assert torch.nn.functional.linear is replacement
 
 
 def test_warnings_about_the_future_of_vllm_alone_are_dropped():

@@ -99,5 +99,21 @@ def test_options_on_a_cpu_keep_whole_prompts_in_one_step():
 
 def test_tensor_parallel_engines_share_no_graph_buffers():
     two = EngineSetup("model", 64, settings=VllmConfig(tensor_parallel=2))
-    assert llm_options(two, GPU, ranks=4)["disable_custom_all_reduce"] is True
-    assert "disable_custom_all_reduce" not in llm_options(EngineSetup("model", 64), GPU, ranks=4)
+    options = llm_options(two, GPU, ranks=4)
+    assert options["disable_custom_all_reduce"] is True
+    assert options["compilation_config"] == {"pass_config": {"fuse_allreduce_rms": False}}
+    alone = llm_options(EngineSetup("model", 64), GPU, ranks=4)
+    assert not {"disable_custom_all_reduce", "compilation_config"} & alone.keys()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_autotuning_with_collectives_is_off_if_vllm_has_the_option(known, tmp_path, monkeypatch):
+    source = tmp_path / "vllm" / "engine" / "arg_utils.py"
+    source.parent.mkdir(parents=True)
+    (tmp_path / "vllm" / "__init__.py").touch()
+    source.write_text("enable_flashinfer_autotune: bool = True\n" if known else "")
+    monkeypatch.syspath_prepend(tmp_path)
+    options = llm_options(EngineSetup("model", 64), GPU, ranks=1)
+    assert options.get("enable_flashinfer_autotune") == (False if known else None)
+    on_cpu = llm_options(EngineSetup("model", 64), CPU, ranks=1)
+    assert "enable_flashinfer_autotune" not in on_cpu
