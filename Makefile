@@ -115,7 +115,8 @@ install-gpu:
 
 # For a machine with GPUs, on any machine: downloads nothing but metadata.
 GPU_PYTHONS := 3.11 3.12 3.13 3.14
-GPU_PLATFORM := --python-platform x86_64-manylinux_2_28 --python-version
+# glibc 2.31: llguidance, which vLLM requires, has no wheel for 2.28. DeepSpeed is only there as source.
+GPU_PLATFORM := --only-binary :all: --no-binary deepspeed --python-platform x86_64-manylinux_2_31 --python-version
 resolve-gpu: dev
 	$(BIN)/uv pip install --dry-run --reinstall --python $(BIN)/python $(GPU_PLATFORM) 3.11 -c constraints-gpu.txt '.[vllm,dev]' \
 		2>&1 | tail -n +2 | sed -n '1p;/+ \(torch\|vllm\|transformers\|deepspeed\|fastapi\|apache-tvm-ffi\)==/p'

@@ -59,11 +59,12 @@ def test_what_a_rank_holds(overrides, ranks, gigabytes):
 
 def test_the_memory_of_three_billion_parameters_on_four_gpus():
     recomputed = ["model.gradient_checkpointing=true", "optim.tokens_per_microbatch=16384"]
+    recomputed.append("parallel.zero_stage=2")
     memory_use = footprint(load_config("kk_3b", recomputed), 4)
     # 2 weights + 2 reference + (12 optimizer + 4 gradients) / 4, then 2.5 GB of CUDA and NCCL, and
-    # vLLM's 0.45 of 80 GB
+    # vLLM's 0.40 of 80 GB
     assert memory_use.held == QWEN_3B * 8
-    assert memory_use.sampling == QWEN_3B * 8 + 2.5e9 + 36e9
+    assert memory_use.sampling == QWEN_3B * 8 + 2.5e9 + 32e9
     # 36 layers keep their input of 16,384 x 2,048 bfloat16; the head's gradient in float32 and
     # bfloat16; twice 1 GiB of logits in float32; CUDA, a sleeping vLLM; two buckets of the size of
     # the embedding, the largest parameter, and one in float32
@@ -73,6 +74,9 @@ def test_the_memory_of_three_billion_parameters_on_four_gpus():
     # Four ranks of 5 GB; rank 0 copies weights, all of them their optimizer state
     assert memory_use.host == 4 * 5e9 + QWEN_3B * 14
     assert memory_use.margin == 80e9 - memory_use.sampling
+    # the preset's stage keeps all gradients in float32 on each rank
+    stage_1 = footprint(load_config("kk_3b"), 4)
+    assert stage_1.held == QWEN_3B * (2 + 2 + 4) + QWEN_3B * 12 // 4
 
 
 def test_transformers_sampling_needs_a_cache_and_full_weights():
