@@ -66,18 +66,17 @@ def rule_comparisons(results: Results) -> list[RuleComparison]:
     blank = RuleComparison(results.name, results.model, results.task, metric, "", "")
     if fresh is None:
         return [replace(blank, left_out="not confirmed on fresh seeds")]
-    base = fresh.baseline_label
-    numbers = fresh.numbers
-    if base is None or numbers[base] not in rule_of:
+    base = fresh.compared_with
+    if base is None or base not in rule_of:
         return [replace(blank, left_out="the baseline has no score on fresh seeds")]
-    blank = replace(blank, baseline=str(rule_of[numbers[base]]))
+    blank = replace(blank, baseline=str(rule_of[base]))
     means = results.complete_means * results.objective.sign
     best_first = sorted(
-        set(fresh.comparable.label), key=lambda label: -means.get(numbers[label], -math.inf)
+        set(fresh.comparable.configuration), key=lambda number: -means.get(number, -math.inf)
     )
-    chosen: dict[str, str] = {}  # rule -> the label of its best finalist
-    for label in best_first:
-        chosen.setdefault(str(rule_of[numbers[label]]), label)
+    chosen: dict[str, str] = {}  # rule -> the number of its best finalist
+    for number in best_first:
+        chosen.setdefault(str(rule_of[number]), number)
     rules = list(dict.fromkeys(map(str, rule_of.values())))
     if blank.baseline in rules:
         rules.remove(blank.baseline)
@@ -90,23 +89,21 @@ def rule_comparisons(results: Results) -> list[RuleComparison]:
     for rule in rules:
         row = replace(blank, rule=rule)
         if rule in chosen:
-            compared.append(_judged(results, fresh, chosen[rule], row))
+            compared.append(_judged(results, chosen[rule], row))
         else:
             compared.append(replace(row, left_out="tried, but not a finalist"))
     return compared
 
 
-def _judged(
-    results: Results, fresh: Results, label: str, nothing: RuleComparison
-) -> RuleComparison:
-    judged = results.verdict_on_fresh(label)
+def _judged(results: Results, number: str, nothing: RuleComparison) -> RuleComparison:
+    judged = results.verdict_on_fresh(number)
     if judged is None:
         return replace(nothing, left_out="the baseline has no score on fresh seeds")
     if isinstance(judged, Undecided):
         return replace(nothing, left_out=reason(judged))
     interval = judged.interval
     if results.arms:  # rules at their own best: this interval includes tuning variance
-        arm = results.arm_of[fresh.numbers[label]]
+        arm = results.arm_of[number]
         result = next(rule for rule in results.arm_results if rule.rule == arm)
         if result.interval is None:
             return replace(nothing, left_out=refusal(result))

@@ -43,6 +43,21 @@ class Judgement:
 
         return write_pages(self.results, Path(folder))
 
+    def fields(self) -> dict[str, Any]:
+        """Return the numbers and sentences as the keys of ``--json``."""
+        from dashboards.json_fields import arm_fields, next_fields, rule_fields, verdict_fields
+
+        results = self.results
+        tuned = results.arm_results if results.arms else []
+        return {
+            "sentences": self.sentences,
+            "next": next_fields(results),
+            "notes": results.warnings,
+            "verdict": None if self.verdict is None else verdict_fields(results, self.verdict),
+            "arms": [arm_fields(arm) for arm in self.arms],
+            "tuned": [rule_fields(result) for result in tuned],
+        }
+
     def __str__(self) -> str:
         return "\n".join(self.sentences)
 

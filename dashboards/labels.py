@@ -1,6 +1,6 @@
 """Labels of configurations: the update rule and every other setting that differs between trials."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -23,6 +23,25 @@ PALETTE = (
 def colors(names: Iterable[str]) -> dict[str, str]:
     """Return one color per name. The same set of names always gets the same colors."""
     return {name: PALETTE[index % len(PALETTE)] for index, name in enumerate(sorted(set(names)))}
+
+
+class Names:
+    """The names of configurations in one text: the label at the first mention, later the number.
+
+    Sentences call it in the order in which they are printed.
+    """
+
+    def __init__(self, labels: Mapping[str, str]) -> None:
+        self._labels = labels
+        self._mentioned: set[str] = set()
+
+    def __call__(self, number: str) -> str:
+        """Name the configuration with this number."""
+        label = self._labels.get(number, f"#{number}")
+        if number in self._mentioned:
+            return label.split(" ")[0]
+        self._mentioned.add(number)
+        return label
 
 
 def _short(value: Any) -> str:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,21 +11,16 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from dashboards.labels import configuration_labels
+from dashboards.labels import Names, configuration_labels
 from dashboards.statistics import peaks, tournament
 from dashboards.statistics.arm_table import ArmRow, arm_rows
-from dashboards.statistics.arms import Layout, Pairing, compare_arms, compare_with_number
-from dashboards.statistics.comparison import compare
+from dashboards.statistics.arms import Pairing, compare_as_asked
+from dashboards.statistics.compared import Comparison
+from dashboards.statistics.difference import Difference
 from dashboards.statistics.levels import repeats_factor
 from dashboards.statistics.problems import Answers
 from dashboards.statistics.seed_noise import Scores, finite_scores, oriented
-from dashboards.statistics.sequential import InterimResult
-from dashboards.statistics.verdict import (
-    Verdict,
-    verdict,
-    verdict_on_fresh_seeds,
-    verdict_on_number,
-)
+from dashboards.statistics.verdict import Verdict, conclude
 from dashboards.trial import FIELDS, Objective, TrialRecord, best_first
 from loptune.declared_metrics import METRICS
 from loptune.errors import printable
@@ -50,6 +45,7 @@ UNORDERED_KINDS = (
 )  # parameter kinds whose values may be other than numbers
 
 SeedScores = dict[str, dict[Hashable, float]]
+NUMBER = "number"  # stands for the number that configurations are compared with
 
 
 @dataclass(frozen=True)
@@ -60,23 +56,23 @@ class Rounds:
     worthwhile: float
     outcome: str  # better, not better, undecided or open
     # in order of the analyses; finalists numbered as in the search
-    results: tuple[InterimResult, ...]
+    results: tuple[Difference, ...]
 
     @property
-    def last(self) -> list[InterimResult]:
+    def last(self) -> list[Difference]:
         """The latest result of each finalist."""
-        newest: dict[str, InterimResult] = {}
+        newest: dict[str, Difference] = {}
         for result in self.results:
-            newest.pop(result.finalist, None)
-            newest[result.finalist] = result
+            newest.pop(result.configuration, None)
+            newest[result.configuration] = result
         return list(newest.values())
 
     @property
-    def winner(self) -> InterimResult | None:
+    def winner(self) -> Difference | None:
         """Among finalists shown to be better, the one with the largest gain (larger is better in
         both modes).
         """
-        better = [result for result in self.last if result.decision == "better"]
+        better = [result for result in self.last if result.outcome == "better"]
         return max(better, key=lambda result: result.gain, default=None)
 
 
@@ -230,77 +226,132 @@ class Results:
         return next(iter(best_first(dict(means), self.objective)), None)
 
     @cached_property
-    def baseline_label(self) -> str | None:
-        """Label of `baseline`; with arms, of the best configuration of the first arm. None if it
-        has no comparable score.
+    def compared_with(self) -> str | None:
+        """The number of `baseline`; with arms, of the best configuration of the first arm; `NUMBER`
+        if a number takes its place. None if it has no comparable score.
         """
         if self.against is not None:
-            return f"{self.against:g}"
+            return NUMBER
         trials = self.comparable
         number = self.baseline
         if self.arms:
             number = self.best_of(trials[trials.arm == self.arms[0]])
-        chosen = trials[trials.configuration == number]
-        return None if chosen.empty else str(chosen.label.iloc[0])
-
-    @cached_property
-    def numbers(self) -> dict[str, str]:
-        """Label -> configuration."""
-        return dict(zip(self.table.label, self.table.configuration, strict=True))
+        return number if number in set(trials.configuration) else None
 
     @cached_property
     def labels(self) -> dict[str, str]:
-        """Configuration -> label."""
-        return {number: label for label, number in self.numbers.items()}
+        """Configuration -> label, for readers only."""
+        labels = dict(zip(self.table.configuration, map(str, self.table.label), strict=True))
+        if self.against is not None:
+            labels[NUMBER] = f"{self.against:g}"
+        return labels
+
+    def names(self) -> Names:
+        """Return the names of the configurations for a text that begins."""
+        fresh = {} if self.fresh is None else self.fresh.labels
+        return Names({**fresh, **self.labels})
 
     @cached_property
     def seed_scores(self) -> SeedScores:
-        """Label -> seed -> score of the comparable configurations; NaN for a failed seed. If the
-        search was adaptive, configurations that failed on every seed are left out.
+        """Configuration -> seed -> score of the comparable configurations; NaN for a failed seed.
+
+        If the search was adaptive, configurations that failed on every seed are left out.
         """
         scores: SeedScores = {}
         table = self.comparable
-        for label, seed, score in zip(table.label, table.seed, table.score, strict=True):
-            scores.setdefault(str(label), {})[seed] = score
+        for number, seed, score in zip(table.configuration, table.seed, table.score, strict=True):
+            scores.setdefault(str(number), {})[seed] = score
         for trial in self.trials:
-            label = self.labels[trial.configuration]
-            if trial.state == "FAIL" and (label in scores or not self.adaptive):
-                scores.setdefault(label, {})[trial.seed] = math.nan
+            number = trial.configuration
+            if trial.state == "FAIL" and (number in scores or not self.adaptive):
+                scores.setdefault(number, {})[trial.seed] = math.nan
         return scores
 
     @cached_property
     def answers(self) -> Answers:
-        """Label -> seed -> accuracy per problem, for comparable trials that recorded it."""
+        """Configuration -> seed -> accuracy per problem, for comparable trials that recorded it."""
         comparable = set(self.comparable.trial)
         answers: dict[str, dict[Hashable, Any]] = {}
         for trial in self.trials:
             if trial.solved is not None and trial.name in comparable:
                 accuracy = np.asarray(trial.solved)
-                answers.setdefault(self.labels[trial.configuration], {})[trial.seed] = accuracy
+                answers.setdefault(trial.configuration, {})[trial.seed] = accuracy
         return answers
+
+    @cached_property
+    def comparison(self) -> Comparison | None:
+        """All configurations compared with the baseline on these seeds: the one test behind
+        verdict, table and pictures. None if the baseline has no score.
+        """
+        return self._compared(self.seed_scores, None)
+
+    @cached_property
+    def fresh_comparison(self) -> Comparison | None:
+        """All finalists compared with the baseline on fresh seeds; the search's seeds only add to
+        the noise estimate. None if the baseline has no score on fresh seeds, or none were run.
+        """
+        if self.fresh is None:
+            return None
+        return self.fresh._compared(self.fresh.seed_scores, self.seed_scores)
+
+    def _compared(self, scores: SeedScores, earlier: SeedScores | None) -> Comparison | None:
+        """Compare configurations on these seeds; ``earlier`` are scores of a search."""
+        if self.compared_with is None:
+            return None
+        sign = self.objective.sign
+        if earlier is not None:
+            earlier = {number: row for number, row in earlier.items() if number in scores}
+        return compare_as_asked(
+            oriented(scores, sign),
+            self.compared_with,
+            pairing=self.pairing,
+            against=None if self.against is None else sign * self.against,
+            earlier=None if earlier is None else oriented(earlier, sign),
+            answers=self.answers,
+            repeats=repeats_factor(self.earlier_confirmations),
+        )
 
     @cached_property
     def verdict(self) -> Verdict | None:
         """The best configuration compared with the baseline on these seeds; None if the baseline
         has no score.
         """
-        if self.baseline_label is None:
+        return self._concluded(self.comparison, self.seed_scores, None)
+
+    @cached_property
+    def fresh_verdict(self) -> Verdict | None:
+        """The best finalist compared with the baseline on fresh seeds."""
+        if self.fresh is None:
             return None
-        if self.against is not None:
-            return verdict_on_number(
-                self.seed_scores,
-                self.against,
-                self.baseline_label,
-                self.objective.mode,
-                adaptive=self.adaptive,
-            )
-        return verdict(
-            self.seed_scores,
-            self.baseline_label,
-            self.objective.mode,
-            adaptive=self.adaptive,
-            answers=self.answers,
-            pairing=self.pairing,
+        scores = self.fresh.seed_scores
+        return self.fresh._concluded(self.fresh_comparison, scores, self.seed_scores)
+
+    def verdict_on_fresh(self, finalist: str) -> Verdict | None:
+        """Return the verdict of fresh seeds on one finalist, as if it were the only one."""
+        fresh = self.fresh
+        if fresh is None:
+            return None
+        scores = {}
+        for number, row in fresh.seed_scores.items():
+            if number in (fresh.compared_with, finalist):
+                scores[number] = row
+        return fresh._concluded(fresh._compared(scores, self.seed_scores), scores, self.seed_scores)
+
+    def _concluded(
+        self, comparison: Comparison | None, scores: SeedScores, earlier: SeedScores | None
+    ) -> Verdict | None:
+        """Return the verdict that a comparison on these seeds gives."""
+        if comparison is None or self.compared_with is None:
+            return None
+        # runs of other programs are compared without the seeds that chose them
+        known = earlier if self.pairing is None and self.against is None else None
+        return conclude(
+            comparison,
+            scores,
+            self.compared_with,
+            self.objective.sign,
+            earlier=known,
+            adaptive=self.adaptive and earlier is None,
         )
 
     @property
@@ -318,75 +369,23 @@ class Results:
         """
         if self.arms:
             return []
-        if self.fresh is not None and self.fresh.baseline_label is not None:
+        if self.fresh is not None and self.fresh.compared_with is not None:
             if self.fresh.rounds is not None:
                 return []
-            earlier = self._scores_of_finalists(self.fresh.seed_scores)
-            return self.fresh._arm_table(earlier)
-        return self._arm_table(None)
+            return self.fresh._arm_rows(self.fresh_comparison)
+        return self._arm_rows(self.comparison)
 
-    def _arm_table(self, earlier: Scores | None) -> list[ArmRow]:
-        baseline = self.baseline_label
-        if baseline is None:
+    def _arm_rows(self, comparison: Comparison | None) -> list[ArmRow]:
+        if comparison is None or self.compared_with is None:
             return []
-        sign = self.objective.sign
-        gains = oriented(self.seed_scores, sign)
-        layouts: Mapping[str, Layout] = {}
-        if self.against is not None:
-            comparison, layouts = compare_with_number(gains, sign * self.against)
-        elif self.pairing is None:
-            earlier_gains = None if earlier is None else oriented(earlier, sign)
-            comparison = compare(
-                gains,
-                baseline,
-                earlier=earlier_gains,
-                answers=self.answers,
-                repeats=repeats_factor(self.earlier_confirmations),
-            )
-        else:
-            comparison, layouts = compare_arms(gains, baseline, self.pairing, answers=self.answers)
-        return arm_rows(self.seed_scores, baseline, sign, comparison, layouts, self.not_worse_by)
-
-    @cached_property
-    def fresh_verdict(self) -> Verdict | None:
-        """The best finalist compared with the baseline on fresh seeds."""
-        return self.verdict_on_fresh()
-
-    def verdict_on_fresh(self, only: str | None = None) -> Verdict | None:
-        """Return the verdict on fresh seeds, for one finalist if ``only`` names it.
-
-        The search's seeds only add to the noise estimate.
-        """
-        fresh = self.fresh
-        if fresh is None or fresh.baseline_label is None:
-            return None
-        base = fresh.baseline_label
-        scores = dict(fresh.seed_scores)
-        if only is not None:
-            scores = {label: scores[label] for label in scores if label in (base, only)}
-        if fresh.pairing is not None:
-            return verdict(
-                scores, base, fresh.objective.mode, answers=fresh.answers, pairing=fresh.pairing
-            )
-        earlier = self._scores_of_finalists(scores)
-        return verdict_on_fresh_seeds(
-            scores,
-            base,
-            fresh.objective.mode,
-            earlier=earlier,
-            answers=fresh.answers,
-            repeats=repeats_factor(fresh.earlier_confirmations),
+        return arm_rows(
+            self.seed_scores,
+            self.compared_with,
+            self.objective.sign,
+            comparison,
+            self.labels,
+            self.not_worse_by,
         )
-
-    def _scores_of_finalists(self, finalists: Collection[str]) -> SeedScores:
-        """Return the search's scores of the configurations with these labels on fresh seeds."""
-        assert self.fresh is not None
-        scores = {}
-        for label, row in self.seed_scores.items():
-            label_on_fresh = self.fresh.labels.get(self.numbers[label])
-            if label_on_fresh is not None and label_on_fresh in finalists:
-                scores[label_on_fresh] = row
-        return scores
 
     @property
     def _varied_in_arms(self) -> pd.DataFrame:
@@ -458,15 +457,15 @@ class Results:
         name = short_names(tuned)[tuned[0]]
         return peaks.Grid(name, self.arms, np.array(levels), scores, self.objective.sign)
 
-    def changed(self, label: str) -> dict[str, tuple[Any, Any]]:
-        """Return the parameters that differ from the baseline: name -> (value, baseline's
-        value).
+    def changed(self, number: str) -> dict[str, tuple[Any, Any]]:
+        """Return the parameters in which a configuration differs from the baseline: name -> (value,
+        baseline's value).
         """
-        settings = self.table.drop_duplicates("label").set_index("label")
-        if label not in settings.index or self.baseline_label not in settings.index:
+        settings = self.table.drop_duplicates("configuration").set_index("configuration")
+        if number not in settings.index or self.compared_with not in settings.index:
             return {}
-        ours = settings.loc[label]
-        base = settings.loc[self.baseline_label]
+        ours = settings.loc[number]
+        base = settings.loc[self.compared_with]
         changed = {}
         for name in self.varied:
             value, base_value = ours[name], base[name]

@@ -2,16 +2,15 @@
 run.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dashboards.fresh_seeds import FRESH_SEEDS, MIN_SEEDS, MOST_SEEDS
+from dashboards.fresh_seeds import MIN_SEEDS
 from dashboards.statistics.arm_table import ArmRow
-from dashboards.statistics.arms import Layout, Pairing
-from dashboards.statistics.group_sequential import Decision
+from dashboards.statistics.arms import Pairing
+from dashboards.statistics.difference import Difference, Layout, Outcome
 from dashboards.statistics.levels import coverage, repeats_factor
 from dashboards.statistics.peaks import PeakResult
-from dashboards.statistics.sequential import InterimResult
 from dashboards.statistics.tournament import (
     MIN_TRIALS,
     MIN_TRIALS_TWO_PARAMETERS,
@@ -22,6 +21,8 @@ from dashboards.statistics.verdict import Tested, Undecided, Verdict, collapse_b
 from dashboards.trial import Mode, sign_of
 from loptune.errors import listed
 from loptune.terminal.table import counted
+
+Name = Callable[[str], str]  # the name of the configuration with a number
 
 _MOST_NAMED = 4  # configurations listed in a sentence
 _SMALLEST_P = 1e-4
@@ -41,9 +42,7 @@ NOTHING_ENDED = "No configuration has finished yet."
 NO_TRIALS = "The sweep has no trials yet."
 NO_BASELINE = "no baseline is listed, and no plain configuration has finished"
 OTHERS_WORSE = "every other configuration is worse"
-NO_GAIN_LEFT = "After correcting for selection, no improvement is left: search another region."
-FIX_FAILURES = "Fix what makes trials fail, then retry them."
-_REMEDIES = {
+REMEDIES = {
     "alone": "Run the other configurations.",
     "no shared seed": "Run the baseline and the best configurations on at least 3 seeds each.",
     "one seed": "Run the baseline and the best configurations on at least 3 seeds each.",
@@ -62,11 +61,11 @@ REFUSAL_TEXT: Mapping[Refusal, str] = {
     "no spread": "it shares fewer than two fresh seeds with the baseline, or its "
     "differences on them are all equal",
 }
-_DECISION_TEXT: Mapping[Decision, str] = {
+_OUTCOME_TEXT: Mapping[Outcome, str] = {
     "better": "is better than the baseline",
     "not better": "is shown to improve by less than {:g}",
     "worse": "is worse than the baseline",
-    "open": "is undecided",
+    "undecided": "is undecided",
 }
 
 
@@ -124,10 +123,10 @@ def gain(verdict: Verdict, kind: str = "seed") -> str:
     return f"{signed(verdict.difference)} ({seeds})"
 
 
-def searched(verdict: Verdict) -> str:
+def searched(verdict: Verdict, name: Name) -> str:
     """State the result on the search's own seeds."""
-    best = verdict.best
-    base = verdict.baseline
+    base = name(verdict.baseline)
+    best = name(verdict.best)
     claim = verdict.claim if isinstance(verdict, Tested) else "none"
     if claim == "evidence":
         return (
@@ -150,15 +149,17 @@ def searched(verdict: Verdict) -> str:
     )
 
 
-def confirmed(verdict: Verdict, worthwhile: float = 0.0, kind: str = "fresh seed") -> str:
+def confirmed(
+    verdict: Verdict, name: Name, worthwhile: float = 0.0, kind: str = "fresh seed"
+) -> str:
     """State the result on seeds that chose nothing; ``kind`` names these seeds.
 
     The baseline is kept only if the intervals exclude a worthwhile improvement.
     """
-    best = verdict.best
-    base = f"the baseline {verdict.baseline}"
+    best = name(verdict.best)
+    base = f"the baseline {name(verdict.baseline)}"
     if verdict.layout == "against a number":
-        base = verdict.baseline
+        base = name(verdict.baseline)
     gained = gain(verdict, kind)
     if isinstance(verdict, Undecided):
         return f"Undecided: {best} compared with {base}: {gained}."
@@ -210,7 +211,7 @@ def score_direction(metric: str, mode: Mode) -> str:
     return f"Score: {metric} ({better} is better)."
 
 
-def layouts(rows: Sequence[ArmRow], pairing: Pairing | None) -> str:
+def layouts(rows: Sequence[ArmRow], pairing: Pairing | None, name: Name) -> str:
     """State how arms were compared, and why; empty for a sweep, where every seed is run by all."""
     compared = [row for row in rows if row.layout is not None]
     if pairing is None or not compared or compared[0].layout == "against a number":
@@ -231,43 +232,51 @@ def layouts(rows: Sequence[ArmRow], pairing: Pairing | None) -> str:
         )
     parts = []
     for kind, text in _LAYOUTS.items():
-        names = [row.name for row in compared if row.layout == kind]
+        names = [name(row.configuration) for row in compared if row.layout == kind]
         if names:
             parts.append(f"{text}: {listed(names, _MOST_NAMED)}")
     return f"Compared as the seeds allow. {'. '.join(parts)}."
 
 
-def runs(rows: Sequence[ArmRow]) -> str:
+def runs(rows: Sequence[ArmRow], name: Name) -> str:
     """Count missing and failed runs; empty if there are none."""
-    missing = _counts("Missing, not counted", {row.name: row.missing for row in rows})
-    failed = _counts("Failed, counted against every claim", {row.name: row.failed for row in rows})
+    missing_runs = {row.configuration: row.missing for row in rows}
+    missing = _counts("Missing, not counted", missing_runs, name)
+    failed_runs = {row.configuration: row.failed for row in rows}
+    failed = _counts("Failed, counted against every claim", failed_runs, name)
     return f"{missing} {failed}".strip()
 
 
-def _counts(what: str, counts: Mapping[str, int]) -> str:
+def _counts(what: str, counts: Mapping[str, int], name: Name) -> str:
     """State how many runs each configuration has of a kind; empty if none has any."""
-    named = [f"{name} ({count})" for name, count in counts.items() if count]
+    named = [f"{name(number)} ({count})" for number, count in counts.items() if count]
     if not named:
         return ""
     return f"{what}: {counted(sum(counts.values()), 'run')}, {listed(named, _MOST_NAMED)}."
 
 
-def worse(rows: Sequence[ArmRow]) -> str:
+def worse(rows: Sequence[ArmRow], name: Name) -> str:
     """Name the arms that are shown to be worse than the baseline; empty if there are none."""
-    named = [
-        f"{row.name} {signed(row.difference)} ({between(row.interval, row.coverage)})"
-        for row in rows
-        if row.outcome == "worse" and row.interval is not None
-    ]
+    named = []
+    for row in rows:
+        if row.outcome == "worse" and row.interval is not None:
+            interval = between(row.interval, row.coverage)
+            named.append(f"{name(row.configuration)} {signed(row.difference)} ({interval})")
     if not named:
         return ""
     return f"Worse than the baseline: {listed(named, _MOST_NAMED, '; ')}."
 
 
-def not_worse(rows: Sequence[ArmRow], margin: float) -> str:
+def not_worse(rows: Sequence[ArmRow], margin: float, name: Name) -> str:
     """State which arms are shown not to be worse than the baseline by a margin."""
-    shown_to_be = [row.name for row in rows if row.outcome in ("better", "not worse")]
-    others = [row.name for row in rows if row.outcome in ("worse", "undecided")]
+    shown_to_be = []
+    others = []
+    for row in rows:
+        if row.outcome in ("better", "not worse"):
+            shown_to_be.append(name(row.configuration))
+    for row in rows:
+        if row.outcome in ("worse", "undecided"):
+            others.append(name(row.configuration))
     if not shown_to_be:
         return f"No configuration is shown to be not worse by {margin:g}."
     text = f"Not worse than the baseline by {margin:g} or more: {', '.join(shown_to_be)}."
@@ -314,7 +323,7 @@ def _more_seeds(verdict: Verdict) -> str:
     )
 
 
-def noise(verdict: Verdict) -> str:
+def noise(verdict: Verdict, name: Name) -> str:
     """State the seed noise, the detectable improvement, and the caveats."""
     if isinstance(verdict, Undecided):
         return ""
@@ -327,11 +336,11 @@ def noise(verdict: Verdict) -> str:
         "would be detected with 80% power, if all configurations are equally noisy."
     )
     claimed_seeds = verdict.seeds if verdict.claim != "none" else 0
-    sentences.append(caveats(verdict, verdict.failed, claimed_seeds))
+    sentences.append(caveats(verdict, verdict.failed, claimed_seeds, name))
     return " ".join(sentences).strip()
 
 
-def caveats(verdict: Verdict, failed: Mapping[str, int], seeds: int) -> str:
+def caveats(verdict: Verdict, failed: Mapping[str, int], seeds: int, name: Name) -> str:
     """State the caveats of a gain: a mean that few seeds determine, collapse that ``seeds`` seeds
     cannot exclude, failed seeds.
     """
@@ -344,7 +353,7 @@ def caveats(verdict: Verdict, failed: Mapping[str, int], seeds: int) -> str:
     if seeds:
         sentences.append(hidden(seeds))
     if failed:
-        sentences.append(failures(failed))
+        sentences.append(failures(failed, name))
     return " ".join(sentences)
 
 
@@ -356,11 +365,11 @@ def hidden(seeds: int) -> str:
     )
 
 
-def failures(failed: Mapping[str, int]) -> str:
+def failures(failed: Mapping[str, int], name: Name = str) -> str:
     """State how failed seeds count; empty if none failed."""
     if not failed:
         return ""
-    named = [f"{name} ({count})" for name, count in failed.items()]
+    named = [f"{name(number)} ({count})" for number, count in failed.items()]
     return (
         "A difference is between runs that ended. Its interval lets failed runs oppose each claim, "
         f"with the worst or the best score of all runs. Failed: {listed(named, _MOST_NAMED)}."
@@ -369,57 +378,20 @@ def failures(failed: Mapping[str, int]) -> str:
 
 def no_spread() -> str:
     """State why seeds with equal differences decide nothing, and what to check."""
-    return f"{_WHY['no spread']} {_REMEDIES['no spread']}"
+    return f"{_WHY['no spread']} {REMEDIES['no spread']}"
 
 
-def next_step(verdict: Verdict) -> str:
-    """Advise what to run after a verdict."""
-    if isinstance(verdict, Undecided):
-        return _REMEDIES[verdict.why]
-    if verdict.claim == "too few seeds":
-        needed = max(FRESH_SEEDS, verdict.confirmation_seeds or 0)
-        return f"Run both on at least {needed} seeds: fewer than {MIN_SEEDS} confirm nothing."
-    if verdict.claim == "evidence":
-        return "Confirm it on fresh seeds: the best of many is biased upward."
-    if verdict.claim == "candidate":
-        return (
-            "Run it on fresh seeds: a search's own seeds give candidates, only fresh seeds give "
-            "evidence."
-        )
-    if verdict.excludes(0.0):
-        return "Keep the baseline, or search another region."
-    if not verdict.improves:
-        if verdict.deciding_seeds is None:
-            return "Run more seeds, search another region, or keep the baseline."
-        return (
-            f"Run {verdict.deciding_seeds} seeds of each, which detect a difference of this size "
-            "with 80% power, search another region, or keep the baseline."
-        )
-    # relative to the difference, because rounding rarely leaves exactly 0
-    if verdict.shrunken / verdict.difference <= 1e-9:
-        return NO_GAIN_LEFT
-    if verdict.confirmation_seeds is None:
-        return (
-            f"After correcting for picking the best, {verdict.shrunken:+.3g} is left, which takes "
-            f"more than {MOST_SEEDS} seeds to detect: search elsewhere."
-        )
-    return (
-        f"Run only {verdict.best} and {verdict.baseline} on {verdict.confirmation_seeds} "
-        f"fresh seeds. They detect {verdict.shrunken:+.3g}, the improvement left after "
-        "correcting for selection, with 80% power."
-    )
-
-
-def bounds(result: InterimResult) -> str:
+def bounds(result: Difference) -> str:
     """Format a finalist's gain with its bounds."""
-    if result.low is None or result.high is None or result.low != result.low:
+    if result.interval is None:
         return signed(result.gain)
-    return f"{signed(result.gain)} ({signed(result.low)} to {signed(result.high)})"
+    low, high = map(signed, result.interval)
+    return f"{signed(result.gain)} ({low} to {high})"
 
 
-def interim_result_text(name: str, result: InterimResult, worthwhile: float) -> str:
+def interim_result_text(name: str, result: Difference, worthwhile: float) -> str:
     """State the decision on a finalist after its latest interim analysis."""
-    decided = _DECISION_TEXT[result.decision].format(worthwhile)
+    decided = _OUTCOME_TEXT[result.outcome].format(worthwhile)
     return f"{name} {decided} after {counted(result.seeds, 'seed')}: {bounds(result)}"
 
 
@@ -427,7 +399,7 @@ def rule_bounds(rule: RuleResult) -> str:
     """Format a rule's difference with its interval."""
     if rule.interval is None:
         return f"{signed(rule.difference)}, not compared: {refusal(rule)}"
-    return f"{signed(rule.difference)}, {between(rule.interval, rule.coverage)}"
+    return f"{signed(rule.difference)}, {between(rule.interval, rule.found.coverage)}"
 
 
 def refusal(rule: RuleResult) -> str:

@@ -627,8 +627,8 @@ def claims_any(scores: Array, shared: int, pairing: Pairing = "auto") -> bool:
     for place, row in enumerate(scores):
         seeds = [seed if seed < shared else (place, seed) for seed in range(runs)]
         arms[str(place)] = dict(zip(seeds, map(float, row), strict=True))
-    comparison, _ = compare_arms(arms, "0", pairing)
-    return any(estimate.better for estimate in comparison.estimates)
+    comparison = compare_arms(arms, "0", pairing)
+    return any(estimate.better for estimate in comparison.differences)
 
 
 def claims_of_paths(
@@ -688,8 +688,8 @@ def print_against_number(cases: int) -> None:
 def _better_than_number(scores: Array) -> list[bool]:
     """Return which arms, [C, runs], `compare_with_number` finds better than 0."""
     arms = {str(place): dict(enumerate(map(float, row))) for place, row in enumerate(scores)}
-    comparison, _ = compare_with_number(arms, 0.0)
-    return [estimate.better for estimate in comparison.estimates]
+    comparison = compare_with_number(arms, 0.0)
+    return [estimate.better for estimate in comparison.differences]
 
 
 def print_shared(cases: int) -> None:

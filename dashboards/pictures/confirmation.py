@@ -60,7 +60,8 @@ def finalist_scores(results: Results, fresh: Results) -> pd.DataFrame:
     # If the objective is measured on the held-out test, a fresh seed has only that score.
     kind = "test" if fresh.objective.held_out else "fresh"
     scores = []
-    for label, row in fresh.seed_scores.items():
+    for configuration, row in fresh.seed_scores.items():
+        label = fresh.labels[configuration]
         scores += [(label, kind, seed, score) for seed, score in row.items()]
     fresh_scores = pd.DataFrame(scores, columns=["label", "kind", "seed", "value"])
     parts = [

@@ -56,14 +56,15 @@ def _mean_lines(drawing: Any, results: Results, values: pd.DataFrame) -> list[st
     """
     table = results.table
     shades = colors(table.rule)
-    labels = [results.baseline_label]
+    shown = [results.compared_with]
     if results.verdict is not None:
-        labels.append(results.verdict.best)
+        shown.append(results.verdict.best)
     drawn = []
-    for label in dict.fromkeys(labels):
-        complete = table[(table.label == label) & (table.state == "COMPLETE")]
-        if label is None or len(complete) < 2:
+    for configuration in dict.fromkeys(shown):
+        complete = table[(table.configuration == configuration) & (table.state == "COMPLETE")]
+        if configuration is None or len(complete) < 2:
             continue
+        label = results.labels[configuration]
         of_label = values[values.trial.isin(complete.trial)]
         by_step = of_label.pivot_table(index="step", columns="trial", values="value").dropna()
         if by_step.empty:

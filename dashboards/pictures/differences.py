@@ -69,7 +69,8 @@ def _filled_columns(
 
 def _interval_of(arms: list[ArmRow]) -> str:
     """Name the interval of all arms by its coverage."""
-    return percent_interval(arms[0].coverage if arms else coverage())
+    covers = next((arm.coverage for arm in arms if arm.coverage is not None), coverage())
+    return percent_interval(covers)
 
 
 def differences(results: Results) -> Picture | None:
@@ -81,7 +82,7 @@ def differences(results: Results) -> Picture | None:
         return None
     judged = results if results.fresh is None else results.fresh
     drawn = list(reversed(arms[:_MAX_DRAWN]))
-    rules = dict(zip(judged.table.label, judged.table.rule, strict=True))
+    rules = dict(zip(judged.table.configuration, judged.table.rule, strict=True))
     shades = colors(judged.table.rule) | colors(results.table.rule)
     metric = judged.objective.metric
     drawing = figure(f"difference of {metric} to the baseline", height=90 + 48 * len(drawn))
@@ -94,7 +95,8 @@ def differences(results: Results) -> Picture | None:
         drawing.add_vline(x=margin, line={"color": MUTED, "width": 1, "dash": "dash"})
     pairs = baseline_pairs(judged)
     for arm in drawn:
-        _draw(drawing, arm, pairs[pairs.label == arm.name], shades[rules[arm.name]])
+        of_arm = pairs[pairs.configuration == arm.configuration]
+        _draw(drawing, arm, of_arm, shades[rules[arm.configuration]])
     label_rows(drawing, [arm.name for arm in drawn])
     text = _sentence(arms, judged)
     if len(drawn) < len(arms):
@@ -129,16 +131,14 @@ def _draw(drawing: go.Figure, arm: ArmRow, pairs: pd.DataFrame, shade: str) -> N
 def _sentence(arms: list[ArmRow], judged: Results) -> str:
     """State how many arms are better or worse, and the meaning of the band."""
     counts = pd.Series([arm.outcome for arm in arms]).value_counts()
+    baseline = judged.labels[judged.compared_with or ""]
     found = ", ".join(f"{counts[kind]} {kind}" for kind in counts.index)
     lines = "These seeds are too few for intervals"
     if any(arm.interval is not None for arm in arms):
         lines = (
             f"Lines are {_interval_of(arms)}s, with this coverage over all configurations together"
         )
-    text = (
-        f"{len(arms)} compared with {judged.baseline_label}: {found}. {lines}; dots are single "
-        "seeds."
-    )
+    text = f"{len(arms)} compared with {baseline}: {found}. {lines}; dots are single seeds."
     if judged.objective.worthwhile:
         text += f" The band marks improvements below {judged.objective.worthwhile:g}, the smallest "
         text += "that matters."
@@ -153,9 +153,9 @@ def seed_differences(results: Results) -> Picture | None:
     rules = results.table.rule
     if results.fresh is not None and not baseline_pairs(results.fresh).empty:
         results = results.fresh
-    base = results.baseline_label
+    base = results.compared_with
     pairs = baseline_pairs(results)
-    if pairs.empty:
+    if pairs.empty or base is None:
         return None
     order = (
         pairs.groupby("label", sort=False)
@@ -179,8 +179,9 @@ def seed_differences(results: Results) -> Picture | None:
     better = (gains > 0).groupby(pairs.label).all()
     label = order.index[-1]
     text = (
-        f"{int(better.sum())} of {len(order)} configurations beat the baseline {base} on "
-        f"every shared seed; the best mean difference is {signed(order.iloc[-1])} ({label})."
+        f"{int(better.sum())} of {len(order)} configurations beat the baseline "
+        f"{results.labels[base]} on every shared seed; the best mean difference is "
+        f"{signed(order.iloc[-1])} ({label})."
     )
     if len(drawn) < len(order):
         text += f" The best {len(drawn)} are drawn."
@@ -188,21 +189,23 @@ def seed_differences(results: Results) -> Picture | None:
 
 
 def baseline_pairs(results: Results) -> pd.DataFrame:
-    """Return label, rule, seed, difference: score minus the baseline's score on each shared seed,
-    if neither run failed.
+    """Return configuration, label, rule, seed, difference: the score minus the baseline's score on
+    each shared seed, if neither run failed.
     """
-    base = results.baseline_label
-    columns = ["label", "rule", "seed", "difference"]
+    base = results.compared_with
+    columns = ["configuration", "label", "rule", "seed", "difference"]
     counted = finite_scores(results.seed_scores)
     if base is None or base not in counted:
         return pd.DataFrame(columns=columns)
-    rules = dict(zip(results.table.label, results.table.rule, strict=True))
+    rules = dict(zip(results.table.configuration, results.table.rule, strict=True))
     reference = counted[base]
     pairs = []
-    for label, row in counted.items():
-        if label == base:
+    for configuration, row in counted.items():
+        if configuration == base:
             continue
         for seed, score in row.items():
             if seed in reference:
-                pairs.append((label, rules[label], seed, score - reference[seed]))
+                label = results.labels[configuration]
+                rule = rules[configuration]
+                pairs.append((configuration, label, rule, seed, score - reference[seed]))
     return pd.DataFrame(pairs, columns=columns)

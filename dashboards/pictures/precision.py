@@ -6,7 +6,6 @@ from dashboards.pictures.theme import Picture
 from dashboards.results import Results
 from dashboards.statistics.levels import DETECTABLE_ERRORS
 from dashboards.statistics.problems import Array, ProblemSplit, paired_answers, split
-from dashboards.statistics.verdict import Verdict
 from dashboards.words import number
 
 
@@ -22,11 +21,13 @@ def precision(results: Results) -> Picture | None:
     pair = None if judged is None else paired_answers(answers, judged.best, judged.baseline)
     if judged is None or pair is None:
         return None
-    text = _what_limits(judged, *pair, results.objective.worthwhile)
+    name = results.names()
+    compared = f"{name(judged.best)} and {name(judged.baseline)}"
+    text = _what_limits(compared, *pair, results.objective.worthwhile)
     return Picture("precision", "What limits the verdict: seeds or problems", text)
 
 
-def _what_limits(verdict: Verdict, ours: Array, theirs: Array, worthwhile: float) -> str:
+def _what_limits(compared: str, ours: Array, theirs: Array, worthwhile: float) -> str:
     parts = split(ours, theirs)
     if parts.training is None:
         return "One seed cannot separate seed noise from evaluation noise. Run more seeds."
@@ -40,8 +41,8 @@ def _what_limits(verdict: Verdict, ours: Array, theirs: Array, worthwhile: float
     with_problems = 1 - math.sqrt(1 - fraction / 2)
     with_seeds = 1 - math.sqrt(1 / 2)
     text = (
-        f"Of the variance of the paired difference between {verdict.best} and "
-        f"{verdict.baseline}, {fraction:.0%} comes from evaluating on few problems and "
+        f"Of the variance of the paired difference between {compared}, {fraction:.0%} comes "
+        "from evaluating on few problems and "
         f"{1 - fraction:.0%} from training differences between seeds. With twice the problems the "
         f"interval would be about {with_problems:.0%} narrower, with twice the seeds "
         f"{with_seeds:.0%}."

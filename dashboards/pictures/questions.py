@@ -10,7 +10,7 @@ TITLE = "Three questions before you believe it"
 
 def questions(results: Results) -> list[tuple[str, str]]:
     """Return each question with its answer; empty before there is anything to compare."""
-    if results.comparable.empty or results.baseline_label is None:
+    if results.comparable.empty or results.compared_with is None:
         return []
     return [
         ("Was the baseline tuned as well?", _tuning(results)),
@@ -50,10 +50,10 @@ def _seeds(results: Results) -> str:
 
 
 def _best(results: Results) -> str | None:
-    """Return the label, in the search, of the configuration that the headline is about."""
+    """Return the number of the configuration that the headline is about."""
     judged = results.fresh_verdict
-    if judged is not None and results.fresh is not None:
-        return results.labels.get(results.fresh.numbers[judged.best])
+    if judged is not None:
+        return judged.best if judged.best in results.labels else None
     return None if results.verdict is None else results.verdict.best
 
 
@@ -71,7 +71,9 @@ def _other_differences(results: Results) -> str:
             called[name]: (shown(now), shown(base)) for name, (now, base) in changed.items()
         }
         together = "" if len(settings) == 1 else ", and the difference is that of all together"
-        parts.append(f"{best} differs from the baseline in {words.changes(settings)}{together}.")
+        name = results.labels[best]
+        changes = words.changes(settings)
+        parts.append(f"{name} differs from the baseline in {changes}{together}.")
     ends = results.comparable.step
     if ends.nunique() > 1:
         parts.append(f"The trials ended at different steps, {ends.min():g} to {ends.max():g}.")

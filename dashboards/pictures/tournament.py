@@ -7,22 +7,13 @@ from collections import Counter
 
 import pandas as pd
 
-from dashboards.fresh_seeds import ARM_SEEDS
 from dashboards.pictures.peaks import arm_colors, peak_line
 from dashboards.pictures.theme import MUTED, Picture, add_points, figure, label_rows, rows
 from dashboards.results import Results
 from dashboards.statistics.levels import coverage
 from dashboards.statistics.tournament import RuleResult
 from dashboards.trial import Objective
-from dashboards.words import (
-    FIX_FAILURES,
-    failures,
-    number,
-    percent_interval,
-    rule_bounds,
-    rules,
-    signed,
-)
+from dashboards.words import failures, number, percent_interval, rule_bounds, rules, signed
 
 _HEADINGS = (
     "rule",
@@ -64,7 +55,8 @@ def tournament(results: Results) -> Picture | None:
     if compared:
         text += (
             f" Below: each rule at its best compared with {results.arms[0]} at its best, on "
-            f"the same fresh seeds. The {percent_interval(compared[0].coverage)}s are corrected "
+            "the same fresh seeds. The "
+            f"{percent_interval(compared[0].found.coverage)}s are corrected "
             "for the number of rules and include tuning variance."
         )
     return Picture("tournament", "Rules at their own best", text, figures, rule_table(results))
@@ -99,23 +91,8 @@ def _is_better(score: float, best: float, objective: Objective) -> bool:
     return score > best if objective.sign > 0 else score <= best
 
 
-def chosen_rule(results: Results) -> str | None:
-    """Return the rule that completed fresh seeds select: the best of the rules shown to be better
-    than the first, or the first if all others are shown to be worse. None if they choose none.
-    """
-    compared = results.arm_results
-    if results.fresh is None or not results.fresh.finished or not compared:
-        return None
-    for result in compared:  # the best first
-        if result.better:
-            return result.rule
-    if all(result.worse for result in compared):
-        return results.arms[0]
-    return None
-
-
 def tournament_line(results: Results) -> str:
-    """State the result on rules, or the next step if there are no fresh seeds yet."""
+    """State the result on rules, or why nothing is compared."""
     base = results.arms[0]
     compared = results.arm_results
     counts = results.table[results.table.arm != ""].groupby("arm").configuration.nunique()
@@ -126,23 +103,11 @@ def tournament_line(results: Results) -> str:
     if not compared and results.grid is not None:
         return f"{peak_line(results)} {tuned}."
     if not compared and results.fresh is not None and results.fresh.finished:
-        return (
-            f"{tuned}. {base} has no score on fresh seeds, so nothing is compared. {FIX_FAILURES}"
-        )
+        return f"{tuned}. {base} has no score on fresh seeds, so nothing is compared."
     if not compared:
-        trials = len(results.arms) * ARM_SEEDS
-        step = (
-            f"run the best of every rule on {ARM_SEEDS} fresh seeds, then judge again with those "
-            "runs as the second table"
-        )
-        if results.name:
-            step = (
-                f"`{results.command('confirm')}` runs the best of every rule on {ARM_SEEDS} fresh "
-                "seeds"
-            )
         return (
             f"{tuned}. Each best score is biased upward on the seeds that selected it, so "
-            f"nothing is compared yet. Next: {step}: {trials} trials."
+            "nothing is compared yet."
         )
     failed: Counter[str] = Counter()
     if results.fresh is not None:
@@ -178,7 +143,7 @@ def rule_table(results: Results) -> tuple[list[str], list[list[object]]]:
                 interval = f"{signed(result.interval[0])} to {signed(result.interval[1])}"
         row = [arm, trials, label, median, best, mean, mean - median, difference, interval]
         table.append(row)
-    covers = results.arm_results[0].coverage if compared else coverage()
+    covers = results.arm_results[0].found.coverage if compared else coverage()
     headings = [*_HEADINGS, f"against {results.arms[0]}", percent_interval(covers)]
     if not compared:
         columns = headings.index("fresh seeds")

@@ -12,31 +12,63 @@ from typing import Literal
 
 import numpy as np
 
-from dashboards.fresh_seeds import MIN_SEEDS
-from dashboards.statistics.arms import ArmScores, Layout
-from dashboards.statistics.gain import Comparison, GainEstimate
-from dashboards.statistics.levels import coverage
+from dashboards.statistics.arms import ArmScores
+from dashboards.statistics.compared import Comparison
+from dashboards.statistics.difference import Difference, Layout, Outcome, outcome_of
 from dashboards.statistics.seed_noise import Scores
 
-ArmOutcome = Literal["baseline", "better", "worse", "not worse", "undecided", "not compared"]
+ArmOutcome = Literal["baseline", "not compared"] | Outcome
+_NOT_ON_BLOCKS = ("unpaired", "against a number")  # layouts in which a seed is only a label
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArmRow:
-    """One arm, in units of the score."""
+    """One arm: its own runs, and its difference to the baseline."""
 
-    name: str
+    configuration: str
+    name: str  # for readers
     runs: int  # that have a score or failed
     failed: int
-    missing: int = 0  # seeds that arms with the same seeds have, and this one lacks
-    mean: float = math.nan  # of the runs with a score
+    missing: int = 0  # seeds that arms with the same seeds have, and this one does not
+    mean: float = math.nan  # of the runs with a score, in units of the score
     sd: float = math.nan  # standard deviation of these scores; NaN for fewer than two
-    difference: float = math.nan  # to the baseline, failed runs counted as in the verdict
-    interval: tuple[float, float] | None = None  # simultaneous over all arms
-    coverage: float = coverage()  # of the interval; more after earlier confirmations
-    p_value: float | None = None  # two-sided, corrected for the number of arms
-    layout: Layout | None = None  # how the difference was taken; None for the baseline
-    outcome: ArmOutcome = "not compared"
+    sign: int = 1  # -1 if smaller scores are better
+    is_baseline: bool = False
+    # failed runs counted as in the verdict; None for the baseline, and for an arm that shares no
+    # seed with it
+    found: Difference | None = None
+
+    @property
+    def difference(self) -> float:
+        """The difference to the baseline in units of the score; NaN if there is none."""
+        return math.nan if self.found is None else self.found.measured(self.sign)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The interval of the difference, simultaneous over all arms."""
+        return None if self.found is None else self.found.measured_interval(self.sign)
+
+    @property
+    def coverage(self) -> float | None:
+        """The coverage of the interval; more after earlier confirmations."""
+        return None if self.found is None else self.found.coverage
+
+    @property
+    def p_value(self) -> float | None:
+        """The two-sided p value, corrected for the number of arms."""
+        return None if self.found is None else self.found.two_sided_p
+
+    @property
+    def layout(self) -> Layout | None:
+        """How the difference was taken; None for the baseline."""
+        return None if self.found is None else self.found.layout
+
+    @property
+    def outcome(self) -> ArmOutcome:
+        """What the difference shows."""
+        if self.is_baseline:
+            return "baseline"
+        return "not compared" if self.found is None else self.found.outcome
 
 
 def arm_rows(
@@ -44,7 +76,7 @@ def arm_rows(
     baseline: str,
     sign: int,
     comparison: Comparison,
-    layouts: Mapping[str, Layout],
+    names: Mapping[str, str],
     not_worse_by: float | None = None,
 ) -> list[ArmRow]:
     """Return a row per arm: the baseline first, then the others from the best to the worst.
@@ -54,65 +86,44 @@ def arm_rows(
         baseline: the arm that the others are compared with; it may be no arm of ``scores``.
         sign: 1 if larger scores are better, -1 if smaller are.
         comparison: the gains of the arms over the baseline.
-        layouts: arm -> how it was compared; paired if it is not there.
+        names: arm -> its name for readers.
         not_worse_by: the margin of a non-inferiority test, in units of the score.
     """
-    estimates = {estimate.name: estimate for estimate in comparison.estimates}
+    found = {each.configuration: each for each in comparison.differences}
     on_blocks = []  # arms whose seeds are blocks
-    for name in scores:
-        if layouts.get(name, "paired") not in ("unpaired", "against a number"):
-            on_blocks.append(name)
+    for arm in scores:
+        if arm not in found or found[arm].layout not in _NOT_ON_BLOCKS:
+            on_blocks.append(arm)
     blocks: set[object] = set()
-    for name in on_blocks:
-        blocks.update(scores[name])
+    for arm in on_blocks:
+        blocks.update(scores[arm])
     first: list[ArmRow] = []  # the baseline
     compared: list[ArmRow] = []
     others: list[ArmRow] = []
-    for name, row in scores.items():
-        arm = replace(_measured(name, row), coverage=coverage(comparison.repeats))
-        if name in on_blocks:
-            arm = replace(arm, missing=len(blocks - set(row)))
-        if name == baseline:
-            first.append(replace(arm, outcome="baseline"))
-        elif name in estimates:
-            layout = layouts.get(name, "paired")
-            compared.append(_compared(arm, estimates[name], layout, sign, not_worse_by))
+    for arm, runs in scores.items():
+        row = _measured(arm, names[arm], runs, sign)
+        if arm in on_blocks:
+            row = replace(row, missing=len(blocks - set(runs)))
+        if arm == baseline:
+            first.append(replace(row, is_baseline=True))
+        elif arm in found:
+            each = found[arm]
+            outcome = outcome_of(each.interval, each.seeds, not_worse_by)
+            compared.append(replace(row, found=replace(each, outcome=outcome)))
         else:
-            others.append(arm)
-    compared.sort(key=lambda arm: sign * arm.difference, reverse=True)
+            others.append(row)
+    compared.sort(key=lambda row: sign * row.difference, reverse=True)
     return [*first, *compared, *others]
 
 
-def _measured(name: str, row: ArmScores) -> ArmRow:
+def _measured(arm: str, name: str, runs: ArmScores, sign: int) -> ArmRow:
     """Return an arm with its own runs only, before it is compared."""
-    values = [score for score in row.values() if math.isfinite(score)]
-    arm = ArmRow(name=name, runs=len(row), failed=len(row) - len(values))
+    values = [score for score in runs.values() if math.isfinite(score)]
+    row = ArmRow(
+        configuration=arm, name=name, runs=len(runs), failed=len(runs) - len(values), sign=sign
+    )
     if values:
-        arm = replace(arm, mean=float(np.mean(values)))
+        row = replace(row, mean=float(np.mean(values)))
     if len(values) > 1:
-        arm = replace(arm, sd=float(np.std(values, ddof=1)))
-    return arm
-
-
-def _compared(
-    arm: ArmRow, estimate: GainEstimate, layout: Layout, sign: int, not_worse_by: float | None
-) -> ArmRow:
-    """Add the difference to the baseline, and its result."""
-    arm = replace(arm, difference=sign * estimate.gain, layout=layout, outcome="undecided")
-    if estimate.interval is None:
-        return arm
-    low, high = estimate.interval
-    outcome: ArmOutcome = "undecided"
-    if estimate.seeds < MIN_SEEDS:
-        outcome = "undecided"
-    elif low > 0:
-        outcome = "better"
-    elif high < 0:
-        outcome = "worse"
-    if not_worse_by is not None and estimate.seeds >= MIN_SEEDS and low > -not_worse_by:
-        outcome = "better" if low > 0 else "not worse"
-    p_value = None
-    if estimate.p_value is not None and estimate.p_worse is not None:
-        p_value = min(1.0, 2 * min(estimate.p_value, estimate.p_worse))
-    bounds = (low, high) if sign > 0 else (-high, -low)
-    return replace(arm, interval=bounds, p_value=p_value, outcome=outcome)
+        row = replace(row, sd=float(np.std(values, ddof=1)))
+    return row

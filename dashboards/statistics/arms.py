@@ -31,14 +31,14 @@ from typing import Literal
 import numpy as np
 from scipy import special
 
+from dashboards.statistics.compared import Comparison
 from dashboards.statistics.comparison import compare
+from dashboards.statistics.difference import Difference, Layout, outcome_of
 from dashboards.statistics.failures import compare_with_failures, ended, failed_seeds
-from dashboards.statistics.gain import Comparison, GainEstimate
 from dashboards.statistics.levels import SIGNIFICANCE_LEVEL, level
 from dashboards.statistics.problems import Answers
 from dashboards.statistics.seed_noise import Noise, Scores, finite_scores, require_baseline
 
-Layout = Literal["paired", "partly paired", "unpaired", "against a number"]
 Pairing = Literal["auto", "paired", "unpaired"]
 
 _SHARED = 0.5  # fraction of the smaller arm's seeds from which on seeds are blocks
@@ -85,9 +85,43 @@ def layout_of(base: ArmScores, arm: ArmScores, pairing: Pairing = "auto") -> Lay
     return "partly paired" if rest_of_base and rest_of_arm else "paired"
 
 
+def compare_as_asked(
+    gains: Scores,
+    baseline: str,
+    *,
+    pairing: Pairing | None = None,
+    against: float | None = None,
+    earlier: Scores | None = None,
+    answers: Answers | None = None,
+    repeats: float = 1,
+) -> Comparison:
+    """Choose the test that fits how the runs were planned, and run it: on every verdict, table and
+    page rests this comparison.
+
+    Args:
+        gains: configuration -> seed -> score, larger is better; NaN where the run failed.
+        baseline: the configuration to beat, or the name of the number.
+        pairing: for runs of other programs, whether a seed is a block. If None, every trial of a
+            seed was planned with the others' and seeds are blocks.
+        against: a number to compare with instead of a baseline, oriented as the gains.
+        earlier: gains of the same configurations on other seeds, which add to the noise estimate
+            only.
+        answers: per-problem accuracies, if the score is an accuracy.
+        repeats: factor of p-values after earlier confirmations (`levels.repeats_factor`).
+
+    Raises:
+        ValueError: the baseline has no score.
+    """
+    if against is not None:
+        return compare_with_number(gains, against, baseline)
+    if pairing is not None:
+        return compare_arms(gains, baseline, pairing, answers=answers)
+    return compare(gains, baseline, earlier=earlier, answers=answers, repeats=repeats)
+
+
 def compare_arms(
     scores: Scores, baseline: str, pairing: Pairing = "auto", *, answers: Answers | None = None
-) -> tuple[Comparison, dict[str, Layout]]:
+) -> Comparison:
     """Compare every arm with the baseline, each as its seeds allow.
 
     Args:
@@ -96,9 +130,6 @@ def compare_arms(
         baseline: the arm to beat.
         pairing: whether seeds are blocks; decided for each arm if ``auto``.
         answers: per-problem accuracies, if the score is an accuracy.
-
-    Returns:
-        the gains, and arm -> layout.
 
     Raises:
         ValueError: the baseline has no score.
@@ -110,7 +141,7 @@ def compare_arms(
     def compared(counted: Scores) -> Comparison:
         return _compare(counted, baseline, layouts, failed, answers)
 
-    return compare_with_failures(compared, scores, baseline), layouts
+    return compare_with_failures(compared, scores, baseline)
 
 
 def _layouts(scores: Scores, baseline: str, pairing: Pairing) -> dict[str, Layout]:
@@ -146,7 +177,10 @@ def _compare(
     regular_scores = {name: counted[name] for name in [baseline, *regular]}
     share = len(names) / max(1, len(regular))  # of the level, by the number of comparisons
     others = compare(regular_scores, baseline, answers=answers, repeats=share)
-    estimates = {estimate.name: estimate for estimate in others.estimates}
+    # the arms share one level, so each interval has the coverage of all together
+    differences = {}
+    for each in others.differences:
+        differences[each.configuration] = replace(each, level=SIGNIFICANCE_LEVEL)
     variances = _variances(counted)
     within = _within(counted)
     noises = {}
@@ -157,7 +191,7 @@ def _compare(
         samples = _Samples(base, counted[name])
         if layouts[name] != "paired":
             combine = _unpaired if layouts[name] == "unpaired" else _partly_paired
-            estimates[name] = combine(name, samples, variances, baseline, len(names))
+            differences[name] = combine(name, samples, variances, baseline, len(names))
             noises[name] = within
         elif name not in regular and samples.shared:
             # Arms on the same seeds share an estimate of the noise: with their own estimates, the
@@ -168,10 +202,12 @@ def _compare(
         reference = {baseline: base} if own in noisy else regular_scores
         rows = {**reference, **{name: counted[name] for name in alike}}
         among = compare(rows, baseline, answers=answers, comparisons=len(names))
-        estimates |= {each.name: each for each in among.estimates if each.name in alike}
+        for each in among.differences:
+            if each.configuration in alike:
+                differences[each.configuration] = each
         noises |= dict.fromkeys(alike, among.noise)
     return Comparison(
-        estimates=tuple(estimates[name] for name in names if name in estimates),
+        differences=tuple(differences[name] for name in names if name in differences),
         paired=others.paired,
         noise=others.noise,
         failed={},
@@ -204,32 +240,37 @@ def _noisy(counted: Scores, baseline: str, names: Sequence[str]) -> set[str]:
     return noisy
 
 
-def compare_with_number(scores: Scores, number: float) -> tuple[Comparison, dict[str, Layout]]:
+def compare_with_number(scores: Scores, number: float, name: str = "number") -> Comparison:
     """Compare the mean of every arm with a number, such as a published record (Student's t test of
     one sample, Bonferroni's correction, variances of at least the median as of unpaired arms).
-    ``number`` is oriented as the scores: larger is better.
+    ``number`` is oriented as the scores: larger is better. ``name`` stands for it as the baseline.
 
     An arm that failed on every run is not compared. For other failed runs see `failures`.
     """
-    comparison = compare_with_failures(
-        lambda counted: _compare_with_number(counted, number), scores, None
+    return compare_with_failures(
+        lambda counted: _compare_with_number(counted, number, name), scores, None
     )
-    names = [estimate.name for estimate in comparison.estimates]
-    return comparison, dict.fromkeys(names, "against a number")
 
 
-def _compare_with_number(counted: Scores, number: float) -> Comparison:
+def _compare_with_number(counted: Scores, number: float, name: str) -> Comparison:
     variances = _variances(counted)
-    estimates = []
-    for name, row in counted.items():
+    differences = []
+    for arm, row in counted.items():
         values = np.array(list(row.values()))
         gain = float(values.mean() - number)
-        estimate = GainEstimate(name, len(values), gain, float(np.median(values) - number))
+        difference = Difference(
+            configuration=arm,
+            baseline=name,
+            gain=gain,
+            seeds=len(values),
+            median=float(np.median(values) - number),
+            layout="against a number",
+        )
         if len(values) > 1:
-            error = math.sqrt(variances[name] / len(values))
-            estimate = _tested(estimate, error, len(values) - 1, len(counted))
-        estimates.append(estimate)
-    return Comparison(estimates=tuple(estimates), paired={}, noise=_within(counted), failed={})
+            error = math.sqrt(variances[arm] / len(values))
+            difference = _tested(difference, error, len(values) - 1, len(counted))
+        differences.append(difference)
+    return Comparison(differences=tuple(differences), paired={}, noise=_within(counted), failed={})
 
 
 def _variances(counted: Scores) -> dict[str, float]:
@@ -279,21 +320,26 @@ def _correlated(samples: _Samples, comparisons: int) -> bool:
 
 def _unpaired(
     name: str, samples: _Samples, variances: Mapping[str, float], baseline: str, comparisons: int
-) -> GainEstimate:
+) -> Difference:
     """Compare the means of all runs of both arms."""
     base = np.array(list(samples.base.values()))
     arm = np.array(list(samples.arm.values()))
     seeds = min(len(base), len(arm))
-    estimate = GainEstimate(
-        name, seeds, float(arm.mean() - base.mean()), float(np.median(arm) - np.median(base))
+    difference = Difference(
+        configuration=name,
+        baseline=baseline,
+        gain=float(arm.mean() - base.mean()),
+        seeds=seeds,
+        median=float(np.median(arm) - np.median(base)),
+        layout="unpaired",
     )
     error = math.sqrt(variances[baseline] / len(base) + variances[name] / len(arm))
-    return _tested(estimate, error, seeds - 1, comparisons)
+    return _tested(difference, error, seeds - 1, comparisons)
 
 
 def _partly_paired(
     name: str, samples: _Samples, variances: Mapping[str, float], baseline: str, comparisons: int
-) -> GainEstimate:
+) -> Difference:
     """Combine the differences on shared seeds with the difference of means over other seeds."""
     shared = samples.shared
     differences = np.array([samples.arm[seed] - samples.base[seed] for seed in shared])
@@ -308,21 +354,31 @@ def _partly_paired(
     error = math.sqrt(weight**2 * of_shared + (1 - weight) ** 2 * variance_of_rest)
     median = float(np.median(list(samples.arm.values())) - np.median(list(samples.base.values())))
     seeds = min(len(samples.arm), len(samples.base))
-    return _tested(GainEstimate(name, seeds, gain, median), error, seeds - 1, comparisons)
+    difference = Difference(
+        configuration=name,
+        baseline=baseline,
+        gain=gain,
+        seeds=seeds,
+        median=median,
+        layout="partly paired",
+    )
+    return _tested(difference, error, seeds - 1, comparisons)
 
 
-def _tested(estimate: GainEstimate, error: float, dof: int, comparisons: int) -> GainEstimate:
+def _tested(difference: Difference, error: float, dof: int, comparisons: int) -> Difference:
     """Add Bonferroni's interval and p values at `levels.level`; none without an estimate of the
     noise.
     """
     if dof < 1 or not error > 0:
-        return estimate
+        return difference
     needed = float(special.stdtrit(dof, 1 - level(dof) / comparisons))
     corrected = comparisons * SIGNIFICANCE_LEVEL / level(dof)
-    t = estimate.gain / error
+    t = difference.gain / error
+    interval = (difference.gain - needed * error, difference.gain + needed * error)
     return replace(
-        estimate,
-        interval=(estimate.gain - needed * error, estimate.gain + needed * error),
-        p_value=min(1.0, corrected * float(special.stdtr(dof, -t))),
+        difference,
+        interval=interval,
+        p=min(1.0, corrected * float(special.stdtr(dof, -t))),
         p_worse=min(1.0, corrected * float(special.stdtr(dof, t))),
+        outcome=outcome_of(interval, difference.seeds),
     )

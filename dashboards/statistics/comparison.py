@@ -39,10 +39,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dashboards.statistics import dunnett
+from dashboards.statistics.compared import Comparison
+from dashboards.statistics.difference import Difference, outcome_of
 from dashboards.statistics.failures import compare_with_failures
-from dashboards.statistics.gain import Comparison, GainEstimate
 from dashboards.statistics.guards import Variances, difference_noise, evaluation_alone
-from dashboards.statistics.levels import level
+from dashboards.statistics.levels import SIGNIFICANCE_LEVEL, level
 from dashboards.statistics.problems import Answers, evaluation_noise
 from dashboards.statistics.seed_noise import (
     Noise,
@@ -151,25 +152,31 @@ def _compare(counted: Scores, baseline: str, test: _Test) -> Comparison:
     same_seeds = len({frozenset(pair.by_seed) for pair in candidates.values()}) == 1
     if test.comparisons is not None:
         same_seeds = same_seeds and test.comparisons == len(candidates)
-    estimates = []
+    differences = []
     for name, pair in candidates.items():
         gains = np.array(list(pair.by_seed.values()))
-        estimate = GainEstimate(name, len(gains), pair.mean, float(np.median(gains)))
+        difference = Difference(
+            configuration=name,
+            baseline=baseline,
+            gain=pair.mean,
+            seeds=len(gains),
+            median=float(np.median(gains)),
+        )
         if measurable and len(gains) > 1:
             evaluation = evaluation_noise(test.answers or {}, name, baseline, list(pair.by_seed))
             variances = _variances(stages, name, noise, evaluation)
             if not blocks:
                 variances = replace(variances, unpaired=_unpaired_variance(stages, name, baseline))
-            estimate = _decided(
-                estimate,
+            difference = _decided(
+                difference,
                 variances,
                 test.comparisons or len(candidates),
                 test.thresholds,
                 same_seeds=same_seeds,
                 repeats=test.repeats,
             )
-        estimates.append(estimate)
-    return Comparison(tuple(estimates), candidates, noise, {}, repeats=test.repeats)
+        differences.append(difference)
+    return Comparison(tuple(differences), candidates, noise, {}, repeats=test.repeats)
 
 
 def paired_runs(scores: Scores, baseline: str) -> dict[str, set[Hashable]]:
@@ -228,20 +235,20 @@ def _unpaired_variance(stages: list[_Stage], name: str, baseline: str) -> np.nda
 
 
 def _decided(
-    estimate: GainEstimate,
+    difference: Difference,
     variances: Variances,
     comparisons: int,
     thresholds: Thresholds | None,
     *,
     same_seeds: bool,
     repeats: float,
-) -> GainEstimate:
-    """Add interval and p value."""
+) -> Difference:
+    """Add interval, p value and outcome."""
     sd = difference_noise(variances, comparisons, own_counts_half=thresholds is None)
-    error = float(sd[0]) / math.sqrt(estimate.seeds)
+    error = float(sd[0]) / math.sqrt(difference.seeds)
     p_value = p_worse = None
     if thresholds is None:
-        t = estimate.gain / error
+        t = difference.gain / error
         dof = variances.dof
         p_value, p_worse = (
             min(1.0, repeats * dunnett.p_value(side * t, comparisons, dof, same_seeds=same_seeds))
@@ -252,14 +259,17 @@ def _decided(
         )
         needed = (critical, critical)
     else:
-        reached = thresholds(estimate.seeds)
+        reached = thresholds(difference.seeds)
         if reached is None:
-            return estimate
+            return difference
         needed = reached
+    interval = (difference.gain - needed[0] * error, difference.gain + needed[1] * error)
     return replace(
-        estimate,
-        interval=(estimate.gain - needed[0] * error, estimate.gain + needed[1] * error),
-        p_value=p_value,
+        difference,
+        interval=interval,
+        level=SIGNIFICANCE_LEVEL / repeats,
+        p=p_value,
         p_worse=p_worse,
+        outcome=outcome_of(interval, difference.seeds),
         by_problem=bool(evaluation_alone(variances)[0]),
     )

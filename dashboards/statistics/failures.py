@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from dashboards.statistics.gain import Comparison, GainEstimate
+from dashboards.statistics.compared import Comparison
+from dashboards.statistics.difference import Difference, outcome_of
 from dashboards.statistics.seed_noise import Scores, all_scores, finite_scores
 
 Claim = Literal["better", "worse"]
@@ -76,27 +77,30 @@ def compare_with_failures(
     opposing = []
     for claim in CLAIMS:
         opposed = compare(imputed_against(claim, scores, baseline))
-        opposing.append({estimate.name: estimate for estimate in opposed.estimates})
-    estimates = []
-    for estimate in comparison.estimates:
-        bounds = [each[estimate.name] for each in opposing if estimate.name in each]
-        estimates.append(_opposed(estimate, bounds))
-    return replace(comparison, estimates=tuple(estimates))
+        opposing.append({each.configuration: each for each in opposed.differences})
+    differences = []
+    for found in comparison.differences:
+        number = found.configuration
+        bounds = [each[number] for each in opposing if number in each]
+        differences.append(_opposed(found, bounds))
+    return replace(comparison, differences=tuple(differences))
 
 
-def _opposed(estimate: GainEstimate, bounds: Sequence[GainEstimate]) -> GainEstimate:
+def _opposed(found: Difference, bounds: Sequence[Difference]) -> Difference:
     """Return the gain of runs that ended with the outer bounds and the larger p-values."""
     intervals = [bound.interval for bound in bounds if bound.interval is not None]
-    p_values = [bound.p_value for bound in bounds if bound.p_value is not None]
+    p_values = [bound.p for bound in bounds if bound.p is not None]
     p_values_worse = [bound.p_worse for bound in bounds if bound.p_worse is not None]
     interval = None
     if len(intervals) == 2:
         interval = (min(low for low, _ in intervals), max(high for _, high in intervals))
+    seeds = max((bound.seeds for bound in bounds), default=found.seeds)
     return replace(
-        estimate,
-        seeds=max((bound.seeds for bound in bounds), default=estimate.seeds),
+        found,
+        seeds=seeds,
         interval=interval,
-        p_value=max(p_values) if len(p_values) == 2 else None,
+        outcome=outcome_of(interval, seeds),
+        p=max(p_values) if len(p_values) == 2 else None,
         p_worse=max(p_values_worse) if len(p_values_worse) == 2 else None,
-        opposed_gain=min((bound.gain for bound in bounds), default=estimate.gain),
+        opposed_gain=min((bound.gain for bound in bounds), default=found.gain),
     )

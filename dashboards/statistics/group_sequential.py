@@ -12,15 +12,13 @@ the boundaries are simulated, with the noise estimated as in a real analysis.
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dashboards.statistics.difference import Outcome
 from dashboards.statistics.dunnett import Vector
 from dashboards.statistics.levels import level
-
-Decision = Literal["better", "not better", "worse", "open"]
 
 # probability of dropping a finalist that is better by exactly the worthwhile amount
 FUTILITY_ERROR = 0.1
@@ -116,10 +114,10 @@ def spend(statistics: Vector, spent: ArrayLike) -> Vector:
     return np.array(bounds)
 
 
-def decide(low: float, high: float, worthwhile: float) -> Decision:
+def decide(low: float, high: float, worthwhile: float) -> Outcome:
     """Return the decision that the bounds of a gain allow."""
     if low > 0:
         return "better"
     if high < 0:
         return "worse"
-    return "not better" if high < worthwhile else "open"
+    return "not better" if high < worthwhile else "undecided"

@@ -163,20 +163,20 @@ def finite_scores(scores: Scores) -> dict[str, dict[Hashable, float]]:
     return finite
 
 
-def all_scores(scores: Scores) -> list[float]:
-    """Return the scores of all configurations in one list."""
-    values: list[float] = []
-    for row in scores.values():
-        values += row.values()
-    return values
-
-
 def oriented(scores: Scores, sign: float) -> Scores:
     """Multiply the scores by ``sign``, so that larger is better."""
     with_sign = {}
     for name, row in scores.items():
         with_sign[name] = {seed: sign * score for seed, score in row.items()}
     return with_sign
+
+
+def all_scores(scores: Scores) -> list[float]:
+    """Return the scores of all configurations in one list."""
+    values: list[float] = []
+    for row in scores.values():
+        values += row.values()
+    return values
 
 
 def require_baseline(scores: Scores, baseline: str) -> None:

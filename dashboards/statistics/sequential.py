@@ -5,14 +5,14 @@ Each interim analysis is the test of `comparison` at the boundaries of the plan.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dashboards.fresh_seeds import MIN_SEEDS
 from dashboards.statistics.comparison import compare
+from dashboards.statistics.difference import Difference, Outcome
 from dashboards.statistics.failures import imputed_for_stopping
 from dashboards.statistics.group_sequential import (
     FIRST_ANALYSIS_SEEDS,
-    Decision,
     boundaries,
     decide,
     schedule_analyses,
@@ -49,21 +49,6 @@ class Design:
         return self.efficacy[reached - 1], self.futility[reached - 1]
 
 
-@dataclass(frozen=True)
-class InterimResult:
-    """The result of a finalist at an interim analysis. All numbers are gains: larger is better in
-    both modes.
-    """
-
-    finalist: str
-    seeds: int
-    gain: float  # mean over shared seeds of finalist - baseline
-    # above 0 the finalist is better; None without a noise estimate
-    low: float | None
-    high: float | None  # below `worthwhile` it is futile
-    decision: Decision
-
-
 def make_design(noise: Noise | None, worthwhile: float, finalists: int, max_seeds: int) -> Design:
     """Plan interim analyses that distinguish a worthwhile gain from no gain, and their boundaries.
 
@@ -91,22 +76,17 @@ def make_design(noise: Noise | None, worthwhile: float, finalists: int, max_seed
     return Design(analyses, finalists, worthwhile, *boundaries(analyses, finalists))
 
 
-def interim_results(
-    design: Design, scores: Scores, baseline: str, mode: Mode
-) -> list[InterimResult]:
-    """Return the result of each finalist at the latest interim analysis that its seeds have
-    reached.
+def interim_results(design: Design, scores: Scores, baseline: str, mode: Mode) -> list[Difference]:
+    """Return the difference of each finalist at the latest interim analysis that its seeds have
+    reached. Its bounds are the boundaries of the plan; it has no p value.
     """
     gains = oriented(scores, sign_of(mode))
     require_baseline(finite_scores(gains), baseline)
     counted = imputed_for_stopping(gains, baseline)
-    decided = []
-    for decision in compare(counted, baseline, design.thresholds).estimates:
-        low, high = decision.interval or (None, None)
-        outcome: Decision = "open"
-        if decision.interval is not None and decision.seeds >= MIN_SEEDS:
-            outcome = decide(*decision.interval, design.worthwhile)
-        decided.append(
-            InterimResult(decision.name, decision.seeds, decision.gain, low, high, outcome)
-        )
-    return decided
+    results = []
+    for each in compare(counted, baseline, design.thresholds).differences:
+        outcome: Outcome = "undecided"
+        if each.interval is not None and each.seeds >= MIN_SEEDS:
+            outcome = decide(*each.interval, design.worthwhile)
+        results.append(replace(each, outcome=outcome))
+    return results

@@ -17,14 +17,15 @@ of these rules.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy import special
 
+from dashboards.statistics.difference import Difference, outcome_of
 from dashboards.statistics.failures import CLAIMS, imputed_against
-from dashboards.statistics.levels import SIGNIFICANCE_LEVEL, coverage
+from dashboards.statistics.levels import SIGNIFICANCE_LEVEL
 from dashboards.statistics.seed_noise import Scores, oriented, paired_differences
 from dashboards.trial import Mode, sign_of
 
@@ -51,27 +52,38 @@ class Tuning:
     parameters: int  # number of parameters with several values
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RuleResult:
     """A rule at its best compared with the baseline rule at its best."""
 
-    rule: str
-    difference: float  # mean over shared fresh seeds, in units of the score
-    interval: tuple[float, float] | None = None  # simultaneous over all rules
-    p_value: float | None = None  # one-sided, corrected for the number of rules
-    p_worse: float | None = None  # the same of the other side
+    found: Difference  # between the rules; its interval includes tuning variance
     refusal: Refusal | None = None  # why there is no interval
-    coverage: float = coverage()  # of the interval; more after earlier confirmations
+    sign: int = 1  # -1 if smaller scores are better
+
+    @property
+    def rule(self) -> str:
+        """The name of the rule."""
+        return self.found.configuration
+
+    @property
+    def difference(self) -> float:
+        """The mean difference over shared fresh seeds, in units of the score."""
+        return self.found.measured(self.sign)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The interval of the difference, simultaneous over all rules."""
+        return self.found.measured_interval(self.sign)
 
     @property
     def better(self) -> bool:
         """Whether a gain is shown."""
-        return self.p_value is not None and self.p_value < SIGNIFICANCE_LEVEL
+        return self.found.better
 
     @property
     def worse(self) -> bool:
-        """Whether a loss is shown: the interval lies wholly on that side."""
-        return self.p_worse is not None and self.p_worse < SIGNIFICANCE_LEVEL
+        """Whether a loss is shown."""
+        return self.found.worse
 
 
 def tuning_variance(scores: Sequence[float]) -> float:
@@ -115,7 +127,14 @@ def compare_rules(
     tests = repeats * len(paired)
     results = []
     for rule, pair in paired.items():
-        difference = sign * pair.mean
+        found = Difference(
+            configuration=rule,
+            baseline=baseline,
+            gain=pair.mean,
+            seeds=len(pair.by_seed),
+            median=float(np.median(list(pair.by_seed.values()))),
+            level=SIGNIFICANCE_LEVEL / repeats,
+        )
         rule_tuning = tunings[rule]
         base = tunings[baseline]
         refusal = incomparable(
@@ -125,7 +144,7 @@ def compare_rules(
         if len(pair.by_seed) < 2 or float(np.ptp(list(pair.by_seed.values()))) == 0:
             refusal = "no spread"
         if refusal is not None:
-            results.append(RuleResult(rule, difference, refusal=refusal))
+            results.append(RuleResult(found=found, refusal=refusal, sign=sign))
             continue
         tuned = float(np.mean([np.mean(variances[one.parameters]) for one in (rule_tuning, base)]))
         against_better, against_worse = (
@@ -133,13 +152,15 @@ def compare_rules(
         )
         low = min(against_better.low, against_worse.low)
         high = max(against_better.high, against_worse.high)
-        interval = (low, high) if sign > 0 else (-high, -low)
-        p_value = max(against_better.p_value, against_worse.p_value)
-        p_worse = max(against_better.p_worse, against_worse.p_worse)
-        results.append(
-            RuleResult(rule, difference, interval, p_value, p_worse, coverage=coverage(repeats))
+        found = replace(
+            found,
+            interval=(low, high),
+            p=max(against_better.p_value, against_worse.p_value),
+            p_worse=max(against_better.p_worse, against_worse.p_worse),
+            outcome=outcome_of((low, high), found.seeds),
         )
-    return sorted(results, key=lambda one: -sign * one.difference)
+        results.append(RuleResult(found=found, sign=sign))
+    return sorted(results, key=lambda one: -one.found.gain)
 
 
 class _Test(NamedTuple):

@@ -13,10 +13,10 @@ from typing import Literal
 import numpy as np
 
 from dashboards.fresh_seeds import MIN_SEEDS
-from dashboards.statistics.arms import Layout, Pairing, compare_arms, compare_with_number
-from dashboards.statistics.comparison import compare
-from dashboards.statistics.gain import Comparison, GainEstimate
-from dashboards.statistics.levels import coverage, repeats_factor
+from dashboards.statistics.arms import Pairing, compare_as_asked
+from dashboards.statistics.compared import Comparison
+from dashboards.statistics.difference import Difference, Layout
+from dashboards.statistics.levels import repeats_factor
 from dashboards.statistics.power import minimum_detectable_effect, seeds_for
 from dashboards.statistics.problems import Answers
 from dashboards.statistics.seed_noise import Scores, finite_scores, oriented
@@ -31,22 +31,47 @@ COLLAPSE_LEVEL = 0.05  # probability of seeing no collapse at the excluded rate
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
-    """The best configuration besides the baseline, as it was measured."""
+class Conclusion:
+    """The best configuration besides the baseline, and what can be concluded of it."""
 
-    best: str  # the baseline if there is nothing else
-    baseline: str
-    difference: float  # mean over shared seeds of best - baseline, in units of the score
-    seeds: int  # that best and baseline share; the smaller number of runs if unpaired
-    comparisons: int  # configurations compared with the baseline
-    improves: bool  # whether the difference is in the direction of the objective
-    failed: Mapping[str, int]  # configuration -> its failed seeds
-    layout: Layout = "paired"
-    runs: tuple[int, int] = (0, 0)  # of the best and of the baseline
+    found: Difference  # of the best; of the baseline to itself if there is nothing else
     sign: int = 1  # -1 if smaller scores are better
+    comparisons: int  # configurations compared with the baseline
+    failed: Mapping[str, int]  # configuration -> its failed seeds
+    runs: tuple[int, int] = (0, 0)  # of the best and of the baseline
     # seeds per configuration that detect a true difference of this size with 80% power; None if
     # that is unknown or more than `fresh_seeds.MOST_SEEDS`
     deciding_seeds: int | None = None
+
+    @property
+    def best(self) -> str:
+        """The number of the best configuration; the baseline's if there is nothing else."""
+        return self.found.configuration
+
+    @property
+    def baseline(self) -> str:
+        """The number of the baseline."""
+        return self.found.baseline
+
+    @property
+    def difference(self) -> float:
+        """The mean of best - baseline over shared seeds, in units of the score."""
+        return self.found.measured(self.sign)
+
+    @property
+    def seeds(self) -> int:
+        """The seeds that best and baseline share."""
+        return self.found.seeds
+
+    @property
+    def layout(self) -> Layout:
+        """How the two were compared."""
+        return self.found.layout
+
+    @property
+    def improves(self) -> bool:
+        """Whether the difference is in the direction of the objective."""
+        return self.found.gain > 0
 
     @property
     def winner(self) -> str:
@@ -55,25 +80,19 @@ class Difference:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Undecided(Difference):
+class Undecided(Conclusion):
     """The seeds cannot decide."""
 
     why: Why
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tested(Difference):
+class Tested(Conclusion):
     """A difference with its test."""
 
     claim: Claim
-    interval: tuple[float, float]  # simultaneous over all comparisons
-    coverage: float  # of the interval; 0.9, or more after earlier confirmations
-    p_value: float  # one-sided, corrected for selecting the best of `comparisons`
-    median: float  # median of the differences by seed
     sd: float  # standard deviation of one score between seeds
     dof: int  # degrees of freedom of that estimate
-    # the interval uses evaluation noise, because no variance between seeds is detected beyond it
-    by_problem: bool
     # empirical Bayes estimate of the difference, corrected for selection
     shrunken: float
     # the largest gain over the baseline that the intervals of all configurations leave open, larger
@@ -82,6 +101,34 @@ class Tested(Difference):
     detectable: float  # true gain detected with 80% power, if all noise is alike
     # fresh seeds of best and baseline that detect a true gain of `shrunken` with 80% power
     confirmation_seeds: int | None
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The interval of the difference, simultaneous over all comparisons."""
+        interval = self.found.measured_interval(self.sign)
+        assert interval is not None
+        return interval
+
+    @property
+    def coverage(self) -> float:
+        """The coverage of the interval; more after earlier confirmations."""
+        return self.found.coverage
+
+    @property
+    def p_value(self) -> float:
+        """The one-sided p value, corrected for selecting the best of `comparisons`."""
+        assert self.found.p is not None
+        return self.found.p
+
+    @property
+    def median(self) -> float:
+        """The median of the differences by seed."""
+        return self.sign * self.found.median
+
+    @property
+    def by_problem(self) -> bool:
+        """Whether the interval uses evaluation noise."""
+        return self.found.by_problem
 
     def excludes(self, worthwhile: float) -> bool:
         """Return whether no configuration can improve by a worthwhile amount."""
@@ -104,10 +151,9 @@ def verdict(
     adaptive: bool = False,
     answers: Answers | None = None,
     pairing: Pairing | None = None,
+    earlier: Scores | None = None,
 ) -> Verdict:
     """Compare the configurations with the baseline and report the best one.
-
-    The best is chosen among significant gains, or among all if none is significant.
 
     Args:
         scores: configuration -> seed -> score of trials that ran to their end; NaN where the trial
@@ -116,82 +162,41 @@ def verdict(
         mode: whether larger or smaller scores are better.
         adaptive: whether scores on these seeds decided which configurations were tried.
         answers: per-problem accuracies, if the score is an accuracy.
-        pairing: for runs of other programs, whether a seed is a block (`arms`). If None, every
-            trial of a seed was planned with the others' and seeds are blocks.
-
-    Raises:
-        ValueError: the baseline has no score.
-    """
-    gains = oriented(scores, sign_of(mode))
-    layouts: Mapping[str, Layout] = {}
-    if pairing is None:
-        result = compare(gains, baseline, answers=answers)
-    else:
-        result, layouts = compare_arms(gains, baseline, pairing, answers=answers)
-    return _concluded(scores, baseline, mode, result, layouts, earlier=None, adaptive=adaptive)
-
-
-def verdict_on_fresh_seeds(
-    scores: Scores,
-    baseline: str,
-    mode: Mode = "max",
-    *,
-    earlier: Scores,
-    answers: Answers | None = None,
-    repeats: float = 1,
-) -> Verdict:
-    """Compare finalists with the baseline on seeds that chose nothing.
-
-    Args:
-        scores: as for `verdict`.
-        baseline: the configuration to beat.
-        mode: whether larger or smaller scores are better.
-        earlier: scores of the same configurations on the search's seeds, which add to the noise
-            estimate only.
-        answers: per-problem accuracies, if the score is an accuracy.
-        repeats: factor of p-values after earlier confirmations (`levels.repeats_factor`).
+        pairing: as for `compare_as_asked`.
+        earlier: scores of the same configurations on other seeds, which add to the noise estimate
+            only.
 
     Raises:
         ValueError: the baseline has no score.
     """
     sign = sign_of(mode)
-    result = compare(
+    comparison = compare_as_asked(
         oriented(scores, sign),
         baseline,
-        earlier=oriented(earlier, sign),
+        pairing=pairing,
+        earlier=None if earlier is None else oriented(earlier, sign),
         answers=answers,
-        repeats=repeats,
     )
-    return _concluded(scores, baseline, mode, result, {}, earlier=earlier, adaptive=False)
+    return conclude(comparison, scores, baseline, sign, earlier=earlier, adaptive=adaptive)
 
 
-def verdict_on_number(
-    scores: Scores, number: float, name: str, mode: Mode = "max", *, adaptive: bool = False
-) -> Verdict:
-    """Compare the configurations with a number called ``name``, such as a published record, and
-    report the best one.
-    """
-    sign = sign_of(mode)
-    result, layouts = compare_with_number(oriented(scores, sign), sign * number)
-    return _concluded(scores, name, mode, result, layouts, earlier=None, adaptive=adaptive)
-
-
-def _concluded(
+def conclude(
+    result: Comparison,
     scores: Scores,
     baseline: str,
-    mode: Mode,
-    result: Comparison,
-    layouts: Mapping[str, Layout],
+    sign: int,
     *,
-    earlier: Scores | None,
-    adaptive: bool,
+    earlier: Scores | None = None,
+    adaptive: bool = False,
 ) -> Verdict:
-    """Return the verdict that a comparison of all configurations gives."""
-    sign = sign_of(mode)
-    if not result.estimates:
+    """Return the verdict that a comparison of all configurations gives: on the best among
+    significant gains, or among all if none is significant.
+    """
+    if not result.differences:
         return _unmatched(scores, baseline, sign, result.failed)
     best = _best(result)
-    noise = result.noises.get(best.name, result.noise)
+    name = best.configuration
+    noise = result.noises.get(name, result.noise)
     sd = noise.sd
     if not noise.dof and baseline in scores:
         sd = _noise_of(scores, baseline)
@@ -199,55 +204,45 @@ def _concluded(
     noise_of_power = sd if baseline in scores else sd / math.sqrt(2)
     # Seeds are proposed for the confirmation that follows, and a second one has a stricter level.
     following = result.repeats if earlier is None else repeats_factor(1) * result.repeats
-    measured = Difference(
-        best=best.name,
-        baseline=baseline,
-        difference=sign * best.gain,
-        seeds=best.seeds,
-        comparisons=len(result.estimates),
-        improves=best.gain > 0,
+    deciding = None
+    if sd > 0:
+        deciding = seeds_for(abs(best.gain), noise_of_power, repeats=following)
+    concluded = Conclusion(
+        found=best,
+        sign=sign,
+        comparisons=len(result.differences),
         failed=result.failed,
-        layout=layouts.get(best.name, "paired"),
-        runs=(len(scores[best.name]), len(scores.get(baseline, ()))),
-        sign=int(sign),
-        deciding_seeds=seeds_for(abs(best.gain), noise_of_power, repeats=following)
-        if sd > 0
-        else None,
+        runs=(len(scores[name]), len(scores.get(baseline, ()))),
+        deciding_seeds=deciding,
     )
-    if best.interval is None or best.p_value is None:
+    if best.interval is None or best.p is None:
         why: Literal["one seed", "no spread"] = "one seed" if best.seeds < 2 else "no spread"
-        return Undecided(**vars(measured), why=why)
-    gains = {estimate.name: estimate.certain_gain for estimate in result.estimates}
-    seeds = {estimate.name: estimate.seeds for estimate in result.estimates}
-    shrunken = shrunken_difference(gains, seeds, best.name, sd)
+        return Undecided(**vars(concluded), why=why)
+    gains = {each.configuration: each.certain_gain for each in result.differences}
+    seeds = {each.configuration: each.seeds for each in result.differences}
+    shrunken = shrunken_difference(gains, seeds, name, sd)
     # The test on fresh seeds also uses the search's seeds; these scores may be the search's own.
     dof = max(0, len((earlier or scores).get(baseline, ())) - 1)
     detectable = minimum_detectable_effect(
         noise_of_power,
         best.seeds,
-        len(result.estimates) + 1,
+        len(result.differences) + 1,
         0 if earlier is None else dof,
         result.repeats,
     )
-    low, high = sorted(sign * bound for bound in best.interval)
     return Tested(
-        **vars(measured),
+        **vars(concluded),
         claim=_claim(best, adaptive=adaptive),
-        interval=(low, high),
-        coverage=coverage(result.repeats),
-        p_value=best.p_value,
-        median=sign * best.median,
         sd=sd,
         dof=noise.dof,
-        by_problem=best.by_problem,
         shrunken=sign * shrunken,
-        largest_gain=max(estimate.largest_gain for estimate in result.estimates),
+        largest_gain=max(each.largest_gain for each in result.differences),
         detectable=detectable,
         confirmation_seeds=seeds_for(shrunken, noise_of_power, known_dof=dof, repeats=following),
     )
 
 
-def _claim(best: GainEstimate, *, adaptive: bool) -> Claim:
+def _claim(best: Difference, *, adaptive: bool) -> Claim:
     """Return the strongest claim that a gain on these seeds supports."""
     if not best.better:
         return "none"
@@ -269,21 +264,21 @@ def collapse_bound(seeds: int) -> float:
     return 1 - math.pow(COLLAPSE_LEVEL, 1 / seeds)
 
 
-def _best(result: Comparison) -> GainEstimate:
+def _best(result: Comparison) -> Difference:
     """Return the largest mean gain among significant ones, else among all; ties up to rounding go
     to the first.
     """
-    shown = [estimate for estimate in result.estimates if estimate.better]
-    estimates = shown or result.estimates
-    top = max(estimate.certain_gain for estimate in estimates)
+    shown = [each for each in result.differences if each.better]
+    differences = shown or result.differences
+    top = max(each.certain_gain for each in differences)
     gains: list[float] = []
     for pair in result.paired.values():
         gains += pair.by_seed.values()
     spread = max(map(abs, gains), default=abs(top))
-    return next(estimate for estimate in estimates if estimate.certain_gain >= top - 1e-9 * spread)
+    return next(each for each in differences if each.certain_gain >= top - 1e-9 * spread)
 
 
-def _unmatched(scores: Scores, baseline: str, sign: float, failed: Mapping[str, int]) -> Undecided:
+def _unmatched(scores: Scores, baseline: str, sign: int, failed: Mapping[str, int]) -> Undecided:
     """Return the verdict if no configuration shares a seed with the baseline."""
     finite = finite_scores(scores)
     means = {}
@@ -292,16 +287,12 @@ def _unmatched(scores: Scores, baseline: str, sign: float, failed: Mapping[str, 
             means[name] = float(np.mean(list(row.values())))
     others = [name for name in means if name != baseline]
     best = max(others, key=lambda name: sign * means[name], default=baseline)
-    difference = means[best] - means[baseline]
+    gain = sign * (means[best] - means[baseline])
     return Undecided(
-        best=best,
-        baseline=baseline,
-        difference=difference,
-        seeds=0,
+        found=Difference(configuration=best, baseline=baseline, gain=gain, seeds=0),
+        sign=sign,
         comparisons=0,
-        improves=sign * difference > 0,
         failed=failed,
-        sign=int(sign),
         runs=(len(scores[best]), len(scores[baseline])),
         why="no shared seed" if others else "alone",
     )

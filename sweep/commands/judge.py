@@ -1,7 +1,6 @@
 """``sweep judge``: the verdict on runs of any program."""
 
 import argparse
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +12,6 @@ from trainer.tracking.mlflow_store import connect, tracking_uri
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from dashboards.judging import Judgement
 
 _MLFLOW = "mlflow:"
 _WANDB = "wandb:"
@@ -202,7 +199,7 @@ def _judge(arguments: argparse.Namespace) -> int:
     )
     page = judgement.write_report(arguments.output)
     if arguments.json:
-        print_json(_as_json(judgement, page))
+        print_json({**judgement.fields(), "report": str(page)})
         return 0
     print(judgement)
     for note in judgement.results.warnings:
@@ -220,25 +217,6 @@ def _judge(arguments: argparse.Namespace) -> int:
         print_table(*arm_cells(judgement.results), width=_TABLE_WIDTH)
     print(f"report: {page}")
     return 0
-
-
-def _as_json(judgement: "Judgement", page: Path) -> dict[str, object]:
-    results = judgement.results
-    verdict = None
-    if judgement.verdict is not None:
-        kind = type(judgement.verdict).__name__.lower()
-        verdict = {"kind": kind, **asdict(judgement.verdict)}
-    tuned = []
-    if results.arms:
-        tuned = [asdict(result) for result in results.arm_results]
-    return {
-        "sentences": judgement.sentences,
-        "notes": results.warnings,
-        "verdict": verdict,
-        "arms": [asdict(arm) for arm in judgement.arms],
-        "tuned": tuned,
-        "report": str(page),
-    }
 
 
 def _table(source: str, arguments: argparse.Namespace) -> "pd.DataFrame":

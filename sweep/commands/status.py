@@ -67,6 +67,7 @@ def _status(arguments: argparse.Namespace) -> int:
                 "planned": planned,
                 "best": chosen.best and vars(chosen.best),
                 "caveats": chosen.caveats,
+                "next": chosen.next_step and vars(chosen.next_step),
                 "trials": [table_row(trial) for trial in trials],
                 "seconds_left": left,
                 "sweep_seconds_left": all_left,

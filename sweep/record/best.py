@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from loptune.terminal.table import counted, number
-from sweep.record.baseline import is_baseline
 from sweep.record.sweep_record import SweepRecord, planned_trials
 from sweep.record.trial_table import parameter_text, setting_text
 from sweep.search.history import Configuration, best, outcome
@@ -12,6 +11,7 @@ from sweep.space.arms import arm_of, arms
 from sweep.space.spec import ObjectiveSpec
 
 if TYPE_CHECKING:
+    from dashboards.next_step import NextStep
     from dashboards.results import Results
 
 
@@ -43,11 +43,13 @@ class BestWithCaveats:
 
     best: BestConfiguration | None
     caveats: list[str]  # why it is not confirmed, or why nothing was chosen
+    next_step: "NextStep | None" = None  # as the report recommends it
 
     def text(self, objective: ObjectiveSpec) -> str:
         """Return the best configuration and its caveats, one per line; empty if there are none."""
         named = [] if self.best is None else [self.best.text(objective)]
-        return "\n       ".join([*named, *self.caveats])
+        step = [] if self.next_step is None else [self.next_step.text]
+        return "\n       ".join([*named, *self.caveats, *step])
 
 
 def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> BestWithCaveats:
@@ -70,54 +72,29 @@ def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> BestWit
         f"each arm's best was selected on these seeds; to compare the arms on fresh seeds: {fresh}"
     )
     tuned = spec.search.tune_within is not None
+    if spec.confirms:  # a confirmation is judged in the report of the sweep that it confirms
+        return BestWithCaveats(candidate, [])
     if results is None and not confirmed:
         if tuned:
             return BestWithCaveats(None, [arms_best])
-        if spec.confirms:
-            return BestWithCaveats(candidate, [])
         judged = f"to compare it with the baseline: {sweep.command('report')}"
         return BestWithCaveats(candidate, [judged])
     # their libraries take a second to import
+    from dashboards.next_step import next_step
     from dashboards.pictures.verdict import headline
     from sweep.record.results import read_results
 
     results = results or read_results(sweep)
     front = headline(results)
+    step = next_step(results)
     if results.fresh is not None and results.fresh.ended:
-        return BestWithCaveats(scored_configuration(sweep, front.configuration), [front.sentence])
-    if results.grid is not None:
-        return BestWithCaveats(None, [front.sentence])
-    if tuned:
-        return BestWithCaveats(None, [arms_best])
-    # a confirmation is judged in the report of the sweep that it confirms
-    caveats = [] if spec.confirms else [front.sentence]
-    if results.nothing_chosen and caveats:  # these seeds are evidence
         chosen = scored_configuration(sweep, front.configuration)
-        return BestWithCaveats(chosen or candidate, caveats)
-    if caveats and results.verdict is not None and results.verdict.improves:
-        if _has_finalist(sweep):
-            rounds = sweep.command("confirm", "--rounds")
-            caveats.append(f"Only fresh seeds give evidence: {rounds}")
-        else:
-            caveats.append(
-                "Only fresh seeds give evidence, once the baseline and another configuration are "
-                f"complete on all seeds: {sweep.command('resume')}"
-            )
-    return BestWithCaveats(candidate, caveats)
-
-
-def _has_finalist(sweep: SweepRecord) -> bool:
-    """Return whether the baseline and another configuration are complete, as rounds need."""
-    spec = sweep.spec
-    baselines = 0
-    others = 0
-    for configuration in sweep.configurations:
-        if outcome(configuration, spec.seeds).score is not None:
-            if is_baseline(spec, configuration):
-                baselines += 1
-            else:
-                others += 1
-    return baselines > 0 and others > 0
+        return BestWithCaveats(chosen, [front.sentence], step)
+    if tuned:
+        return BestWithCaveats(None, [front.sentence], step)
+    if results.nothing_chosen:  # these seeds are evidence
+        candidate = scored_configuration(sweep, front.configuration) or candidate
+    return BestWithCaveats(candidate, [front.sentence], step)
 
 
 def scored_configuration(sweep: SweepRecord, configuration: str | None) -> BestConfiguration | None:

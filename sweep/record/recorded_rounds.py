@@ -5,8 +5,9 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from dashboards.statistics.difference import Difference
 from dashboards.statistics.seed_noise import Noise
-from dashboards.statistics.sequential import Design, InterimResult
+from dashboards.statistics.sequential import Design
 from loptune.errors import StorageError
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import ANALYSIS, PLAN
@@ -23,16 +24,16 @@ class RecordedRounds:
     design: Design
     known: Noise  # seed noise, from the sweep being confirmed
     # per interim analysis: the finalists that were still open
-    analyses: tuple[tuple[InterimResult, ...], ...] = ()
+    analyses: tuple[tuple[Difference, ...], ...] = ()
 
     @property
     def retired(self) -> set[str]:
         """Finalists that need no further seeds."""
-        decided = [result for result in self.results if result.decision != "open"]
-        return {result.finalist for result in decided}
+        decided = [result for result in self.results if result.outcome != "undecided"]
+        return {result.configuration for result in decided}
 
     @property
-    def results(self) -> list[InterimResult]:
+    def results(self) -> list[Difference]:
         """The results of all analyses, in order."""
         return list(itertools.chain.from_iterable(self.analyses))
 
@@ -41,7 +42,7 @@ class RecordedRounds:
         """better: a finalist is better. not better: none is better by the worthwhile gain.
         undecided: no analysis is left. open: more analyses follow.
         """
-        if any(result.decision == "better" for result in self.results):
+        if any(result.outcome == "better" for result in self.results):
             return "better"
         if len(self.retired) == self.design.finalists:
             return "not better"
@@ -68,6 +69,12 @@ def recorded_rounds(sweep: SweepRecord) -> RecordedRounds | None:
         ) from None
 
 
+def _result(record: dict[str, Any]) -> Difference:
+    """Return a finalist's recorded result; JSON has no tuples."""
+    interval = record["interval"]
+    return Difference(**{**record, "interval": None if interval is None else tuple(interval)})
+
+
 def _read(sweep: SweepRecord) -> RecordedRounds | None:
     plan = None
     analyses = []
@@ -75,7 +82,7 @@ def _read(sweep: SweepRecord) -> RecordedRounds | None:
         if record.get("event") == PLAN:
             plan = record
         elif record.get("event") == ANALYSIS:
-            analyses.append(tuple(InterimResult(**result) for result in record["results"]))
+            analyses.append(tuple(_result(result) for result in record["results"]))
     if plan is None:
         return None
     design: dict[str, Any] = {}

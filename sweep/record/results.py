@@ -263,8 +263,9 @@ def _rounds(sweep: SweepRecord) -> Rounds | None:
         return None
     results = []
     for result in recorded.results:
-        number = str(spec.reported(int(result.finalist)))
-        results.append(dataclasses.replace(result, finalist=number))
+        number = str(spec.reported(int(result.configuration)))
+        baseline = str(spec.reported(int(result.baseline)))
+        results.append(dataclasses.replace(result, configuration=number, baseline=baseline))
     return Rounds(
         planned=recorded.design.analyses,
         worthwhile=recorded.design.worthwhile,

@@ -108,7 +108,7 @@ def _missing_configuration(record: Record, proposed: int) -> int | None:
     if event == PROPOSED:
         return proposed if record["configuration"] != proposed else None
     if event == ANALYSIS:
-        named = [int(result["finalist"]) for result in record["results"]]
+        named = [int(result["configuration"]) for result in record["results"]]
     elif event in (STARTED, ENDED, RETRIED):
         named = [record["configuration"]]
     else:

@@ -79,8 +79,8 @@ def replay(records: Iterable[Record]) -> list[Configuration]:
             _take_back(configurations, record)
         elif record.get("event") == ANALYSIS:
             for result in record["results"]:
-                number = int(result["finalist"])
-                retired = result["decision"] != "open"
+                number = int(result["configuration"])
+                retired = result["outcome"] != "undecided"
                 configurations[number] = replace(configurations[number], retired=retired)
     return configurations
 

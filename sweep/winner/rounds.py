@@ -11,8 +11,9 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import asdict, dataclass
 
 from dashboards.fresh_seeds import MAX_SEEDS_IN_ROUNDS
+from dashboards.statistics.difference import Difference
 from dashboards.statistics.seed_noise import Noise
-from dashboards.statistics.sequential import InterimResult, interim_results, make_design
+from dashboards.statistics.sequential import interim_results, make_design
 from dashboards.words import interim_result_text, no_spread
 from loptune.errors import INTERRUPTED, ConfigError, MissingError
 from loptune.run_names import lock_folder
@@ -86,7 +87,9 @@ def decide(
         for result in rounds.analyses[-1]:
             name = f"#{_reported(result, fresh.spec)}"
             say(f"{place}: {interim_result_text(name, result, rounds.design.worthwhile)}")
-        if rounds.outcome == "open" and all(result.low is None for result in rounds.analyses[-1]):
+        if rounds.outcome == "open" and all(
+            result.interval is None for result in rounds.analyses[-1]
+        ):
             say(f"Stopped, because further rounds would not decide. {no_spread()}")
             say(f"Undecided. To run the next round nevertheless: {options.resume_command}")
             return INTERRUPTED, rounds
@@ -126,9 +129,9 @@ def _numbers(configurations: Sequence[int]) -> str:
     return ", ".join(f"#{number}" for number in configurations)
 
 
-def _reported(result: InterimResult, space: SweepSpec) -> str:
+def _reported(result: Difference, space: SweepSpec) -> str:
     """Return the finalist's number in the sweep that chose it."""
-    return str(space.reported(int(result.finalist)))
+    return str(space.reported(int(result.configuration)))
 
 
 def _create(sweep: SweepRecord, options: RoundsOptions) -> None:
@@ -183,7 +186,7 @@ def _analyze(fresh: SweepRecord, rounds: RecordedRounds) -> RecordedRounds:
             code="baseline-failed",
         )
     every = interim_results(rounds.design, scores, _BASELINE, fresh.spec.objective.mode)
-    results = tuple(result for result in every if result.finalist not in rounds.retired)
+    results = tuple(result for result in every if result.configuration not in rounds.retired)
     with lock_folder(fresh.folder.root, "sweep"):
         EventLog(fresh.folder.event_log).append(
             {
@@ -199,7 +202,7 @@ def _outcome_text(rounds: RecordedRounds, space: SweepSpec) -> str:
     """Return the result of all rounds as a sentence."""
     worthwhile = rounds.design.worthwhile
     latest = {f"#{_reported(result, space)}": result for result in rounds.results}
-    better = [name for name, result in latest.items() if result.decision == "better"]
+    better = [name for name, result in latest.items() if result.outcome == "better"]
     if better:
         best = max(better, key=lambda name: latest[name].gain)
         return interim_result_text(best, latest[best], worthwhile)

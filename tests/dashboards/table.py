@@ -8,6 +8,7 @@ import pandas as pd
 
 from dashboards.pictures.theme import Picture
 from dashboards.results import Results
+from dashboards.statistics.difference import Difference, Outcome
 from dashboards.trial import Curve, Objective, TrialRecord
 
 ALPHA = "algorithm.ar_alpha"
@@ -80,3 +81,23 @@ def with_trials(results: Results, table: pd.DataFrame, **changes: Any) -> Result
         values = {key: row[key] for key in simple}
         trials.append(replace(kept, name=row["trial"], parameters=parameters, **values))
     return replace(results, trials=tuple(trials), **changes)
+
+
+def interim(
+    finalist: str,
+    seeds: int,
+    gain: float,
+    interval: tuple[float, float] | None,
+    outcome: Outcome,
+    baseline: str = "0",
+) -> Difference:
+    """The result of a finalist at an interim analysis."""
+    return Difference(
+        configuration=finalist,
+        baseline=baseline,
+        gain=gain,
+        median=gain,
+        seeds=seeds,
+        interval=interval,
+        outcome=outcome,
+    )

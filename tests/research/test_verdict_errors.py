@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from dashboards.statistics.verdict import verdict, verdict_on_fresh_seeds
+from dashboards.statistics.verdict import verdict
 from research.verdict_errors import (
     AFTER,
     FAILURES,
@@ -69,10 +69,7 @@ def test_a_finalist_is_decided_like_in_its_verdict():
     scores = normal(np.random.default_rng(4), (60, 2, 7))
     scores[::2, 1] += 1.5
     shown = own_test(scores[:, :, :4], scores[:, :, 4:])
-    alone = [
-        verdict_on_fresh_seeds(named(sweep[:, :4]), "c0", earlier=named(sweep[:, 4:]))
-        for sweep in scores
-    ]
+    alone = [verdict(named(sweep[:, :4]), "c0", earlier=named(sweep[:, 4:])) for sweep in scores]
     assert shown.tolist() == [claims(judged) for judged in alone]
     assert 5 < shown.sum() < 35
 

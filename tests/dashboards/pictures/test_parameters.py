@@ -85,7 +85,7 @@ def test_every_varying_parameter_has_a_picture_on_its_scale():
 def test_the_verdict_names_all_that_differs_from_the_baseline():
     sweep = searched_freely()
     best = "#2 grpo α 0.3 lr=1e-05 temperature=0.7"
-    assert sweep.changed(best) == {LR: (1e-5, 3e-4), TEMPERATURE: (0.7, 1.0), ALPHA: (0.3, 0.0)}
+    assert sweep.changed("2") == {LR: (1e-5, 3e-4), TEMPERATURE: (0.7, 1.0), ALPHA: (0.3, 0.0)}
     first, _, apart, *_ = verdict(sweep)
     assert f"{best}: +0.100 (2 seeds)" in first
     for setting in ("lr 1e-05", "0.0003", "temperature 0.7", "ar_alpha 0.3"):
@@ -95,12 +95,12 @@ def test_the_verdict_names_all_that_differs_from_the_baseline():
 
 def test_no_other_configuration_takes_the_place_of_the_baseline():
     sweep = searched_freely()
-    assert replace(sweep, baseline="1").baseline_label == "#1 grpo α 0.3 lr=0.0003 temperature=1"
-    assert replace(sweep, baseline=None).baseline_label is None
+    assert replace(sweep, baseline="1").compared_with == "1"
+    assert replace(sweep, baseline=None).compared_with is None
     failed = sweep.table.assign(
         state=sweep.table.state.where(sweep.table.configuration != "0", "FAIL")
     )
-    assert with_trials(sweep, failed).baseline_label is None  # no other takes its place
+    assert with_trials(sweep, failed).compared_with is None  # no other takes its place
     assert "baseline #0 " in verdict(with_trials(sweep, failed))[0]
     without_plain = sweep.table[sweep.table[ALPHA] + sweep.table[ETA] > 0]
     sentence = verdict(with_trials(sweep, without_plain, baseline=None))[0]

@@ -12,7 +12,7 @@ from dashboards.pictures.verdict import headline, verdict
 from dashboards.statistics.tournament import RuleResult
 from dashboards.statistics.verdict import Tested
 from dashboards.words import rules
-from tests.dashboards.table import ALPHA, ETA, results_of, shown, with_trials
+from tests.dashboards.table import ALPHA, ETA, interim, results_of, shown, with_trials
 
 RULES = {"0": "plain", "1": "plain", "2": "AR", "3": "AR", "4": "AR"}  # by the last digit
 FRACTIONS = {"2": 0.5, "3": 0.2, "4": 0.9}  # eta, which is all that AR tunes
@@ -90,10 +90,10 @@ def test_a_color_means_one_thing_on_all_pictures():
 
 def test_nothing_is_compared_on_the_seeds_of_the_tuning():
     sweep = tuned()
-    assert sweep.baseline_label == "#1 plain α 0.3"  # the first rule at its best
+    assert sweep.compared_with == "1"  # the first rule at its best
     lines = verdict(sweep)
     assert "2 rules" in lines[0] and "8 to 9 configurations" in lines[0]
-    assert "sweep confirm demo" in lines[0]
+    assert "sweep confirm demo" in lines[1]
     assert not any("candidate" in line or "Best:" in line for line in lines)
 
 
@@ -130,15 +130,20 @@ def test_rules_after_an_earlier_confirmation_have_wider_intervals():
     once = confirmed(gain=9.0)
     fresh = replace(once.fresh, earlier_confirmations=2)
     (alone,), (again,) = once.arm_results, replace(once, fresh=fresh).arm_results
-    assert again.p_value == pytest.approx(4 * alone.p_value)
-    assert again.interval[0] < alone.interval[0] and again.coverage == 0.975
+    assert again.found.p == pytest.approx(4 * alone.found.p)
+    assert again.interval[0] < alone.interval[0] and again.found.coverage == 0.975
     assert "97.5% interval" in tournament_line(replace(once, fresh=fresh))
 
 
 def test_rules_that_are_better_open_and_worse_are_each_told():
-    better = RuleResult("A", 0.3, (0.1, 0.5), 0.001, 1.0)
-    unclear = RuleResult("B", 0.01, (-0.1, 0.12), 0.5, 0.9)
-    worse = RuleResult("C", -0.2, (-0.3, -0.1), 1.0, 0.001)
+    better, unclear, worse = (
+        RuleResult(found=interim(rule, 5, gain, interval, "undecided", baseline="plain"))
+        for rule, gain, interval in (
+            ("A", 0.3, (0.1, 0.5)),
+            ("B", 0.01, (-0.1, 0.12)),
+            ("C", -0.2, (-0.3, -0.1)),
+        )
+    )
     assert _told([better, unclear, worse]) == ["A beats", "no other is shown to beat", "C is worse"]
     assert _told([unclear, worse]) == ["none is shown to beat", "C is worse"]
     assert _told([better, worse]) == ["A beats", "no other beats", "C is worse"]

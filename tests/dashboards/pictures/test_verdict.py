@@ -5,13 +5,12 @@ import pandas as pd
 import pytest
 
 from dashboards import words
+from dashboards.next_step import FIX_FAILURES, NO_GAIN_LEFT, next_step
 from dashboards.pictures.verdict import confirmed, headline, verdict
 from dashboards.results import Rounds
-from dashboards.statistics.sequential import InterimResult
 from dashboards.statistics.verdict import Tested
 from dashboards.trial import Curve
-from dashboards.words import FIX_FAILURES, next_step
-from tests.dashboards.table import ALPHA, ETA, results_of, with_trials
+from tests.dashboards.table import ALPHA, ETA, interim, results_of, with_trials
 
 
 def sweep_with(scores, **states):
@@ -82,15 +81,15 @@ def test_a_gain_within_the_noise_is_none_and_says_what_would_be_found():
 
 
 def test_a_gain_that_luck_explains_takes_no_number_of_seeds():
-    judged = sweep_with(
+    sweep = sweep_with(
         {(0.0, 0.0): [0.5, 0.7, 0.6], (0.3, 0.0): [0.64, 0.6, 0.6], (0.0, 0.5): [0.4, 0.6, 0.5]}
-    ).verdict
+    )
+    judged = sweep.verdict
     assert isinstance(judged, Tested)
     assert judged.improves
     for left in (-0.002, 1e-16):  # rounding leaves the second
-        assert (
-            next_step(replace(judged, shrunken=left, confirmation_seeds=None)) == words.NO_GAIN_LEFT
-        )
+        sweep.__dict__["verdict"] = replace(judged, shrunken=left, confirmation_seeds=None)
+        assert next_step(sweep).text == f"Next: {NO_GAIN_LEFT}"
 
 
 def test_one_seed_is_never_evidence():
@@ -125,7 +124,7 @@ def test_a_search_names_a_candidate_and_failed_seeds_count_as_worst():
     assert sweep.verdict.claim == "candidate"
     assert "#0 grpo" in lines[0] and "#1 grpo α 0.3: +0.1" in lines[0]
     assert "fresh" in lines[1] and "sweep confirm demo" in lines[1]
-    assert dict(sweep.verdict.failed) == {"#3 grpo α 0.5": 1} and "#3 grpo α 0.5 (1)" in lines[2]
+    assert dict(sweep.verdict.failed) == {"3": 1} and "#3 grpo α 0.5 (1)" in lines[2]
 
 
 @pytest.mark.parametrize("score", [math.nan, 0.5])
@@ -184,12 +183,12 @@ def test_worse_configurations_are_called_worse_on_all_kinds_of_seeds():
     lines = confirmed(replace(sweep_with(mixed), fresh=sweep_with(mixed)))
     assert any("#1 grpo α 0.3 -0.1" in line for line in lines)
     # and in rounds
-    results = tuple(InterimResult(n, 5, -0.2, -0.26, -0.15, "worse") for n in ("1", "2"))
+    results = tuple(interim(n, 5, -0.2, (-0.26, -0.15), "worse") for n in ("1", "2"))
     rounds = Rounds((5, 10), 0.02, "not better", results)
     search = sweep_with(more_lost)
     told = headline(replace(search, fresh=replace(search, rounds=rounds))).sentence
     assert "every finalist is worse" in told
-    rounds = replace(rounds, results=(results[0], replace(results[1], decision="not better")))
+    rounds = replace(rounds, results=(results[0], replace(results[1], outcome="not better")))
     told = headline(replace(search, fresh=replace(search, rounds=rounds))).sentence
     assert "every finalist improves by less than 0.02" in told
 
@@ -197,8 +196,8 @@ def test_worse_configurations_are_called_worse_on_all_kinds_of_seeds():
 def test_the_finalist_with_the_largest_gain_is_named_where_less_is_better():
     search = results_of("min")
     gains = [
-        InterimResult("1", 3, 0.02, 0.01, 0.03, "better"),
-        InterimResult("2", 3, 0.20, 0.10, 0.30, "better"),
+        interim("1", 3, 0.02, (0.01, 0.03), "better"),
+        interim("2", 3, 0.20, (0.10, 0.30), "better"),
     ]
     rounds = Rounds((3,), 0.01, "better", tuple(gains))
     answer = headline(replace(search, fresh=replace(search, rounds=rounds)))
@@ -216,7 +215,7 @@ def test_trials_are_counted_apart_in_search_and_on_fresh_seeds():
 
 @pytest.mark.parametrize("outcome", ["open", "undecided"])
 def test_rounds_without_a_spread_ask_whether_the_seed_arrives(outcome):
-    flat = (InterimResult("1", 5, 0.1, None, None, "open"),)
+    flat = (interim("1", 5, 0.1, None, "undecided"),)
     search = results_of()
     rounds = Rounds((5, 10), 0.02, outcome, flat)
     step = headline(replace(search, fresh=replace(search, rounds=rounds))).step
@@ -242,7 +241,7 @@ def test_a_mean_driven_by_few_seeds_is_reported_in_both_confirmations():
     lucky = [0.5, 0.5, 0.5, 0.5, 1.0]
     for rounds in (
         None,
-        Rounds((5,), 0.01, "undecided", (InterimResult("1", 5, 0.1, -1, 1, "open"),)),
+        Rounds((5,), 0.01, "undecided", (interim("1", 5, 0.1, (-1, 1), "undecided"),)),
     ):
         (line,) = [
             line
@@ -253,7 +252,7 @@ def test_a_mean_driven_by_few_seeds_is_reported_in_both_confirmations():
 
 
 def test_failed_fresh_seeds_are_told_after_rounds_too():
-    result = InterimResult("1", 3, 0.05, -0.01, 0.10, "open")
+    result = interim("1", 3, 0.05, (-0.01, 0.10), "undecided")
     sweep = on_fresh_seeds(
         [0.5, None, 0.5], [0.6, 0.61, None], Rounds((3,), 0.01, "open", (result,))
     )
@@ -271,9 +270,9 @@ def test_a_configuration_that_failed_on_every_fresh_seed_is_not_forgotten():
 def test_every_finalist_is_told_by_its_last_look_and_the_price_is_named():
     scores = {(0.0, 0.0): [0.50, 0.52], (0.3, 0.0): [0.60, 0.62], (0.9, 0.0): [0.3, 0.31]}
     analyses = (
-        InterimResult("1", 3, 0.05, -0.01, 0.10, "open"),
-        InterimResult("2", 3, -0.2, -0.26, -0.15, "worse"),
-        InterimResult("1", 6, 0.06, 0.02, 0.09, "better"),
+        interim("1", 3, 0.05, (-0.01, 0.10), "undecided"),
+        interim("2", 3, -0.2, (-0.26, -0.15), "worse"),
+        interim("1", 6, 0.06, (0.02, 0.09), "better"),
     )
     search = sweep_with(scores)
     rounds = Rounds((3, 6, 9), 0.02, "better", analyses)

@@ -35,8 +35,9 @@ def test_complete_tables_give_the_numbers_of_a_sweep():
     generator = np.random.default_rng(0)
     scores = {name: dict(enumerate(generator.normal(size=4))) for name in ("a", "b", "c")}
     expected = compare(scores, "a")
-    comparison, layouts = compare_arms(scores, "a")
-    assert comparison == expected and set(layouts.values()) == {"paired"}
+    comparison = compare_arms(scores, "a")
+    assert comparison == expected
+    assert {each.layout for each in comparison.differences} == {"paired"}
 
 
 def test_labels_give_welchs_test_and_both_directions_agree():
@@ -104,26 +105,26 @@ def test_seeds_that_are_clearly_correlated_are_used_alone():
     effects = generator.normal(0, 0.3, 15)
     base = dict(enumerate(effects[:10]))
     arm = {seed: effects[seed] + 0.05 + generator.normal(0, 0.003) for seed in range(5, 15)}
-    comparison, layouts = compare_arms({"base": base, "x": arm}, "base")
-    assert layouts == {"x": "paired"}
-    assert comparison.estimates[0].gain == pytest.approx(0.05, abs=0.005)
+    (found,) = compare_arms({"base": base, "x": arm}, "base").differences
+    assert found.layout == "paired"
+    assert found.gain == pytest.approx(0.05, abs=0.005)
 
 
 @pytest.mark.parametrize("direction", [1, -1])
 def test_shared_seeds_may_be_exactly_correlated(direction):
     base = {0: 1.0, 1: 2.0, 2: 4.0, 3: 3.0}
     arm = {1: 2.0 * direction, 2: 4.0 * direction, 3: 3.0 * direction, 4: 2.0, 5: 1.0}
-    _, layouts = compare_arms({"base": base, "x": arm}, "base")
-    assert layouts == {"x": "paired" if direction == 1 else "partly paired"}
+    (found,) = compare_arms({"base": base, "x": arm}, "base").differences
+    assert found.layout == ("paired" if direction == 1 else "partly paired")
 
 
 def test_partly_shared_seeds_use_all_runs():
     base = {0: 1.0, 1: 2.0, 2: 4.0, 3: 3.0}
     arm = {2: 5.0, 3: 3.0, 4: 2.0, 5: 1.0}
-    comparison, layouts = compare_arms({"base": base, "x": arm}, "base")
-    assert layouts == {"x": "partly paired"}
+    (found,) = compare_arms({"base": base, "x": arm}, "base").differences
+    assert found.layout == "partly paired"
     # two pairs differ by 0.5 on average, two runs without a partner by 1.5 - 1.5: weights 1 and 1
-    assert comparison.estimates[0].gain == pytest.approx(0.25)
+    assert found.gain == pytest.approx(0.25)
 
 
 def test_two_seeds_confirm_nothing():

@@ -58,4 +58,4 @@ def test_looks_are_spread_over_the_seeds():
 def test_decisions():
     assert [
         decide(low, high, 0.01) for low, high in [(0.001, 0.1), (-1, 0.009), (-1, -0.1), (-1, 0.02)]
-    ] == ["better", "not better", "worse", "open"]
+    ] == ["better", "not better", "worse", "undecided"]

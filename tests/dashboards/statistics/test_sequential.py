@@ -26,20 +26,20 @@ def test_a_finalist_is_judged_at_its_look():
         "good": {s: 0.55 + 0.02 * s for s in range(3)},
         "same": {0: 0.505, 1: 0.505, 2: 0.52},
     }
-    by_finalist = {
-        result.finalist: result for result in interim_results(design, scores, "base", "max")
-    }
+    results = interim_results(design, scores, "base", "max")
+    by_finalist = {result.configuration: result for result in results}
     good = by_finalist["good"]
-    assert (good.seeds, good.decision) == (3, "better") and good.gain == pytest.approx(0.06)
-    verdicts = compare(scores, "base", design.thresholds).estimates
-    assert (good.low, good.high) == verdicts[0].interval
-    error = (good.high - good.low) / (3.0 + 2.5)
-    assert good.low == pytest.approx(0.06 - 3.0 * error)
+    assert (good.seeds, good.outcome) == (3, "better") and good.gain == pytest.approx(0.06)
+    verdicts = compare(scores, "base", design.thresholds).differences
+    assert good.interval == verdicts[0].interval
+    low, high = good.interval
+    error = (high - low) / (3.0 + 2.5)
+    assert low == pytest.approx(0.06 - 3.0 * error)
     assert error >= 0.01 / math.sqrt(3)  # at least that of its own differences, 0.05, 0.06 and 0.07
-    assert by_finalist["same"].decision == "not better"
+    assert by_finalist["same"].outcome == "not better"
     before = {name: {seed: row[seed] for seed in (0, 1)} for name, row in scores.items()}
-    assert {result.decision for result in interim_results(design, before, "base", "max")} == {
-        "open"
+    assert {result.outcome for result in interim_results(design, before, "base", "max")} == {
+        "undecided"
     }
 
 
@@ -71,7 +71,7 @@ def test_finalists_of_a_look_share_their_noise_and_a_correction():
     for finalists in (("a",), ("a", "b")):
         some = {name: scores[name] for name in ("base", *finalists)}
         first = interim_results(make_design(None, 0.02, 2, 8), some, "base", "max")[0]
-        bounds[finalists] = first.low
+        bounds[finalists] = first.interval[0]
     assert bounds["a",] > 0 > bounds["a", "b"]  # b is noisy
 
 
@@ -84,4 +84,4 @@ def test_two_seeds_decide_nothing():
     design = Design((2,), 1, 0.01, (3.0,), (2.5,))
     scores = {"base": {0: 0.5, 1: 0.501}, "good": {0: 0.9, 1: 0.902}}
     (result,) = interim_results(design, scores, "base", "max")
-    assert result.decision == "open" and result.low is not None and result.low > 0
+    assert result.outcome == "undecided" and result.better

@@ -34,13 +34,13 @@ def test_a_rule_is_judged_by_fresh_seeds_and_the_luck_of_tuning(mode):
     half = stats.t.isf(0.05 / 3, 2) * error
     assert best.difference == pytest.approx(sign * 12)
     assert best.interval == pytest.approx((sign * 12 - half, sign * 12 + half))
-    assert best.p_value == pytest.approx(3 * stats.t.sf(12 / error, 2))
+    assert best.found.p == pytest.approx(3 * stats.t.sf(12 / error, 2))
     assert (best.better, level.better, worst.better) == (True, False, False)
     # the other side of the same test: 2 / error is no loss on three seeds
-    assert worst.p_worse == pytest.approx(3 * stats.t.sf(2 / error, 2))
-    assert not worst.worse and not best.worse and best.p_worse == 1
+    assert worst.found.p_worse == pytest.approx(3 * stats.t.sf(2 / error, 2))
+    assert not worst.worse and not best.worse and best.found.p_worse == 1
     assert level.interval is None and level.refusal == "no spread"
-    assert worst.p_value == 1
+    assert worst.found.p == 1
 
 
 @pytest.mark.parametrize(("base", "rule", "refusal"), table("compared_budgets"))

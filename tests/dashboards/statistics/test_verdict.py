@@ -6,7 +6,7 @@ from scipy import stats
 
 from dashboards.statistics import dunnett
 from dashboards.statistics.power import seeds_for
-from dashboards.statistics.verdict import Undecided, collapse_bound, verdict, verdict_on_fresh_seeds
+from dashboards.statistics.verdict import Undecided, collapse_bound, verdict
 from tests.tables import table
 
 HAND = {
@@ -52,7 +52,7 @@ def test_a_single_finalist_by_hand_with_the_searchs_seeds_in_its_noise():
     alone = 2 * stats.t.sf(4 / 3 / error, 2)
     assert verdict(rows, "base").p_value == pytest.approx(alone, rel=1e-4)
     earlier = {"base": {7: 0.0, 8: 0.0, 9: 0.0}, "a": {7: 5.0, 8: 6.0, 9: 7.0}}
-    judged = verdict_on_fresh_seeds(rows, "base", earlier=earlier)
+    judged = verdict(rows, "base", earlier=earlier)
     # Differences of 1, 1, 2 and of 5, 6, 7 have the variances 1/3 and 1, two degrees of freedom
     # each; unpaired runs have (1 + 0) / 2 + (7/3 + 1) / 2. Four degrees take two thirds of the
     # level.
@@ -62,9 +62,7 @@ def test_a_single_finalist_by_hand_with_the_searchs_seeds_in_its_noise():
     )
     assert judged.difference == pytest.approx(4 / 3)  # the search's scores tell of the noise alone
     lost = {**earlier, "base": {7: 0.0, 8: 0.0, 9: math.nan}}
-    assert verdict_on_fresh_seeds(rows, "base", earlier=lost).p_value == pytest.approx(
-        alone, rel=1e-4
-    )
+    assert verdict(rows, "base", earlier=lost).p_value == pytest.approx(alone, rel=1e-4)
 
 
 def test_a_shown_gain_is_named_before_a_larger_one_within_its_noise():

@@ -1,3 +1,4 @@
+from dashboards.next_step import next_step
 from dashboards.pictures.verdict import verdict
 from sweep.record.best import choose_best
 from sweep.record.results import read_results
@@ -13,6 +14,7 @@ def test_the_best_has_the_verdict_of_the_report(tmp_path):
         "one": {0: {0: 0.5}, 1: {0: 0.7}, 2: {0: 0.6}},
     }
     choices = {}
+    commands = {}
     for name, scores in sweeps.items():
         search = {"sampler": "tpe", "configurations": 2}
         sweep = write_sweep(
@@ -22,14 +24,20 @@ def test_the_best_has_the_verdict_of_the_report(tmp_path):
         choice = choose_best(sweep, results)
         choices[name] = [choice.best and choice.best.configuration, *choice.caveats]
         assert choice.caveats[0] == verdict(results)[0]
+        # the last line of the terminal, the report and --json recommend the same step
+        assert choice.next_step is not None and choice.next_step.text == verdict(results)[1]
+        assert choice.next_step == next_step(results)
+        commands[name] = choice.next_step.command
         assert choose_best(sweep).best == choice.best
-    command = f"sweep confirm {{}} --rounds --runs-dir {tmp_path}"
-    assert choices["gain"][0] == 1 and choices["gain"][2].endswith(command.format("gain"))
+    assert choices["gain"][0] == 1
+    for name in ("gain", "one"):
+        seeds = f"sweep confirm {name} --finalists 1 --seeds 5 --runs-dir {tmp_path}"
+        assert commands[name] == seeds
+    assert commands["loss"] == ""
     assert "candidate" in choices["gain"][1] and "#0" in choices["gain"][1]
-    # The best is the baseline: nothing is a candidate, and there is nothing to confirm.
+    # The best is the baseline: nothing is a candidate.
     assert choices["loss"][0] == 0 and "#0" in choices["loss"][1]
-    assert len(choices["loss"]) == 2
-    assert "(1 seed)" in choices["one"][1] and choices["one"][2].endswith(command.format("one"))
+    assert "(1 seed)" in choices["one"][1]
 
 
 def test_a_confirmation_does_not_ask_to_be_confirmed(tmp_path):
@@ -49,4 +57,5 @@ def test_seeds_that_tuned_several_arms_name_no_best(tmp_path):
     search = {"configurations": 3, "tune_within": "algorithm.ar_alpha"}
     sweep = write_sweep(tmp_path, "arms", GAIN, parameters=arms, baselines=[], search=search)
     for choice in (choose_best(sweep), choose_best(sweep, read_results(sweep))):
-        assert choice.best is None and sweep.command("confirm") in choice.caveats[0]
+        text = choice.text(sweep.spec.objective)
+        assert choice.best is None and f"sweep confirm arms --runs-dir {tmp_path}" in text

@@ -1,12 +1,13 @@
 import json
 import math
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 
 from dashboards.results import unit_of
 from dashboards.sources.stored import pack, unpack
-from dashboards.statistics.sequential import Design, InterimResult
+from dashboards.statistics.sequential import Design
 from dashboards.trial import Objective
 from loptune.errors import StorageError
 from loptune.run_names import lock_folder
@@ -14,7 +15,7 @@ from sweep.record.folder import sweep_folder
 from sweep.record.results import read_results
 from sweep.record.sweep_record import open_sweep
 from sweep.search.event_log import EventLog
-from tests.dashboards.table import ALPHA, ETA
+from tests.dashboards.table import ALPHA, ETA, interim
 from tests.refusals import refused
 from tests.sweep.ended_sweeps import write_sweep
 from trainer.evaluation.correctness import correctness_record
@@ -76,7 +77,7 @@ def test_without_a_list_the_first_plain_configuration_is_the_baseline(tmp_path):
     assert read_results(write_sweep(tmp_path, "failed", failed, baselines=[])).baseline is None
     listed = write_sweep(tmp_path, "listed", failed, baselines=[{ALPHA: 0.0}])
     results = read_results(listed)
-    assert results.baseline == "0" and results.baseline_label is None
+    assert results.baseline == "0" and results.compared_with is None
 
 
 def test_a_trial_under_way_has_the_mean_of_its_window_so_far(tmp_path):
@@ -124,10 +125,12 @@ def test_finalists_come_under_the_numbers_of_the_sweep_that_chose_them(tmp_path)
     design = Design((3, 6), 1, 0.02, (3.0, 2.0), (2.0, 1.5))
     plan = {"event": "plan", "design": vars(design), "sd": 0.01, "dof": 4, "time": 1.0}
     results = (
-        InterimResult("1", 3, 0.05, None, None, "open"),
-        InterimResult("1", 6, 0.04, 0.01, 0.07, "better"),
+        interim("1", 3, 0.05, None, "undecided"),
+        interim("1", 6, 0.04, (0.01, 0.07), "better"),
     )
-    analyses = [{"event": "analysis", "results": [vars(result)], "time": 1.0} for result in results]
+    analyses = [
+        {"event": "analysis", "results": [asdict(result)], "time": 1.0} for result in results
+    ]
     EventLog(sweep_folder(tmp_path, "demo-confirm").event_log).append(plan, *analyses)
     fresh = read_results(open_sweep(tmp_path, "demo")).fresh
     assert fresh is not None and [trial.configuration for trial in fresh.trials] == ["0", "2"]
@@ -137,7 +140,7 @@ def test_finalists_come_under_the_numbers_of_the_sweep_that_chose_them(tmp_path)
         0.02,
         "better",
     )
-    assert (fresh.rounds.winner.finalist, fresh.rounds.winner.gain) == ("2", 0.04)
+    assert (fresh.rounds.winner.configuration, fresh.rounds.winner.gain) == ("2", 0.04)
 
 
 def test_results_are_packed_and_unpacked_whole(tmp_path):

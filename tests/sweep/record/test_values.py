@@ -136,6 +136,6 @@ def test_any_values_have_labels_and_a_table(tmp_path_factory, values):
     results = read_results(SweepRecord(sweep.spec, sweep.folder))
     assert results.varied == ("x",)
     assert results.table.x.nunique() == len(plain)
-    assert results.baseline_label is not None
+    assert results.compared_with is not None
     for label in results.labels.values():
         results.changed(label)

@@ -22,19 +22,18 @@ def result(number, seed, state, score, step=60):
 
 
 def test_a_look_retires_the_finalists_that_it_decides():
-    def analysis(*decisions):
+    def analysis(*outcomes):
         results = [
-            {"finalist": str(number), "decision": decision}
-            for number, decision in enumerate(decisions)
+            {"configuration": str(number), "outcome": outcome}
+            for number, outcome in enumerate(outcomes)
         ]
         return {"event": "analysis", "results": results}
 
-    records = [configuration(0), configuration(1), analysis("open", "not better")]
+    records = [configuration(0), configuration(1), analysis("undecided", "not better")]
     assert [replayed.retired for replayed in replay(records)] == [False, True]
-    assert [replayed.retired for replayed in replay([*records, analysis("better", "open")])] == [
-        True,
-        False,
-    ]
+    assert [
+        replayed.retired for replayed in replay([*records, analysis("better", "undecided")])
+    ] == [True, False]
 
 
 def test_a_configuration_is_running_until_all_seeds_have_ended():

@@ -54,7 +54,10 @@ def test_a_finalist_that_is_decided_gets_no_more_seeds(tmp_path):
     searcher.suggest("a")
     searcher.suggest("b")
     searcher.suggest("c")  # the second configuration
-    results = [{"finalist": "0", "decision": "better"}, {"finalist": "1", "decision": "open"}]
+    results = [
+        {"configuration": "0", "outcome": "better"},
+        {"configuration": "1", "outcome": "undecided"},
+    ]
     searcher.event_log.append({"event": "analysis", "results": results, "time": 0.0})
     resumed = searcher_in(tmp_path)
     assert [key.name for key in resumed.open_trials] == ["c001-s0", "c001-s1"]

@@ -4,7 +4,6 @@ import math
 import numpy as np
 import pytest
 
-from dashboards.statistics.sequential import InterimResult
 from loptune.errors import INTERRUPTED, ConfigError, MissingError
 from sweep.record.folder import read_spec, write_spec
 from sweep.record.recorded_rounds import recorded_rounds
@@ -89,7 +88,7 @@ def test_a_finalist_that_is_given_up_costs_no_further_seeds(tmp_path):
     seeds = {
         configuration.number: len(configuration.results) for configuration in record.configurations
     }
-    assert rounds.analyses[0][1].decision == "worse" and seeds[2] == 5
+    assert rounds.analyses[0][1].outcome == "worse" and seeds[2] == 5
     assert seeds[0] == seeds[1] > 5
     assert sum(not row.ended for row in record.trials()) == 0
     assert record.planned == len(record.trials())  # nothing is left that `resume` would do
@@ -103,7 +102,9 @@ def test_a_failed_seed_counts_as_the_worst_and_decides_no_finalist(tmp_path):
         sweep, RoundsOptions(), trains(truth, lambda *trial: trial == (0.1, 4)), lines.append
     )
     first = rounds.analyses[0][0]
-    assert first.decision == "open" and first.gain == pytest.approx((4 * 0.4 - 0.2) / 5, abs=0.02)
+    assert first.outcome == "undecided" and first.gain == pytest.approx(
+        (4 * 0.4 - 0.2) / 5, abs=0.02
+    )
     assert rounds.outcome == "better" and len(rounds.analyses) > 1
 
 
@@ -112,8 +113,8 @@ def test_a_finalist_that_always_fails_is_given_up(tmp_path):
     truth = {0.0: 0.5, 0.1: 0.9, 0.2: 0.5}
     _, rounds = decide(sweep, RoundsOptions(), trains(truth, lambda alpha, _: alpha == 0.1), print)
     first, second = rounds.analyses[0]
-    assert (first.finalist, first.decision) in {("1", "worse"), ("1", "not better")}
-    assert second.finalist == "2" and rounds.outcome in ("not better", "undecided")
+    assert (first.configuration, first.outcome) in {("1", "worse"), ("1", "not better")}
+    assert second.configuration == "2" and rounds.outcome in ("not better", "undecided")
 
 
 def test_nothing_is_decided_where_the_baseline_always_fails(tmp_path):
@@ -131,7 +132,7 @@ def test_the_smallest_loss_wins_where_less_is_better(tmp_path):
     sweep = write_sweep(tmp_path, "demo", losses, objective=objective)
     _, rounds = decide(sweep, RoundsOptions(), trains({0.0: 0.5, 0.1: 0.4, 0.2: 0.6}), print)
     best, worst = rounds.analyses[0]
-    assert (best.finalist, best.decision, worst.decision) == ("1", "better", "worse")
+    assert (best.configuration, best.outcome, worst.outcome) == ("1", "better", "worse")
     assert best.gain == pytest.approx(0.1, abs=0.02) and worst.gain < 0
 
 
@@ -192,7 +193,9 @@ def test_equal_scores_are_coarse_and_decide_nothing(tmp_path):
     run = trains({0.0: 0.5, 0.1: 0.6}, sd=0.0)
     _, rounds = decide(sweep, RoundsOptions(max_seeds=5), run, lambda line: None)
     assert rounds.outcome == "undecided"
-    assert rounds.analyses[-1] == (InterimResult("1", 5, pytest.approx(0.1), None, None, "open"),)
+    (result,) = rounds.analyses[-1]
+    assert (result.configuration, result.seeds, result.outcome) == ("1", 5, "undecided")
+    assert result.gain == pytest.approx(0.1) and result.interval is None
 
 
 def test_rounds_stop_where_every_seed_differs_equally(tmp_path):

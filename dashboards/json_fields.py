@@ -1,0 +1,61 @@
+"""The numbers behind a verdict as the keys of ``--json``, with the names of configurations."""
+
+from typing import Any
+
+from dashboards.next_step import next_step
+from dashboards.results import Results
+from dashboards.statistics.arm_table import ArmRow
+from dashboards.statistics.tournament import RuleResult
+from dashboards.statistics.verdict import Tested, Undecided, Verdict
+
+_OF_ALL = ("difference", "seeds", "comparisons", "improves", "layout", "runs", "sign")
+_OF_TESTED = (
+    "claim", "interval", "coverage", "p_value", "median", "sd", "dof", "by_problem", "shrunken",
+    "largest_gain", "detectable", "confirmation_seeds",
+)  # fmt: skip
+_OF_ARM = (
+    "configuration", "name", "runs", "failed", "missing", "mean", "sd", "difference", "interval",
+    "coverage", "p_value", "layout", "outcome",
+)  # fmt: skip
+
+
+def verdict_fields(results: Results, judged: Verdict) -> dict[str, Any]:
+    """Return the fields of a verdict."""
+    labels = results.labels
+    fields: dict[str, Any] = {"kind": type(judged).__name__.lower()}
+    fields["configuration"] = judged.best
+    fields["best"] = labels[judged.best]
+    fields["baseline"] = labels[judged.baseline]
+    fields |= {key: getattr(judged, key) for key in _OF_ALL}
+    fields["failed"] = {labels[number]: count for number, count in judged.failed.items()}
+    fields["deciding_seeds"] = judged.deciding_seeds
+    if isinstance(judged, Tested):
+        fields |= {key: getattr(judged, key) for key in _OF_TESTED}
+    elif isinstance(judged, Undecided):
+        fields["why"] = judged.why
+    return fields
+
+
+def arm_fields(arm: ArmRow) -> dict[str, Any]:
+    """Return the fields of an arm."""
+    return {key: getattr(arm, key) for key in _OF_ARM}
+
+
+def rule_fields(result: RuleResult) -> dict[str, Any]:
+    """Return the fields of a rule that was tuned separately."""
+    found = result.found
+    return {
+        "rule": result.rule,
+        "difference": result.difference,
+        "interval": result.interval,
+        "p_value": found.p,
+        "p_worse": found.p_worse,
+        "refusal": result.refusal,
+        "coverage": found.coverage,
+    }
+
+
+def next_fields(results: Results) -> dict[str, str] | None:
+    """Return the recommended next step; None if nothing is recommended."""
+    step = next_step(results)
+    return None if step is None else {"text": step.text, "command": step.command}

@@ -1,0 +1,272 @@
+"""What a comparison has decided, and the one next step that every command and page recommends."""
+
+import math
+from dataclasses import dataclass
+
+from dashboards import words
+from dashboards.fresh_seeds import ARM_SEEDS, FRESH_SEEDS, MIN_SEEDS, MOST_SEEDS
+from dashboards.results import Results, Rounds
+from dashboards.statistics.difference import Difference
+from dashboards.statistics.verdict import Tested, Undecided, Verdict
+from dashboards.words import Name, device_time
+from loptune.terminal.table import counted
+
+NO_GAIN_LEFT = "After correcting for selection, no improvement is left: search another region."
+FIX_FAILURES = "Fix what makes trials fail, then retry them."
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The configuration that seeds which chose nothing have singled out."""
+
+    configuration: str | None  # None for a number, which is no configuration
+    is_gain: bool  # False if the baseline is kept
+
+
+@dataclass(frozen=True)
+class NextStep:
+    """The recommended next step."""
+
+    text: str  # sentences, which contain the command
+    command: str = ""  # that carries it out; empty if no command does
+
+
+def chosen(results: Results) -> Choice | None:
+    """Return the configuration that the evidence singles out; None if it is undecided."""
+    if results.arms:
+        return _chosen_arm(results)
+    fresh = results.fresh
+    if fresh is not None and fresh.rounds is not None:
+        if fresh.rounds.winner is not None:
+            return Choice(fresh.rounds.winner.configuration, is_gain=True)
+        if fresh.rounds.outcome == "not better":
+            return Choice(fresh.compared_with, is_gain=False)
+        return None
+    judged = results.verdict if results.nothing_chosen else None
+    if fresh is not None and results.fresh_verdict is not None:
+        judged = results.fresh_verdict
+    if judged is None or judged.best == judged.baseline:
+        return None
+    if isinstance(judged, Tested) and judged.claim == "evidence":
+        return Choice(judged.best, is_gain=True)
+    if words.keeps_baseline(judged, results.objective.worthwhile):
+        return Choice(None if results.against is not None else judged.baseline, is_gain=False)
+    return None
+
+
+def chosen_rule(results: Results) -> str | None:
+    """Return the rule that completed fresh seeds select: the best of the rules shown to be better
+    than the first, or the first if all others are shown to be worse. None if they choose none.
+    """
+    compared = results.arm_results
+    if results.fresh is None or not results.fresh.finished or not compared:
+        return None
+    for result in compared:  # the best first
+        if result.better:
+            return result.rule
+    if all(result.worse for result in compared):
+        return results.arms[0]
+    return None
+
+
+def _chosen_arm(results: Results) -> Choice | None:
+    """Return the setting on fresh seeds of the rule that they select."""
+    rule = chosen_rule(results)
+    if rule is None or results.fresh is None or not results.name:
+        return None
+    tried = dict.fromkeys(trial.configuration for trial in results.fresh.trials)
+    setting = next(each for each in tried if results.arm_of[each] == rule)
+    return Choice(setting, is_gain=rule != results.arms[0])
+
+
+def next_step(results: Results, name: Name | None = None) -> NextStep | None:
+    """Return the recommended next step; None if nothing is recommended.
+
+    Args:
+        results: of a sweep, or of runs of other programs.
+        name: the names of configurations in the text around it.
+    """
+    name = results.names() if name is None else name
+    if results.arms:
+        return _after_tuning(results)
+    if results.comparable.empty:
+        return None
+    choice = chosen(results)
+    if choice is not None:
+        return _adopt(results, choice)
+    fresh = results.fresh
+    if fresh is not None:
+        if fresh.rounds is not None:
+            return _after_rounds(results, fresh.rounds) if fresh.rounds.results else None
+        judged = results.fresh_verdict
+        if judged is None and fresh.finished:
+            return NextStep(f"Next: {FIX_FAILURES}")
+        if judged is not None and judged.best != judged.baseline:
+            return _confirm_again(results, judged, name)
+    if results.verdict is None:
+        return NextStep("Next: run the baseline on the same seeds.")
+    return _confirm(results, results.verdict, name)
+
+
+def _adopt(results: Results, choice: Choice) -> NextStep:
+    """Advise to train with what the evidence has singled out."""
+    advice = "train with it" if choice.is_gain else "keep the baseline"
+    if not results.name:
+        return NextStep(f"Next: {advice}.")
+    command = results.command("export")
+    return NextStep(f"Next: {advice}; `{command}` writes it.", command)
+
+
+def _after_tuning(results: Results) -> NextStep | None:
+    """Advise on rules that were tuned separately."""
+    compared = results.arm_results
+    base = results.arms[0]
+    if not compared:
+        if results.grid is not None:
+            return None
+        if results.fresh is not None and results.fresh.finished:
+            return NextStep(f"Next: {FIX_FAILURES}")
+        trials = len(results.arms) * ARM_SEEDS
+        seeds = f"the best of every rule on {ARM_SEEDS} fresh seeds"
+        if not results.name:
+            judge = "then judge again with those runs as the second table"
+            return NextStep(f"Next: run {seeds}, {judge}: {trials} trials.")
+        command = results.command("confirm")
+        return NextStep(f"Next: `{command}` runs {seeds}: {trials} trials.", command)
+    if results.fresh is None or not results.fresh.finished or not results.name:
+        return None
+    if all(result.interval is None for result in compared):
+        return None
+    rule = chosen_rule(results)
+    if rule is None:
+        command = results.command("export", "--baseline")
+        advice = f"keep {base}, which no rule is shown to beat"
+    else:
+        command = results.command("export")
+        advice = f"keep {base}" if rule == base else f"train with {rule}"
+    return NextStep(f"Next: {advice}; `{command}` writes its best setting.", command)
+
+
+def _confirm(results: Results, judged: Verdict, name: Name) -> NextStep:
+    """Advise after a search, or after seeds of listed configurations that decided nothing."""
+    seeds = _fresh_seeds(judged)
+    advice = _advice(judged, name)
+    if seeds is not None and isinstance(judged, Undecided):
+        advice = "Run the best configuration and the baseline on fresh seeds."
+    if seeds is None or not results.name:
+        return NextStep(f"Next: {advice}")
+    if results.running and not results.finished:
+        return NextStep(f"Next: {advice} First let the sweep end.")
+    if not _can_confirm(results):
+        retry = ["--retry-failed"] if results.finished else []
+        command = results.command("resume", *retry)
+        return NextStep(f"Next: {advice} First finish the sweep: `{command}`.", command)
+    command = results.command("confirm", "--finalists", "1", "--seeds", str(seeds))
+    trials = 2 * seeds
+    price = float(results.table.hours[results.table.state == "COMPLETE"].median())
+    cost = ""
+    if math.isfinite(price):
+        cost = f", about {device_time(price * trials, results.device)}"
+    rounds = "With --rounds it stops as soon as the result is clear."
+    return NextStep(f"Next: {advice} Run `{command}`: {trials} trials{cost}. {rounds}", command)
+
+
+def _fresh_seeds(judged: Verdict) -> int | None:
+    """Return how many fresh seeds a first confirmation needs; None if there is nothing to
+    confirm.
+    """
+    if isinstance(judged, Undecided):
+        return FRESH_SEEDS if judged.why in ("one seed", "no shared seed") else None
+    if judged.claim != "none":
+        return max(FRESH_SEEDS, judged.confirmation_seeds or 0)
+    return judged.confirmation_seeds if judged.improves else None
+
+
+def _can_confirm(results: Results) -> bool:
+    """Return whether the baseline and another configuration are complete on all seeds, as `sweep
+    confirm` needs.
+    """
+    seeds = results.table.seed.nunique()
+    counts = results.comparable.groupby("configuration").seed.nunique()
+    complete = set(counts[counts == seeds].index)
+    return results.compared_with in complete and len(complete) > 1
+
+
+def _confirm_again(results: Results, judged: Verdict, name: Name) -> NextStep:
+    """Advise after an undecided confirmation."""
+    advice = _advice(judged, name)
+    needed = _seeds_to_confirm(judged)
+    if needed is None or not results.name:
+        return NextStep(f"Next: {advice}")
+    seeds = max(MIN_SEEDS, needed)
+    command = results.command(
+        "confirm", "--again", "--configurations", judged.best, "--seeds", str(seeds)
+    )
+    trials = f"{2 * seeds} trials, which are judged on their own"
+    return NextStep(f"Next: {advice} To do so: `{command}` ({trials}).", command)
+
+
+def _seeds_to_confirm(judged: Verdict) -> int | None:
+    """Return how many new seeds would decide a comparison; None if more seeds do not help."""
+    if isinstance(judged, Undecided):
+        return FRESH_SEEDS if judged.why in ("one seed", "no shared seed") else None
+    if judged.claim == "too few seeds":
+        return max(FRESH_SEEDS, judged.confirmation_seeds or 0)
+    if judged.improves:
+        return judged.confirmation_seeds
+    return judged.deciding_seeds
+
+
+def _after_rounds(results: Results, rounds: Rounds) -> NextStep | None:
+    """Advise after rounds that decided nothing; None while rounds are left."""
+    if all(result.interval is None for result in rounds.last):
+        return NextStep(f"Next: {words.no_spread()}")
+    if rounds.outcome != "undecided" or not results.name:
+        return None
+    nearest: Difference = max(rounds.last, key=lambda result: result.gain)
+    number = nearest.configuration
+    seeds = str(2 * rounds.planned[-1])
+    command = results.command("confirm", "--again", "--configurations", number, "--seeds", seeds)
+    return NextStep(
+        f"Next: keep the baseline, or run the nearest finalist, #{number}, on twice as many new "
+        f"seeds: `{command}`.",
+        command,
+    )
+
+
+def _advice(verdict: Verdict, name: Name) -> str:
+    """Advise what to run after a verdict, without the command."""
+    if isinstance(verdict, Undecided):
+        return words.REMEDIES[verdict.why]
+    if verdict.claim == "too few seeds":
+        needed = max(FRESH_SEEDS, verdict.confirmation_seeds or 0)
+        return f"Run both on at least {needed} seeds: fewer than {MIN_SEEDS} confirm nothing."
+    if verdict.claim == "evidence":
+        return "Confirm it on fresh seeds: the best of many is biased upward."
+    if verdict.claim == "candidate":
+        return (
+            "Run it on fresh seeds: a search's own seeds give candidates, only fresh seeds give "
+            "evidence."
+        )
+    if verdict.excludes(0.0):
+        return "Keep the baseline, or search another region."
+    if not verdict.improves:
+        if verdict.deciding_seeds is None:
+            return "Run more seeds, search another region, or keep the baseline."
+        return (
+            f"Run {counted(verdict.deciding_seeds, 'seed')} of each, which detect a difference of "
+            "this size with 80% power, search another region, or keep the baseline."
+        )
+    # relative to the difference, because rounding rarely leaves exactly 0
+    if verdict.shrunken / verdict.difference <= 1e-9:
+        return NO_GAIN_LEFT
+    if verdict.confirmation_seeds is None:
+        return (
+            f"After correcting for picking the best, {verdict.shrunken:+.3g} is left, which takes "
+            f"more than {MOST_SEEDS} seeds to detect: search elsewhere."
+        )
+    return (
+        f"Run only {name(verdict.best)} and {name(verdict.baseline)} on "
+        f"{verdict.confirmation_seeds} fresh seeds. They detect {verdict.shrunken:+.3g}, the "
+        "improvement left after correcting for selection, with 80% power."
+    )
