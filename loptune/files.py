@@ -5,11 +5,12 @@ import json
 import logging
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from loptune.errors import StorageError, first_line
 
@@ -53,6 +54,42 @@ def storage_error(
         f"{path}, {_free_space(path)} free",
         f"{remedy}, then resume or start again",
         code=code,
+    )
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file for reading; never waits for another program, as opening a pipe would.
+
+    Raises:
+        StorageError: a pipe, device, socket or folder.
+        OSError: it cannot be opened.
+    """
+    check_regular(path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    file = os.fdopen(descriptor, "rb")
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # replaced since it was checked
+        file.close()
+        raise _not_regular(path)
+    return file
+
+
+def check_regular(path: Path) -> None:
+    """Check that a path is a file, not a pipe, device, socket or folder.
+
+    Raises:
+        StorageError: it is something else.
+        OSError: it does not exist.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise _not_regular(path)
+
+
+def _not_regular(path: Path) -> StorageError:
+    return StorageError(
+        "this is no regular file, but a pipe, device, socket or folder",
+        str(path),
+        "save its content to a file",
+        code="no-regular-file",
     )
 
 

@@ -26,6 +26,7 @@ _SCALARS = {
     "float": r"([-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"
     r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))",
 }
+_TRUE = ("true", "True", "TRUE")
 _RESOLVERS = {
     None: [(f"tag:yaml.org,2002:{name}", re.compile(f"{text}$")) for name, text in _SCALARS.items()]
 }
@@ -176,6 +177,23 @@ def parse_yaml(text: str, source: str) -> YamlDocument:
             code="no-mapping",
         )
     return YamlDocument(data, lines, source)
+
+
+def scalar_value(text: str) -> Any:
+    """Return the value of a plain scalar, by the types of YAML 1.2."""
+    kind = next((name for name in _SCALARS if re.fullmatch(_SCALARS[name], text)), "str")
+    if kind == "null":
+        return None
+    if kind == "bool":
+        return text in _TRUE
+    try:
+        if kind == "int":
+            return int(text)
+        if kind == "float":
+            return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+    except ValueError:  # more digits than a number may have
+        return text
+    return text
 
 
 def parse_value(text: str, where: str) -> Any:

@@ -6,8 +6,10 @@ import sqlite3
 import zlib
 from contextlib import closing
 from pathlib import Path
+from typing import BinaryIO
 
 from loptune.errors import StorageError
+from loptune.files import open_regular
 
 MAX_BYTES = 1 << 29  # of one file, decompressed
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -20,14 +22,10 @@ def read_text(path: Path, most: int = MAX_BYTES) -> str:
         StorageError: larger than ``most`` bytes, or in another encoding.
         ValueError: it cannot be decompressed.
     """
-    if path.suffix.lower() == ".gz":
-        try:
-            with gzip.open(path) as file:
-                content = file.read(most + 1)
-        except (EOFError, zlib.error) as error:
-            raise ValueError(f"it cannot be decompressed: {error}") from None
-    else:
-        with path.open("rb") as file:
+    with open_regular(path) as file:
+        if path.suffix.lower() == ".gz":
+            content = decompressed(file, most + 1)
+        else:
             content = file.read(most + 1)
     if len(content) > most:
         raise StorageError(
@@ -45,15 +43,29 @@ def read_text(path: Path, most: int = MAX_BYTES) -> str:
         ) from None
 
 
+def decompressed(file: BinaryIO, most: int) -> bytes:
+    """Return the first ``most`` bytes that a gzip file unpacks to.
+
+    Raises:
+        ValueError: it cannot be decompressed.
+    """
+    try:
+        with gzip.open(file) as unpacked:
+            content: bytes = unpacked.read(most)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ValueError(f"it cannot be decompressed: {error}") from None
+    return content
+
+
 def is_utf16(path: Path) -> bool:
     """Return whether the file starts with UTF-16's byte order mark."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file.read(2) in _UTF16
 
 
 def is_database(path: Path) -> bool:
     """Return whether a file is a SQLite database."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file.read(16).startswith(b"SQLite format 3")
 
 

@@ -1,26 +1,27 @@
-"""Open MLflow's ``mlruns`` folders for reading.
+"""Read MLflow's folders ``mlruns``, which are plain text, without MLflow.
 
-MLflow writes into a folder that it opens, takes ids of digits for numbers, and stops at a metric
-that a crashed run left empty. So it gets a folder of links, with repaired copies of such files.
+An experiment's folder has its description, ``meta.yaml``, and a folder for each run. That has a
+description, too, and a file per parameter, tag and metric, in ``params/``, ``tags/`` and
+``metrics/``. A version control system may have dropped the empty ones.
 """
 
-import re
-import tempfile
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import yaml
-
 from dashboards.sources.content import read_text
-from loptune.errors import StorageError, first_line
+from dashboards.sources.mlflow_table import StoredRun
+from loptune.errors import MissingError, StorageError, first_line, shortened
+from loptune.files import check_regular
+from loptune.foreign_yaml import MAX_BYTES, read_foreign_yaml
+from loptune.yaml_document import nearest
 
 _META = "meta.yaml"
-_MAX_BYTES = 1 << 20
-_NUMBER = re.compile(
-    r"^(run_id|run_uuid|experiment_id|run_name|name): *(\d[\d_]*|\d+e\d+) *$", re.M
-)
+_STATES = {"1": "RUNNING", "2": "SCHEDULED", "3": "FINISHED", "4": "FAILED", "5": "KILLED"}
+_FIELDS = (2, 3, 5)  # of a line of a metric: time, value, step, and those of a data set
 
 
 def folder_of(uri: str) -> Path | None:
@@ -30,89 +31,139 @@ def folder_of(uri: str) -> Path | None:
     return None if "://" in uri else Path(uri)
 
 
-@contextmanager
-def readable_folder(folder: Path) -> Iterator[Path]:
-    """Yield a folder that MLflow can read in place of ``folder``, which stays as it is.
+def is_folder_of_mlflow(place: Path) -> bool:
+    """Return whether a folder is MLflow's (``mlruns``), or one of an experiment in it."""
+    return (place / _META).is_file() or any(place.glob(f"*/{_META}"))
+
+
+def read_folder(place: Path, experiment: str | None = None) -> list[StoredRun]:
+    """Return the runs of all experiments, or of the named one, oldest first. ``place`` may be the
+    folder of one experiment.
 
     Raises:
-        StorageError: there is no such folder, or the description of a run cannot be read.
+        MissingError: no such experiment.
+        StorageError: no such folder, a file in it cannot be read, or a link leaves it.
     """
-    if not folder.is_dir():
+    if not place.is_dir():
         raise StorageError(
             "no such folder of MLflow",
-            str(folder),
+            str(place),
             "name the store with --store: sqlite:///FILE, http://HOST:PORT or an mlruns folder",
             code="no-mlflow-store",
         )
-    with tempfile.TemporaryDirectory(prefix="loptune-mlruns-") as scratch:
-        for place in folder.resolve().iterdir():
-            if not place.name.startswith("."):
-                _link(place, Path(scratch) / place.name)
-        yield Path(scratch)
-
-
-def _link(place: Path, copy: Path) -> None:
-    """Link an experiment's folder, or write one with links to its runs if some need a repair."""
-    described = place / _META
-    if not described.is_file():
-        copy.symlink_to(place)
-        return
-    runs = [run for run in place.iterdir() if (run / _META).is_file()]
-    repairs = {run: _repaired(run / _META) for run in runs}
-    blank = {run for run in runs if any(_blank_metrics(run))}
-    own = _repaired(described)
-    if own is None and not blank and not any(repairs.values()):
-        copy.symlink_to(place)
-        return
-    copy.mkdir()
-    for entry in place.iterdir():
-        if entry == described and own is not None:
-            (copy / _META).write_text(own)
-        elif entry in blank or repairs.get(entry) is not None:
-            _copy_run(entry, copy / entry.name, repairs[entry])
-        else:
-            (copy / entry.name).symlink_to(entry)
-
-
-def _copy_run(run: Path, copy: Path, description: str | None) -> None:
-    """Write a run's folder with links, the repaired description, and no blank metrics."""
-    blank = set(_blank_metrics(run))
-    copy.mkdir()
-    for entry in run.iterdir():
-        if entry.name == _META and description is not None:
-            (copy / _META).write_text(description)
-        elif entry.name == "metrics" and blank:
-            for path in entry.rglob("*"):
-                if path.is_file() and path not in blank:
-                    link = copy / path.relative_to(run)
-                    link.parent.mkdir(parents=True, exist_ok=True)
-                    link.symlink_to(path)
-            (copy / "metrics").mkdir(exist_ok=True)
-        else:
-            (copy / entry.name).symlink_to(entry)
-
-
-def _blank_metrics(run: Path) -> Iterator[Path]:
-    for path in (run / "metrics").rglob("*"):
-        if path.is_file() and not path.stat().st_size:
-            yield path
-
-
-def _repaired(path: Path) -> str | None:
-    """Return a description with ids and names of digits as texts; None if it needs no repair."""
-    text = read_text(path, _MAX_BYTES)
-    reason = ""
-    try:
-        if not isinstance(yaml.safe_load(text), dict):
-            reason = "it describes no run"
-    except yaml.YAMLError as error:
-        reason = first_line(error)
-    if reason:
-        raise StorageError(
-            f"cannot read the description of an MLflow run or experiment: {reason}",
-            str(path),
-            "restore the file, or remove the folder that it is in",
-            code="unreadable-store",
+    root = place.resolve()
+    folders = [root] if (root / _META).is_file() else list(_described_folders(root, root))
+    experiments: dict[str, list[Path]] = {}
+    for folder in folders:
+        meta = _description(folder / _META)
+        if meta.get("lifecycle_stage") != "deleted":
+            experiments.setdefault(str(meta.get("name", folder.name)), []).append(folder)
+    if experiment is not None and experiment not in experiments:
+        raise MissingError(
+            f"no experiment {experiment}",
+            str(place),
+            nearest(experiment, experiments),
+            code="no-experiment",
         )
-    repaired = _NUMBER.sub(r"\1: '\2'", text)
-    return None if repaired == text else repaired
+    runs: list[tuple[str, StoredRun]] = []
+    for name, folders_of_name in experiments.items():
+        if experiment in (None, name):
+            for folder in folders_of_name:
+                runs += _runs(folder, name, root)
+    # times are numbers of 13 digits
+    runs.sort(key=lambda timed: (timed[0].zfill(20), timed[1].number))
+    return [run for _, run in runs]
+
+
+def _runs(folder: Path, experiment: str, root: Path) -> Iterator[tuple[str, StoredRun]]:
+    """Yield the start time and the content of each run in an experiment's folder."""
+    for place in _described_folders(folder, root):
+        meta = _description(place / _META)
+        if meta.get("lifecycle_stage") == "deleted":
+            continue
+        tags = _texts(place / "tags", root)
+        metrics = _files(place / "metrics", root)
+        run = StoredRun(
+            number=place.name,
+            name=str(meta.get("run_name") or tags.get("mlflow.runName", place.name)),
+            experiment=experiment,
+            status=_STATES.get(str(meta.get("status")), str(meta.get("status"))),
+            params=_texts(place / "params", root),
+            tags=tags,
+            metrics=frozenset(name for name, path in metrics.items() if path.stat().st_size),
+            history=partial(_history, metrics),
+        )
+        yield str(meta.get("start_time", "")), run
+
+
+def _described_folders(folder: Path, root: Path) -> Iterator[Path]:
+    """Yield the folders in a folder that have a description, by name."""
+    for place in sorted(folder.iterdir()):
+        if not place.name.startswith(".") and (place / _META).is_file():
+            _check_inside(place, root)
+            _check_inside(place / _META, root)
+            yield place
+
+
+def _check_inside(path: Path, root: Path) -> None:
+    """Refuse a link that leaves the folder: the rows would show the content of other files."""
+    if path.is_symlink() and not path.resolve().is_relative_to(root):
+        raise StorageError(
+            "a link in MLflow's folder leaves it",
+            str(path),
+            "copy what it points to into the folder",
+            code="link-outside",
+        )
+
+
+def _files(folder: Path, root: Path) -> dict[str, Path]:
+    """Return the files below a folder by the names of what they hold, which may have slashes."""
+    found = {}
+    for parent, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            _check_inside(Path(parent, name), root)
+        for name in files:
+            path = Path(parent, name)
+            check_regular(path)
+            found[path.relative_to(folder).as_posix()] = path
+    _check_inside(folder, root)
+    return dict(sorted(found.items()))
+
+
+def _texts(folder: Path, root: Path) -> dict[str, str]:
+    return {name: read_text(path, MAX_BYTES) for name, path in _files(folder, root).items()}
+
+
+def _history(metrics: dict[str, Path], name: str) -> list[tuple[int, float]]:
+    path = metrics[name]
+    points = []
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        fields = line.split()
+        try:
+            if len(fields) not in _FIELDS:
+                raise ValueError(f"{len(fields)} values")
+            points.append((int(fields[2]) if len(fields) > 2 else 0, float(fields[1])))
+        except ValueError as error:
+            raise StorageError(
+                f"cannot read a metric of MLflow: {shortened(first_line(error), 80)}",
+                f"{path}, line {number}",
+                "restore the file, or remove the folder of its run",
+                code="unreadable-store",
+            ) from None
+    return points
+
+
+def _description(path: Path) -> dict[str, Any]:
+    reason = "it describes no run"
+    try:
+        content = read_foreign_yaml(read_text(path, MAX_BYTES), typed=False)
+        if isinstance(content, dict):
+            return content
+    except ValueError as error:
+        reason = first_line(error)
+    raise StorageError(
+        f"cannot read the description of an MLflow run or experiment: {reason}",
+        str(path),
+        "restore the file, or remove the folder that it is in",
+        code="unreadable-store",
+    )

@@ -13,6 +13,7 @@ import pandas as pd
 from dashboards.sources.content import MAX_BYTES, database_tables, is_database
 from loptune.errors import StorageError
 from loptune.extras import require
+from loptune.files import open_regular
 
 _JOURNAL_START = b'{"op_code":'
 
@@ -21,7 +22,7 @@ def is_study(path: Path) -> bool:
     """Return whether a file is an Optuna database or journal."""
     if is_database(path):
         return {"trials", "studies"} <= database_tables(path)
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file.read(64).replace(b" ", b"").startswith(_JOURNAL_START)
 
 

@@ -5,26 +5,47 @@ from pathlib import Path
 import pandas as pd
 
 from dashboards.sources.conditions import conditions
-from dashboards.sources.content import is_database
+from dashboards.sources.content import database_tables
+from dashboards.sources.mlflow_folders import folder_of, is_folder_of_mlflow, read_folder
+from dashboards.sources.mlflow_table import table_of_runs
 from dashboards.sources.names import find_column, split_names
 from dashboards.sources.run_tables import NOTES, read_files
 from loptune.errors import ConfigError
+from loptune.extras import require
 from loptune.yaml_document import nearest
+
+_MLFLOW_TABLES = {"experiments", "alembic_version"}  # of a database
 
 
 def read_place(place: str, score: str, seed: str) -> pd.DataFrame:
     """Return the rows of files or folders; a folder or database of MLflow is found by itself.
 
     Raises:
-        UserError: see `read_files` and `read_store`.
+        UserError: see `read_files` and `read_experiment`.
     """
     path = Path(place)
-    if path.is_dir() or (path.is_file() and is_database(path)):
-        from dashboards.sources.mlflow import is_store, read_store  # MLflow takes two seconds
-
-        if is_store(path):
-            return read_store(path, score, seed)
+    if path.is_dir() and is_folder_of_mlflow(path):
+        return table_of_runs(read_folder(path), place, score, seed)
+    if path.is_file() and database_tables(path) >= _MLFLOW_TABLES:
+        return read_experiment(f"sqlite:///{path.resolve()}", None, score, seed)
     return read_files(place)
+
+
+def read_experiment(uri: str, experiment: str | None, score: str, seed: str) -> pd.DataFrame:
+    """Return the runs of an MLflow store, or of one experiment in it, as `table_of_runs` does.
+
+    Raises:
+        ConfigError: no run has the score or the seed.
+        MissingError: no such experiment, or it has no runs.
+        StorageError: the store cannot be read.
+    """
+    folder = folder_of(uri)
+    if folder is not None:
+        return table_of_runs(read_folder(folder, experiment), uri, score, seed)
+    require("mlflow", uri)
+    from dashboards.sources.mlflow import read_runs  # MLflow takes two seconds to import
+
+    return table_of_runs(read_runs(uri, experiment), uri, score, seed)
 
 
 def select(table: pd.DataFrame, where: str, names: str = "") -> pd.DataFrame:

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
 from dashboards.sources.content import read_text
+from loptune.errors import first_line
+from loptune.foreign_yaml import MAX_BYTES, read_foreign_yaml
 
 # in this order: of two files with one name, the first counts
 FILES = (
@@ -18,24 +19,7 @@ FILES = (
 )  # fmt: skip
 _OVERRIDES = ".hydra/overrides.yaml"
 SETTINGS_FILE = re.compile(r"^[\w.-]+\.(?:ya?ml|json):")  # before the key in a column's name
-_MAX_BYTES = 1 << 20
-_MAX_VALUES = 100_000
-
-
-class _Loader(yaml.SafeLoader):
-    """Safe YAML loader that reads a Python object as the plain value it was written as."""
-
-
-def _plain(loader: yaml.SafeLoader, suffix: str, node: yaml.Node) -> Any:
-    if isinstance(node, yaml.MappingNode):
-        return loader.construct_mapping(node, deep=True)
-    if isinstance(node, yaml.SequenceNode):
-        return loader.construct_sequence(node, deep=True)
-    assert isinstance(node, yaml.ScalarNode)
-    return loader.construct_scalar(node)
-
-
-_Loader.add_multi_constructor("", _plain)
+MAX_JSON_BYTES = 1 << 20
 
 
 def settings_beside(path: Path) -> dict[str, Any]:
@@ -69,29 +53,13 @@ def _settings_in(folder: Path, own: str) -> dict[str, Any]:
 
 
 def _content(file: Path) -> Any:
-    text = read_text(file, _MAX_BYTES)
+    is_json = file.suffix == ".json"
+    text = read_text(file, MAX_JSON_BYTES if is_json else MAX_BYTES)
     try:
-        content = json.loads(text) if file.suffix == ".json" else yaml.load(text, Loader=_Loader)
-        _check_size(content)
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return json.loads(text) if is_json else read_foreign_yaml(text)
+    except (ValueError, RecursionError) as error:
+        reason = first_line(error)
         raise ValueError(f"{file.name} in its folder cannot be read: {reason}") from None
-    return content
-
-
-def _check_size(content: Any) -> None:
-    """Refuse settings that aliases expand to more than `_MAX_VALUES` values, or without end."""
-    waiting = [content]
-    count = 0
-    while waiting:
-        value = waiting.pop()
-        count += 1
-        if count > _MAX_VALUES:
-            raise ValueError(f"more than {_MAX_VALUES} settings")
-        if isinstance(value, Mapping):
-            waiting.extend(value.values())
-        elif isinstance(value, list | tuple | set):
-            waiting.extend(value)
 
 
 def _columns(name: str, content: Mapping[Any, Any]) -> dict[str, Any]:

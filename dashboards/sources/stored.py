@@ -1,12 +1,14 @@
 """Store results as one gzipped JSON file, an artifact of the sweep's MLflow run."""
 
 import gzip
+import io
 import json
 from dataclasses import asdict
 
 from pydantic import TypeAdapter, ValidationError
 
 from dashboards.results import Results
+from dashboards.sources.content import MAX_BYTES, decompressed
 from loptune.errors import StorageError
 
 RESULTS_FILE = "results.json.gz"
@@ -24,7 +26,10 @@ def unpack(content: bytes, where: str) -> Results:
         StorageError: the content is not a results file.
     """
     try:
-        return TypeAdapter(Results).validate_python(json.loads(gzip.decompress(content)))
+        text = decompressed(io.BytesIO(content), MAX_BYTES + 1)
+        if len(text) > MAX_BYTES:
+            raise ValueError(f"more than {MAX_BYTES >> 20} MiB")
+        return TypeAdapter(Results).validate_python(json.loads(text))
     except (OSError, EOFError, ValueError, ValidationError) as error:
         raise StorageError(
             f"{where} does not hold the results of a sweep",

@@ -6,15 +6,16 @@ from pathlib import Path
 import pandas as pd
 
 from dashboards.sources.content import read_text
+from loptune.files import open_regular
 from loptune.row_files import read_json
 
-_FIRST_CHARS = 1 << 20  # of a line
+_FIRST_BYTES = 1 << 20  # of a line
 
 
 def is_log(path: Path) -> bool:
     """Return whether the first line of a file is ``{"step": ..., "data": {...}}``."""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        line = file.readline(_FIRST_CHARS)
+    with open_regular(path) as file:
+        line = file.readline(_FIRST_BYTES).decode(errors="replace")
     try:
         first = json.loads(line)
     except (ValueError, RecursionError):

@@ -221,11 +221,9 @@ def _judge(arguments: argparse.Namespace) -> int:
 
 def _table(source: str, arguments: argparse.Namespace) -> "pd.DataFrame":
     """Return the rows of files, an experiment or a project that match --where."""
-    from dashboards.sources.places import read_place, select
+    from dashboards.sources.places import read_experiment, read_place, select
 
     if source.startswith(_MLFLOW):
-        from dashboards.sources.mlflow import read_experiment
-
         uri = _store(arguments)
         name = source.removeprefix(_MLFLOW)
         table = read_experiment(uri, name, arguments.score, arguments.seed)

@@ -1,11 +1,13 @@
 """Folders and databases of MLflow, and the names of runs."""
 
+import os
+import shutil
+
 import mlflow
 import pandas as pd
 import pytest
 
-from dashboards.sources.mlflow import read_experiment
-from dashboards.sources.places import read_place, select
+from dashboards.sources.places import read_experiment, read_place, select
 from dashboards.sources.run_tables import NOTES
 from loptune.errors import ConfigError
 from tests.refusals import refused
@@ -113,6 +115,89 @@ def test_ids_of_digits_and_blank_metrics_are_read(mlruns):
     (runs[1] / "metrics/acc").write_text("")
     table = read_place(str(mlruns), "acc", "random_state").set_index("params.random_state")
     assert table.trial["0"].tolist() == ["7", "7"] and pd.isna(table.acc["1"])
+
+
+def test_folders_of_mlflow_are_read_as_mlflow_reads_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    client = mlflow.MlflowClient((tmp_path / "mlruns").as_uri())
+    for name in ("a", "b"):
+        experiment = client.create_experiment(name)
+        for seed in range(2):
+            tags = {"team": "x: y\n[", "mlflow.note.content": "n"}
+            run = client.create_run(experiment, tags=tags, run_name=f"{seed}").info.run_id
+            client.log_param(run, "model/lr", 1e-6)
+            client.log_param(run, "seed", seed)
+            for step in (3, 1, 3):
+                client.log_metric(run, "eval/acc", seed + step / 7, step=step)
+            client.set_terminated(run, ["FINISHED", "KILLED"][seed])
+    client.delete_run(run)
+    table = read_place(str(tmp_path / "mlruns"), "eval/acc", "seed")
+    rows = []
+    for experiment in client.search_experiments():
+        for run in client.search_runs([experiment.experiment_id]):
+            points = client.get_metric_history(run.info.run_id, "eval/acc")
+            for step, value in {point.step: point.value for point in points}.items():
+                rows.append(
+                    {
+                        **{f"params.{key}": text for key, text in run.data.params.items()},
+                        "tags.team": run.data.tags["team"],
+                        "trial": run.info.run_name,
+                        "status": run.info.status,
+                        "experiment": experiment.name,
+                        "step": step,
+                        "eval/acc": value,
+                    }
+                )
+    assert len(rows) == 6
+    key = ["experiment", "trial", "step"]
+    expected = pd.DataFrame(rows).sort_values(key, ignore_index=True)
+    pd.testing.assert_frame_equal(
+        table.sort_values(key, ignore_index=True), expected, check_like=True
+    )
+
+
+def test_folders_of_mlflow_that_went_through_git_are_read(mlruns):
+    (mlruns / "0").mkdir()  # MLflow's default experiment, without runs
+    (mlruns / "0/meta.yaml").write_text("experiment_id: '0'\nname: Default\n")
+    for folder in sorted(mlruns.rglob("*"), reverse=True):
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+    shutil.rmtree(sorted((mlruns / "111").iterdir())[0] / "metrics")
+    table = read_place(str(mlruns), "acc", "random_state")
+    assert "experiment" not in table and len(table) == 5
+    assert pd.isna(table.acc[0]) and table.acc.tolist()[1:] == [0.5, 0.7, 0.5, 0.8]
+
+
+@pytest.mark.parametrize("name", ["params/lr", "params", "metrics/acc", "meta.yaml", ""])
+def test_links_that_leave_a_folder_of_mlflow_are_refused(mlruns, tmp_path, name):
+    run = sorted((mlruns / "111").iterdir())[0]
+    shutil.copytree(run, tmp_path / "outside")
+    (tmp_path / "outside/params/lr").write_text("secret")
+    place = run / name
+    if place.is_dir():
+        shutil.rmtree(place)
+    else:
+        place.unlink(missing_ok=True)
+    place.symlink_to(tmp_path / "outside" / name)
+    with refused("link-outside"):
+        read_place(str(mlruns), "acc", "random_state")
+
+
+def test_a_link_inside_a_folder_of_mlflow_is_followed(mlruns, tmp_path):
+    run = sorted((mlruns / "111").iterdir())[0]
+    (run / "params/lr").symlink_to(run / "params/random_state")
+    (tmp_path / "link").symlink_to(mlruns)
+    assert "params.lr" in read_place(str(tmp_path / "link"), "acc", "random_state")
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("name", ["params/lr", "metrics/acc", "tags/a"])
+def test_a_pipe_in_a_folder_of_mlflow_is_refused(mlruns, name):
+    run = sorted((mlruns / "111").iterdir())[0]
+    (run / name).unlink(missing_ok=True)
+    os.mkfifo(run / name)
+    with refused("no-regular-file"):
+        read_place(str(mlruns), "acc", "random_state")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,141 @@
+"""Read YAML that somebody else wrote: plain values only, in time and memory bounded by its size."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from loptune.yaml_document import scalar_value
+
+MAX_BYTES = 1 << 18
+MAX_VALUES = 100_000
+_MAX_CHARS = 1 << 20  # of all values, with everything that aliases repeat
+_MAX_DEPTH = 64
+_MERGE = "<<"
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # only its events are used
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A value, and how much is in it, with everything that aliases repeat."""
+
+    value: Any
+    count: int  # values
+    chars: int
+
+
+class ForeignYamlError(ValueError):
+    """YAML that is invalid, or larger or deeper than any settings are."""
+
+
+def read_foreign_yaml(text: str, *, typed: bool = True) -> Any:
+    """Return the value of a YAML document; None if it is empty.
+
+    Tags are ignored: a Python object is the plain value that it was written as. An alias counts as
+    all the values that it stands for, and so does a merge key. Of a repeated key, the last value
+    is returned.
+
+    Args:
+        text: at most `MAX_BYTES` of UTF-8.
+        typed: whether numbers, truth values and null are told from texts; otherwise every scalar is
+            a text.
+
+    Raises:
+        ForeignYamlError: invalid, larger than `MAX_BYTES`, more than `MAX_VALUES` values, or nested
+            too deeply.
+    """
+    if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
+        raise ForeignYamlError(f"more than {MAX_BYTES >> 10} KiB")
+    try:
+        return _Builder(yaml.parse(text, Loader=_Loader), typed).document()
+    except (yaml.YAMLError, RecursionError) as error:
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or error
+        raise ForeignYamlError(" ".join(str(problem).split())) from None
+
+
+class _Builder:
+    """Builds values from a parser's events, of which every one is looked at once."""
+
+    def __init__(self, events: Iterator[yaml.Event], typed: bool) -> None:
+        self._events = events
+        self._typed = typed
+        self._anchors: dict[str, _Node] = {}
+        self._count = 0
+        self._chars = 0
+
+    def document(self) -> Any:
+        for event in self._events:
+            if isinstance(event, yaml.NodeEvent):
+                return self._node(event, depth=0).value
+        return None
+
+    def _node(self, event: Any, depth: int) -> _Node:
+        if depth > _MAX_DEPTH:
+            raise ForeignYamlError("nested too deeply")
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor not in self._anchors:
+                raise ForeignYamlError(f"the alias {event.anchor} stands for nothing")
+            node = self._anchors[event.anchor]
+            self._add(node.count, node.chars)
+            return node
+        if isinstance(event, yaml.ScalarEvent):
+            self._add(1, len(event.value))
+            node = _Node(self._scalar(event), 1, len(event.value))
+        elif isinstance(event, yaml.SequenceStartEvent):
+            node = self._sequence(depth)
+        else:
+            node = self._mapping(depth)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = node
+        return node
+
+    def _add(self, count: int, chars: int) -> None:
+        self._count += count
+        self._chars += chars
+        if self._count > MAX_VALUES or self._chars > _MAX_CHARS:
+            raise ForeignYamlError(f"more than {MAX_VALUES:,} values or {_MAX_CHARS:,} characters")
+
+    def _scalar(self, event: yaml.ScalarEvent) -> Any:
+        is_plain = event.implicit[0]  # neither quoted nor tagged
+        if self._typed and is_plain:
+            return scalar_value(event.value)
+        return event.value
+
+    def _sequence(self, depth: int) -> _Node:
+        before = (self._count, self._chars)
+        self._add(1, 0)
+        values = []
+        for event in self._events:
+            if isinstance(event, yaml.SequenceEndEvent):
+                break
+            values.append(self._node(event, depth + 1).value)
+        return self._since(before, values)
+
+    def _mapping(self, depth: int) -> _Node:
+        own: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
+        before = (self._count, self._chars)
+        self._add(1, 0)
+        for event in self._events:
+            if isinstance(event, yaml.MappingEndEvent):
+                break
+            key = self._node(event, depth + 1).value
+            value = self._node(next(self._events), depth + 1).value
+            if key == _MERGE:
+                merged = _merged(value) | merged
+            else:
+                own[str(key)] = value
+        return self._since(before, merged | own)
+
+    def _since(self, before: tuple[int, int], value: Any) -> _Node:
+        return _Node(value, self._count - before[0], self._chars - before[1])
+
+
+def _merged(value: Any) -> dict[str, Any]:
+    """Return the keys that a merge key brings: of several mappings, the first one's value."""
+    keys: dict[str, Any] = {}
+    for mapping in reversed(value if isinstance(value, list) else [value]):
+        if isinstance(mapping, dict):
+            keys |= mapping
+    return keys
