@@ -1,15 +1,20 @@
 """Run one configuration of a program on some seeds: a sweep of a single configuration."""
 
+import hashlib
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dashboards.trial import TrialRecord
 from loptune.errors import INTERRUPTED, ConfigError
 from loptune.files import write_atomically
+from loptune.run_names import MAX_NAME_LENGTH
 from loptune.yaml_document import dump_yaml, nearest, read_yaml
 from sweep.record.sweep_record import open_sweep
+from sweep.search.history import explained_by_settings
 from sweep.space.file import dump_space, load_space
 from sweep.space.spec import SweepSpec
 
@@ -33,6 +38,19 @@ class BatchResults:
 
     scores: dict[int, float]
     failed: dict[int, str]  # reason
+    # failed for a reason that may be the machine's: memory, a signal
+    killed: dict[int, str] = field(default_factory=dict)
+
+
+def batch_name(label: str, seeds: Sequence[int]) -> str:
+    """Return the name of the sweep that runs some seeds. Other seeds have another name, so a batch
+    is resumed only if it has the same runs.
+    """
+    name = f"{label}-seeds-{'-'.join(map(str, seeds))}"
+    if len(name) <= MAX_NAME_LENGTH:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:10]
+    return f"{label}-seeds-{seeds[0]}-to-{seeds[-1]}-{digest}"
 
 
 def store_program(spec: SweepSpec, folder: Path) -> None:
@@ -99,6 +117,9 @@ def batch_space(folder: Path, batch: Batch) -> dict[str, Any]:
 def run_batch(folder: Path, batch: Batch, place: Path) -> BatchResults:
     """Run a batch, or resume it, and return its results.
 
+    A batch that has ended is read and not started again. Runs that the machine has killed are run
+    again.
+
     Args:
         folder: contains `PROGRAM`; the sweep's folder is written to ``runs/`` in it.
         batch: the runs.
@@ -110,12 +131,17 @@ def run_batch(folder: Path, batch: Batch, place: Path) -> BatchResults:
     """
     folder = folder.resolve()
     runs_dir = folder / "runs"
-    space = folder / "spaces" / f"{batch.name}.yaml"
-    space.parent.mkdir(exist_ok=True)
-    write_atomically(space, dump_yaml(batch_space(folder, batch)))
-    words = ["run", str(space), "--offline"]
-    if (runs_dir / batch.name / "space.lock.yaml").is_file():
-        words = ["resume", batch.name]
+    words = ["resume", batch.name]
+    if not (runs_dir / batch.name / "space.lock.yaml").is_file():
+        space = folder / "spaces" / f"{batch.name}.yaml"
+        space.parent.mkdir(exist_ok=True)
+        write_atomically(space, dump_yaml(batch_space(folder, batch)))
+        words = ["run", str(space), "--offline"]
+    elif not _unfinished(runs_dir, batch.name):
+        results = _results(runs_dir, batch.name)
+        if not results.killed:
+            return results
+        words.append("--retry-failed")
     line = [sys.executable, "-m", "sweep", *words, "--runs-dir", str(runs_dir)]
     # This command prints its answer on stdout, so the sweep's progress goes to stderr.
     ended = subprocess.run(line, cwd=place, stdout=_STDERR, check=False)
@@ -124,23 +150,35 @@ def run_batch(folder: Path, batch: Batch, place: Path) -> BatchResults:
     if not (runs_dir / batch.name).is_dir():
         raise ConfigError(
             f"{batch.name} did not start",
-            str(space),
+            str(folder / "spaces" / f"{batch.name}.yaml"),
             "the lines above say why; then run the same command again",
             code="batch-not-started",
         )
-    scores = {}
-    failed = {}
-    for trial in open_sweep(runs_dir, batch.name).trials():
+    if unfinished := _unfinished(runs_dir, batch.name):
+        raise ConfigError(
+            f"{unfinished[0].name} of {batch.name} is {unfinished[0].state}",
+            str(runs_dir / batch.name),
+            "the lines above say why; then run the same command again, which resumes it",
+            code="batch-unfinished",
+        )
+    return _results(runs_dir, batch.name)
+
+
+def _unfinished(runs_dir: Path, name: str) -> list[TrialRecord]:
+    """Return the trials of a batch that have neither a score nor failed."""
+    trials = open_sweep(runs_dir, name).trials()
+    return [trial for trial in trials if trial.state not in ("COMPLETE", "FAIL")]
+
+
+def _results(runs_dir: Path, name: str) -> BatchResults:
+    """Return the results of a batch that has ended."""
+    results = BatchResults(scores={}, failed={}, killed={})
+    for trial in open_sweep(runs_dir, name).trials():
         seed = int(trial.seed)
         if trial.state == "COMPLETE":
-            scores[seed] = trial.score
-        elif trial.state == "FAIL":
-            failed[seed] = trial.reason
+            results.scores[seed] = trial.score
+        elif explained_by_settings(trial.reason):
+            results.failed[seed] = trial.reason
         else:
-            raise ConfigError(
-                f"{trial.name} of {batch.name} is {trial.state}",
-                str(runs_dir / batch.name),
-                "the lines above say why; then run the same command again, which resumes it",
-                code="batch-unfinished",
-            )
-    return BatchResults(scores, failed)
+            results.killed[seed] = trial.reason
+    return results

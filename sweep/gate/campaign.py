@@ -304,6 +304,31 @@ class Campaign:
             )
         self._add({"event": "result", "arm": arm, "seed": seed, "score": score, "reason": reason})
 
+    def record_batch(
+        self, arm: str, *, scores: Mapping[int, float], failed: Mapping[int, str]
+    ) -> None:
+        """Record the results of runs that ended together, in one event: all of them or none.
+
+        Seeds that have a result already are left out, so recording a batch again changes nothing.
+
+        Raises:
+            ConfigError: there is no such arm.
+        """
+        target = self._target(arm)
+        assert target is not None, f"{arm} has no configuration to record runs for"
+        ended = {**target.scores, **target.failed}
+        new: list[tuple[int, float | None, str]] = []
+        for seed, score in scores.items():
+            if seed in ended:
+                continue
+            if math.isfinite(score):
+                new.append((seed, score, ""))
+            else:
+                new.append((seed, None, f"its score is {score}"))
+        new += [(seed, None, reason) for seed, reason in failed.items() if seed not in ended]
+        if new:
+            self._add({"event": "results", "arm": arm, "results": new})
+
     def withdraw(self) -> Proposal:
         """Give up the open proposal. It counts as discarded.
 
@@ -563,6 +588,14 @@ class Campaign:
                 arm.failed[event["seed"]] = event["reason"]
             else:
                 arm.scores[event["seed"]] = event["score"]
+        elif kind == "results":
+            arm = self._target(event["arm"])
+            assert arm is not None  # it was checked when it was recorded
+            for seed, score, reason in event["results"]:
+                if score is None:
+                    arm.failed[seed] = reason
+                else:
+                    arm.scores[seed] = score
         elif kind == "asked":
             (self.open_recheck or self.proposals[-1]).asked = event["seeds"]
         elif kind == "decision":

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from loptune.errors import ConfigError, MissingError
 from sweep.gate.arm import BASELINE, FIRST, Arm
-from sweep.gate.batch import PROGRAM, Batch, run_batch
+from sweep.gate.batch import PROGRAM, Batch, batch_name, run_batch
 from sweep.gate.campaign import Campaign, GateVerdict, Need
 
 _logger = logging.getLogger(__name__)
@@ -18,6 +18,7 @@ def run_until_decided(campaign: Campaign) -> GateVerdict:
 
     Raises:
         ConfigError: the campaign has no program, or its runs do not end.
+        MissingError: the machine killed a run; the same call runs it again.
         KeyboardInterrupt: it was interrupted; the same call continues.
     """
     if not (campaign.folder / PROGRAM).is_file():
@@ -51,17 +52,23 @@ def _run(campaign: Campaign, need: Need) -> None:
         arm = campaign.open
         label = f"proposal-{campaign.open.number}"
     batch = Batch(
-        name=f"{label}-seeds-{need.seeds[0]}-{need.seeds[-1]}",
+        name=batch_name(label, need.seeds),
         settings=arm.settings,
         command=arm.command,
         seeds=need.seeds,
     )
     _logger.info("%s: seeds %s", label, ", ".join(map(str, need.seeds)))
     results = run_batch(campaign.folder, batch, _place(campaign.folder, arm))
-    for seed, score in results.scores.items():
-        campaign.record(need.arm, seed, score)
-    for seed, reason in results.failed.items():
-        campaign.record(need.arm, seed, None, reason)
+    campaign.record_batch(need.arm, scores=results.scores, failed=results.failed)
+    if results.killed:
+        seed, reason = next(iter(results.killed.items()))
+        raise MissingError(
+            f"seed {seed} of {label} was killed, probably by the machine: {reason}",
+            str(campaign.folder / "runs" / batch.name),
+            "this is no evidence against the change: free memory or cores, then "
+            f"`{campaign.command('run')}` runs it again",
+            code="run-killed",
+        )
 
 
 def _place(folder: Path, arm: Arm) -> Path:

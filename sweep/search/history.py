@@ -160,12 +160,19 @@ def failed_by_settings(configuration: Configuration) -> bool:
     signal, silence until `limits.stall_timeout_s`, a dead worker) may be the machine's, and is no
     evidence against the point.
     """
-    for result in configuration.results.values():
-        if result.state != "FAIL" or _MEMORY.search(result.reason):
-            continue
-        if _DIVERGED.match(result.reason) or _ENDED_WITH_CODE.search(result.reason):
-            return True
-    return False
+    return any(
+        result.state == "FAIL" and explained_by_settings(result.reason)
+        for result in configuration.results.values()
+    )
+
+
+def explained_by_settings(reason: str) -> bool:
+    """Return whether the reason of a failed trial is one that its settings explain, see
+    `failed_by_settings`.
+    """
+    if _MEMORY.search(reason):
+        return False
+    return bool(_DIVERGED.match(reason) or _ENDED_WITH_CODE.search(reason))
 
 
 def ranked(

@@ -1,0 +1,114 @@
+"""Running what a campaign needs, with the trainings replaced by a table of results."""
+
+import json
+import shutil
+
+import pytest
+
+from loptune.errors import MissingError
+from sweep.gate import runs
+from sweep.gate.batch import PROGRAM, BatchResults, batch_name
+from sweep.gate.campaign import Campaign, CampaignSpec, start_campaign
+from sweep.gate.runs import run_until_decided
+from tests.refusals import refused
+
+FAILS = {3}  # seeds on which every arm fails
+
+
+class Machine:
+    """Runs batches from a table. Runs are counted, and a batch that has ended is not run again."""
+
+    def __init__(self, kills=()):
+        self.trained = []  # (arm, seed), in order
+        self.ended = {}
+        self.kills = list(kills)  # seeds whose next run the machine kills
+
+    def run_batch(self, folder, batch, place):
+        arm = batch.name.split("-seeds-")[0]
+        results = self.ended.setdefault(batch.name, BatchResults({}, {}, {}))
+        results.killed.clear()
+        for seed in batch.seeds:
+            if seed in results.scores or seed in results.failed:
+                continue
+            self.trained.append((arm, seed))
+            if seed in self.kills:
+                self.kills.remove(seed)
+                results.killed[seed] = "the command was ended by SIGKILL"
+            elif seed in FAILS:
+                results.failed[seed] = "the command ended with exit code 1"
+            else:
+                gain = 0.5 * (batch.settings.get("lr") == 0.2)
+                results.scores[seed] = gain + 0.01 * (seed * 7 % 5)
+        return results
+
+
+@pytest.fixture
+def campaign(tmp_path):
+    spec = CampaignSpec(space="space.yaml", settings={"lr": 0.1}, worthwhile=0.05, first_seeds=5)
+    campaign = start_campaign(tmp_path / "camp", spec)
+    (campaign.folder / PROGRAM).write_text("{}")
+    return campaign
+
+
+def decide(folder, machine, monkeypatch):
+    monkeypatch.setattr(runs, "run_batch", machine.run_batch)
+    with Campaign(folder).change() as campaign:
+        if not campaign.proposals and campaign.verdict().outcome == "ready":
+            campaign.propose({"lr": 0.2})
+        return run_until_decided(campaign)
+
+
+def test_a_campaign_killed_at_any_byte_of_its_events_continues_and_trains_nothing_twice(
+    campaign, monkeypatch, tmp_path
+):
+    undisturbed = Machine()
+    for expected in ("ready", "keep"):
+        assert decide(campaign.folder, undisturbed, monkeypatch).outcome == expected
+    events = (campaign.folder / "events.jsonl").read_bytes()
+    start = events.index(b"\n") + 1
+    for length in range(start, len(events), 37):
+        folder = tmp_path / f"killed-{length}"
+        shutil.copytree(campaign.folder, folder)
+        (folder / "events.jsonl").write_bytes(events[:length])
+        machine = Machine()
+        machine.ended = undisturbed.ended  # the sweeps that had ended when it was killed
+        if decide(folder, machine, monkeypatch).outcome == "ready":
+            assert decide(folder, machine, monkeypatch).outcome == "keep"
+        assert machine.trained == []
+        assert Campaign(folder).kept == [1]
+        seeds = [
+            (record["arm"], seed)
+            for record in map(json.loads, (folder / "events.jsonl").read_text().splitlines())
+            if record["event"] == "results"
+            for seed, _, _ in record["results"]
+        ]
+        assert len(seeds) == len(set(seeds))
+
+
+def test_results_of_a_batch_are_one_event_and_recording_them_again_changes_nothing(campaign):
+    results = {"scores": {0: 0.1, 1: 0.2}, "failed": {2: "exit code 1"}}
+    with campaign.change() as current:
+        current.record_batch("baseline", **results)
+        current.record_batch("baseline", **results)
+    lines = (campaign.folder / "events.jsonl").read_text().splitlines()
+    assert [json.loads(line)["event"] for line in lines] == ["baseline", "results"]
+    baseline = Campaign(campaign.folder).baseline
+    assert (baseline.scores, baseline.failed) == ({0: 0.1, 1: 0.2}, {2: "exit code 1"})
+
+
+def test_a_run_that_the_machine_killed_is_run_again_and_decides_nothing(campaign, monkeypatch):
+    machine = Machine()
+    decide(campaign.folder, machine, monkeypatch)
+    machine.kills = [0]
+    with refused("run-killed", MissingError, names=("SIGKILL",)):
+        decide(campaign.folder, machine, monkeypatch)
+    assert Campaign(campaign.folder).open is not None
+    assert decide(campaign.folder, machine, monkeypatch).outcome == "keep"
+    assert machine.trained.count(("proposal-1", 0)) == 2
+
+
+def test_batches_of_other_seeds_have_other_names():
+    names = {batch_name("proposal-1", seeds) for seeds in ((0, 1, 2), (0, 2), (1, 2), (0, 1, 3, 2))}
+    assert len(names) == 4
+    many = {batch_name("baseline-0", (*range(30), last)) for last in (30, 31)}
+    assert len(many) == 2 and all(len(name) <= 64 for name in many)
