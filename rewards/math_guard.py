@@ -17,12 +17,8 @@ _BRACKET = re.compile(r"[({\[]|([)}\]])")
 # sympy evaluates binomials while it parses them
 _LARGE_BINOMIAL = re.compile(r"binom.*\d{4}|\d{4}.*choose|choose.*\d{4}", re.DOTALL)
 # 448 legitimate comparisons took 0.02 s on average, at most 0.28 s
-_LONGEST_S = 1.5
-_MIN_LIMIT_S = 0.03
-_DECAY_S = 0.8  # time lost to timeouts that shrinks the limit by a factor of e
-_RECOVERY_S = 0.02  # credit for each block that finishes in time
+_LIMIT_S = 1.5
 _FAST_GROWING = ("factorial", "factorial2", "Sum", "Product")
-_lost_s = 0.0
 
 
 def is_safe_to_parse(text: str) -> bool:
@@ -66,19 +62,13 @@ def _value(digits: float) -> float:
 
 @contextlib.contextmanager
 def time_limit() -> Iterator[None]:
-    """Limit the CPU time of a block. The limit shrinks with the time already lost to timeouts.
+    """Limit the CPU time of a block to 1.5 s.
 
-    It falls from 1.5 s to 0.03 s, so 100 endless blocks in a row cost 5 s in total.
+    The limit does not depend on earlier blocks. If it shrank with each timeout, the same completion
+    would get another reward in a fresh worker, for example after a resume.
 
     Raises:
         TimeoutError: the block takes longer.
     """
-    global _lost_s
-    limit_s = max(_MIN_LIMIT_S, _LONGEST_S * math.exp(-_lost_s / _DECAY_S))
-    try:
-        with cpu_time_limit(limit_s):
-            yield
-    except TimeoutError:
-        _lost_s += limit_s
-        raise
-    _lost_s = max(0.0, _lost_s - _RECOVERY_S)
+    with cpu_time_limit(_LIMIT_S):
+        yield

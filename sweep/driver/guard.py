@@ -11,6 +11,7 @@ starts within a tenth of a second.
 import fcntl
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
 import psutil
 
@@ -26,6 +28,7 @@ PREFIX = "loptune-"  # prefix of scratch folders
 # file in a scratch folder that names the sweep's folder; locked while the driver lives
 OWNER = "owner"
 POLL_S = 0.2
+_MAX_OWNER_BYTES = 8192
 # maximum length of the parent path: Ray's socket paths below it are limited to 107 characters
 _MAX_PARENT_LENGTH = 20
 # consecutive empty scans before the guard exits: a process may start another just before it is
@@ -76,12 +79,31 @@ def scratch_folder(root: Path) -> Iterator[Path]:
 def dead_scratch() -> Iterator[tuple[Path, Path]]:
     """Yield this user's scratch folders of dead drivers, each with its sweep's folder."""
     for owner in _scratch_parent().glob(f"{PREFIX}*/{OWNER}"):
-        # skip folders of other users, of live drivers, and removed ones
-        with suppress(OSError), owner.open() as file:
+        # skip folders of live drivers, and removed ones
+        with suppress(OSError), _own_file(owner) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            root = file.readline().strip()
-            if root and os.fstat(file.fileno()).st_uid == os.getuid():
+            root = file.readline(_MAX_OWNER_BYTES).strip()
+            if root:
                 yield owner.parent, Path(root)
+
+
+def _own_file(path: Path) -> TextIO:
+    """Open a regular file of this user in a folder of this user, without waiting.
+
+    Other users can make such names in the temporary directory: a link or a named pipe must not be
+    followed or waited for.
+
+    Raises:
+        OSError: it is not such a file.
+    """
+    if path.parent.lstat().st_uid != os.getuid():
+        raise PermissionError(f"{path.parent} belongs to another user")
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid():
+        os.close(descriptor)
+        raise PermissionError(f"{path} is not a regular file of this user")
+    return open(descriptor, encoding="utf-8")
 
 
 def _scratch_parent() -> Path:

@@ -131,6 +131,21 @@ def test_the_guard_is_there_at_once(tmp_path):
     assert sweep_processes(tmp_path) == []
 
 
+@pytest.mark.parametrize("kind", ["pipe", "link", "folder"])
+def test_a_name_in_the_temporary_directory_that_is_no_file_of_ours_is_skipped(tmp_path, kind):
+    with scratch_folder(tmp_path) as real:
+        planted = real.parent / "loptune-planted"
+        planted.mkdir()
+        if kind == "pipe":
+            os.mkfifo(planted / "owner")
+        elif kind == "folder":
+            (planted / "owner").mkdir()
+        else:
+            (planted / "owner").symlink_to(tmp_path / "elsewhere")
+            (tmp_path / "elsewhere").write_text(f"{tmp_path}\n")
+        assert planted not in [scratch for scratch, _ in dead_scratch()]
+
+
 def scratch_of(root):
     return [scratch for scratch, owner in dead_scratch() if owner == root]
 
