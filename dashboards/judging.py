@@ -22,6 +22,7 @@ class Judgement:
 
     results: "Results"
     sentences: Sequence[str]  # verdict, next step, evidence
+    page: Path | None = None  # of the report, if it was written
 
     @property
     def arms(self) -> "list[ArmRow]":

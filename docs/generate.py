@@ -59,7 +59,9 @@ def command_line() -> str:
 
 def _command(name: str, command: argparse.ArgumentParser, text: str) -> list[str]:
     """Return the lines of a command, followed by those of its own commands."""
-    lines = [f"### {name}\n", f"{_sentence(text)}\n"]
+    lines = [f"### {name}\n", f"{(command.description or _sentence(text)) % {}}\n"]
+    if (command.epilog or "").startswith("example:"):
+        lines.append(f"    {(command.epilog or '').splitlines()[1].strip()}\n")
     parts = _subcommands(command)
     if not parts:
         return [*lines, *_arguments(command), ""]

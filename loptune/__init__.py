@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Any
 from loptune.shadowing import find_own_packages_first
 
 if TYPE_CHECKING:
-    from dashboards.judging import Judgement, judge
+    from dashboards.judging import Judgement
     from loptune.errors import ConfigError, MissingError, StorageError, UserError
     from rewards.score import Score
     from sweep.api import load_results
     from sweep.api import run as sweep
+    from sweep.commands import gate
+    from sweep.commands.judge import judge
+    from sweep.commands.noise import Noise, noise
     from trainer.api import load_metrics, train
     from trainer.commands.runs import RunSummary
     from trainer.config.schema import TrainConfig, load_config
@@ -30,6 +33,7 @@ __all__ = [
     "ConfigError",
     "Judgement",
     "MissingError",
+    "Noise",
     "RunContext",
     "RunSummary",
     "Score",
@@ -37,19 +41,22 @@ __all__ = [
     "TrainConfig",
     "Trainer",
     "UserError",
+    "gate",
     "judge",
     "load_config",
     "load_metrics",
     "load_results",
+    "noise",
     "sweep",
     "train",
 ]
 
-# name -> (module, name there)
+# name -> (module, name there; "": the module itself)
 _HOMES = {
     "ConfigError": ("loptune.errors", "ConfigError"),
     "Judgement": ("dashboards.judging", "Judgement"),
     "MissingError": ("loptune.errors", "MissingError"),
+    "Noise": ("sweep.commands.noise", "Noise"),
     "RunContext": ("trainer.types", "RunContext"),
     "RunSummary": ("trainer.commands.runs", "RunSummary"),
     "Score": ("rewards.score", "Score"),
@@ -57,10 +64,12 @@ _HOMES = {
     "TrainConfig": ("trainer.config.schema", "TrainConfig"),
     "Trainer": ("trainer.loop", "Trainer"),
     "UserError": ("loptune.errors", "UserError"),
-    "judge": ("dashboards.judging", "judge"),
+    "gate": ("sweep.commands.gate", ""),
+    "judge": ("sweep.commands.judge", "judge"),
     "load_config": ("trainer.config.schema", "load_config"),
     "load_metrics": ("trainer.api", "load_metrics"),
     "load_results": ("sweep.api", "load_results"),
+    "noise": ("sweep.commands.noise", "noise"),
     "sweep": ("sweep.api", "run"),
     "train": ("trainer.api", "train"),
 }
@@ -71,7 +80,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     find_own_packages_first()
     module, attribute = _HOMES[name]
-    return getattr(import_module(module), attribute)
+    found = import_module(module)
+    return getattr(found, attribute) if attribute else found
 
 
 def __dir__() -> list[str]:

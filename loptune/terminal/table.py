@@ -34,8 +34,13 @@ def print_table(
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON; NaN and infinity become null."""
-    print(json.dumps(_finite(value), indent=2, default=str))
+    """Print a value as JSON; see `json_text`."""
+    print(json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """Return a value as JSON; NaN and infinity become null."""
+    return json.dumps(_finite(value), indent=2, default=str)
 
 
 def _finite(value: Any) -> Any:

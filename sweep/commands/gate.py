@@ -1,27 +1,45 @@
-"""``sweep gate``: keep or discard changes that come one after the other; ``sweep noise``."""
+"""``sweep gate``: keep or discard changes that are proposed one at a time."""
 
-import argparse
 import math
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from loptune.errors import ConfigError
-from loptune.terminal.arguments import Commands, add_json, count, positive
+from loptune.section import Count, Positive
+from loptune.terminal.arguments import Commands
+from loptune.terminal.commands import Command, Option, add_command
 from loptune.terminal.logs import add_verbosity
-from loptune.terminal.table import counted, print_json, print_table
+from loptune.terminal.table import counted, print_table
 from loptune.yaml_document import parse_override
 from sweep.gate.arm import ArmName
 from sweep.gate.exit_status import EXIT_CODES
 
 if TYPE_CHECKING:
-    from sweep.gate.aa_test import NoiseReport
     from sweep.gate.campaign import Campaign, GateVerdict
     from sweep.space.spec import SweepSpec
 
+Folder = Annotated[str | Path, Option("folder of the campaign", is_path=True)]
+Run = Annotated[bool, Option("run what is needed at once, which may take long")]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A campaign, and the verdict on its latest proposal."""
+
+    campaign: "Campaign"
+    verdict: "GateVerdict"
+
+    @property
+    def outcome(self) -> str:
+        """keep, discard, more (runs are needed), ready, confirmed or unconfirmed."""
+        return self.verdict.outcome
+
 
 def add_commands(commands: Commands) -> None:
-    """Add ``sweep gate`` and ``sweep noise``."""
+    """Add ``sweep gate``."""
     gate = commands.add_parser(
         "gate",
         help="keep or discard changes that are proposed one after the other",
@@ -31,115 +49,55 @@ def add_commands(commands: Commands) -> None:
         "proposal, or confirmed), 10 discard (or unconfirmed), 11 more runs are needed.",
     )
     parts = gate.add_subparsers(required=True, metavar="COMMAND")
-    _add_start(parts)
-    propose = _add_part(parts, "propose", _propose, "propose a change of the baseline")
-    propose.add_argument(
-        "overrides",
-        nargs="*",
-        default=[],
-        metavar="key=value",
-        help="changed settings of the program",
-    )
-    propose.add_argument(
-        "--command",
-        dest="program",
-        nargs=argparse.REMAINDER,
-        metavar="WORD",
-        help="another command line: all words that follow, so this option comes last",
-    )
-    propose.add_argument("--revision", help="git revision in which the command runs")
-    propose.add_argument("--note", default="", help="what was changed, for the record")
-    propose.add_argument("--run", action="store_true", help="run what is needed at once")
-    record = _add_part(parts, "record", _record, "record the score of a run of your own")
-    record.add_argument("arm", choices=get_args(ArmName), help="whose run it was")
-    record.add_argument("seed", type=int, help="its seed")
-    record.add_argument("score", help="its score, or `failed`")
-    _add_part(parts, "run", _run, "run what is needed until the open proposal is decided")
-    recheck = _add_part(
-        parts, "recheck", _recheck, "compare the baseline with the first one, on fresh seeds"
-    )
-    recheck.add_argument("--run", action="store_true", help="run what is needed at once")
-    _add_part(parts, "status", _status, "show what was kept, and which runs are needed")
-    _add_part(parts, "withdraw", _withdraw, "give up the open proposal")
-
-    noise = commands.add_parser(
-        "noise",
-        help="measure how much scores differ between runs of one configuration",
-        description="Run one configuration on several seeds, one of them twice: how much do "
-        "scores differ between seeds, does the seed reach the program, do equal seeds repeat, "
-        "and which improvement do how many seeds find?",
-    )
-    noise.add_argument("space", help="search space whose program runs, with its default settings")
-    noise.add_argument(
-        "overrides", nargs="*", default=[], metavar="key=value", help="changed keys of the space"
-    )
-    noise.add_argument("--seeds", type=count, default=5, help="number of seeds (default: 5)")
-    noise.add_argument(
-        "--repeats", type=int, default=1, help="seeds that run a second time (default: 1)"
-    )
-    noise.add_argument(
-        "--output", type=Path, default=Path("noise"), help="folder of the runs (default: noise)"
-    )
-    add_json(noise)
-    noise.set_defaults(command=_noise)
+    for command in COMMANDS.values():
+        add_verbosity(add_command(parts, command))
 
 
-def _add_start(parts: Commands) -> None:
-    start = _add_part(parts, "start", _start, "start a campaign in a new folder")
-    start.add_argument(
-        "overrides",
-        nargs="*",
-        default=[],
-        metavar="key=value",
-        help="settings of the first baseline",
-    )
-    start.add_argument(
-        "--space", help="search space whose program runs; without it you record scores"
-    )
-    start.add_argument("--metric", help="name of the score (default: the space's objective)")
-    start.add_argument("--mode", choices=("max", "min"), help="whether larger or smaller is better")
-    start.add_argument("--worthwhile", type=positive, help="smallest gain that matters")
-    start.add_argument(
-        "--false-keeps",
-        type=positive,
-        default=0.1,
-        help="bound on the expected fraction of kept changes that are no gain (default: 0.1)",
-    )
-    start.add_argument(
-        "--first-seeds", type=count, default=8, help="runs of every new baseline (default: 8)"
-    )
-    start.add_argument(
-        "--most-seeds", type=count, default=32, help="most runs of one proposal (default: 32)"
-    )
+def start(
+    campaign: Folder,
+    overrides: Annotated[
+        Sequence[str], Option("settings of the first baseline", metavar="key=value")
+    ] = (),
+    *,
+    space: Annotated[
+        str | None,
+        Option("search space whose program runs; without it you record scores", is_path=True),
+    ] = None,
+    metric: Annotated[
+        str | None, Option("name of the score (default: the space's objective)")
+    ] = None,
+    mode: Annotated[
+        Literal["max", "min"] | None, Option("whether larger or smaller is better")
+    ] = None,
+    worthwhile: Annotated[Positive | None, Option("smallest gain that matters")] = None,
+    false_keeps: Annotated[
+        Positive, Option("bound on the expected fraction of kept changes that are no gain")
+    ] = 0.1,
+    first_seeds: Annotated[Count, Option("runs of every new baseline")] = 8,
+    most_seeds: Annotated[Count, Option("most runs of one proposal")] = 32,
+) -> Standing:
+    """Start a campaign in a new folder. Measure its baseline first: the answer lists the runs that
+    it needs.
 
-
-def _add_part(parts: Commands, name: str, command: Any, text: str) -> argparse.ArgumentParser:
-    part = parts.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-    part.add_argument("campaign", type=Path, help="folder of the campaign")
-    add_json(part)
-    add_verbosity(part)
-    part.set_defaults(command=command)
-    return part
-
-
-def _start(arguments: argparse.Namespace) -> int:
+    Raises:
+        UserError: the folder has a campaign, or the settings are wrong.
+    """
     from sweep.gate.batch import store_program
     from sweep.gate.campaign import CampaignSpec, start_campaign
     from sweep.space.file import find_space, load_space
 
     spec = None
     path: str | None = None
-    metric = arguments.metric or "score"
-    mode = arguments.mode or "max"
-    worthwhile = arguments.worthwhile
-    if arguments.space is not None:
-        file = find_space(arguments.space)
+    name = metric or "score"
+    direction = mode or "max"
+    if space is not None:
+        file = find_space(space)
         path = str(file.resolve())
         spec = load_space(file)
-        _check_metric(arguments, spec)
-        metric = spec.objective.metric
-        mode = arguments.mode or spec.objective.mode
-        worthwhile = arguments.worthwhile or spec.objective.worthwhile
+        _check_metric(metric, space, spec)
+        name = spec.objective.metric
+        direction = mode or spec.objective.mode
+        worthwhile = worthwhile or spec.objective.worthwhile
     if worthwhile is None:
         raise ConfigError(
             "how large must a gain be to matter?",
@@ -147,15 +105,15 @@ def _start(arguments: argparse.Namespace) -> int:
             "add --worthwhile, in units of the score, e.g. --worthwhile 0.01",
             code="no-worthwhile",
         )
-    if not arguments.false_keeps < 1:
+    if not false_keeps < 1:
         raise ConfigError(
-            f"--false-keeps is a fraction, not {arguments.false_keeps:g}",
+            f"--false-keeps is a fraction, not {false_keeps:g}",
             "command line",
             "write for example --false-keeps 0.1",
             code="false-keeps",
         )
-    _check_seeds(arguments.first_seeds, arguments.most_seeds)
-    settings = dict(_settings(arguments.overrides))
+    _check_seeds(first_seeds, most_seeds)
+    settings = dict(map(parse_override, overrides))
     if spec is not None:
         with tempfile.TemporaryDirectory() as draft:
             store_program(spec, Path(draft))
@@ -167,30 +125,30 @@ def _start(arguments: argparse.Namespace) -> int:
             "name the program with --space, or say what the baseline is in your own notes",
             code="no-program",
         )
-    campaign = start_campaign(
-        arguments.campaign,
+    started = start_campaign(
+        Path(campaign),
         CampaignSpec(
             space=path,
             settings=settings,
-            metric=metric,
-            mode=mode,
+            metric=name,
+            mode=direction,
             worthwhile=worthwhile,
-            false_keeps=arguments.false_keeps,
-            first_seeds=arguments.first_seeds,
-            most_seeds=arguments.most_seeds,
+            false_keeps=false_keeps,
+            first_seeds=first_seeds,
+            most_seeds=most_seeds,
         ),
     )
     if spec is not None:
-        store_program(spec, campaign.folder)
-    return _show(campaign, campaign.verdict(), as_json=arguments.json)
+        store_program(spec, started.folder)
+    return Standing(started, started.verdict())
 
 
-def _check_metric(arguments: argparse.Namespace, spec: "SweepSpec") -> None:
+def _check_metric(metric: str | None, space: str, spec: "SweepSpec") -> None:
     """Refuse a metric that is not the objective of the space."""
-    if arguments.metric not in (None, spec.objective.metric):
+    if metric not in (None, spec.objective.metric):
         raise ConfigError(
-            f"the space's objective is {spec.objective.metric}, not {arguments.metric}",
-            arguments.space,
+            f"the space's objective is {spec.objective.metric}, not {metric}",
+            space,
             "leave --metric out, or change objective.metric",
             key="objective.metric",
             code="other-objective",
@@ -229,106 +187,152 @@ def _check_seeds(first: int, most: int) -> None:
         )
 
 
-def _propose(arguments: argparse.Namespace) -> int:
+def propose(
+    campaign: Folder,
+    overrides: Annotated[
+        Sequence[str], Option("changed settings of the program", metavar="key=value")
+    ] = (),
+    *,
+    command: Annotated[
+        Sequence[str] | None,
+        Option(
+            "another command line: all words that follow, so this option comes last",
+            metavar="WORD",
+            takes_rest=True,
+            dest="program",
+        ),
+    ] = None,
+    revision: Annotated[str | None, Option("git revision in which the command runs")] = None,
+    note: Annotated[str, Option("what was changed, for the record")] = "",
+    run: Run = False,
+) -> Standing:
+    """Propose a change of the baseline. The answer is keep, discard, or the runs that it needs.
+
+    Raises:
+        UserError: another proposal is open, or the program does not accept the change.
+    """
     from sweep.gate.batch import PROGRAM
     from sweep.gate.campaign import Campaign
     from sweep.gate.runs import full_revision
 
-    settings = dict(_settings(arguments.overrides))
-    revision = arguments.revision
+    settings = dict(map(parse_override, overrides))
+    words = None if command is None else list(command)
     if revision is not None:
         revision = full_revision(revision)
-    with Campaign(arguments.campaign).change() as campaign:
-        if (campaign.folder / PROGRAM).is_file():
-            base = campaign.baseline
+    with Campaign(Path(campaign)).change() as changed:
+        if (changed.folder / PROGRAM).is_file():
+            base = changed.baseline
             _check_program(
-                campaign.folder,
-                {**base.settings, **settings},
-                command=arguments.program or base.command,
+                changed.folder, {**base.settings, **settings}, command=words or base.command
             )
-        campaign.propose(
-            settings, command=arguments.program, revision=revision, note=arguments.note
-        )
-        return _answer(campaign, arguments)
+        changed.propose(settings, command=words, revision=revision, note=note)
+        return _decided(changed, run=run)
 
 
-def _answer(campaign: "Campaign", arguments: argparse.Namespace) -> int:
-    """Run what is needed with ``--run``, print the verdict, and return its exit status."""
+def _decided(campaign: "Campaign", *, run: bool) -> Standing:
+    """Run what is needed if ``run``, and return where the campaign stands."""
     from sweep.gate.runs import run_until_decided
 
-    verdict = run_until_decided(campaign) if arguments.run else campaign.verdict()
-    return _show(campaign, verdict, as_json=arguments.json)
+    return Standing(campaign, run_until_decided(campaign) if run else campaign.verdict())
 
 
-def _record(arguments: argparse.Namespace) -> int:
+def record(
+    campaign: Folder,
+    arm: Annotated[ArmName, Option("whose run it was")],
+    seed: Annotated[int, Option("its seed")],
+    score: Annotated[str | float, Option("its score, or `failed`")],
+) -> Standing:
+    """Record the score of a run of your own. A score is final.
+
+    Raises:
+        UserError: nothing asked for this run, or it has a score.
+    """
     from sweep.gate.campaign import Campaign
 
-    score = None
-    if arguments.score != "failed":
+    number = None
+    if score != "failed":
         try:
-            score = float(arguments.score)
+            number = float(score)
         except ValueError:
             raise ConfigError(
-                f"no score: {arguments.score!r}",
+                f"no score: {score!r}",
                 "command line",
                 "write a number, or `failed`",
                 code="no-score",
             ) from None
-    with Campaign(arguments.campaign).change() as campaign:
-        campaign.record(arguments.arm, arguments.seed, score)
-        verdict = campaign.decide()
-        return _show(campaign, verdict, as_json=arguments.json)
+    with Campaign(Path(campaign)).change() as changed:
+        changed.record(arm, seed, number)
+        return Standing(changed, changed.decide())
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    from sweep.gate.campaign import Campaign
-    from sweep.gate.runs import run_until_decided
+def run(campaign: Folder) -> Standing:
+    """Run what is needed until the open proposal is decided.
 
-    with Campaign(arguments.campaign).change() as campaign:
-        return _show(campaign, run_until_decided(campaign), as_json=arguments.json)
-
-
-def _recheck(arguments: argparse.Namespace) -> int:
+    Raises:
+        UserError: the campaign has no program, or its runs do not end.
+        KeyboardInterrupt: it was interrupted; the same call continues.
+    """
     from sweep.gate.campaign import Campaign
 
-    with Campaign(arguments.campaign).change() as campaign:
-        campaign.recheck()
-        return _answer(campaign, arguments)
+    with Campaign(Path(campaign)).change() as changed:
+        return _decided(changed, run=True)
 
 
-def _status(arguments: argparse.Namespace) -> int:
+def recheck(campaign: Folder, *, run: Run = False) -> Standing:
+    """Compare the baseline with the first one, on fresh seeds. Do it when `recheck_due` is true.
+
+    Raises:
+        UserError: a proposal or a re-check is open.
+    """
     from sweep.gate.campaign import Campaign
 
-    campaign = Campaign(arguments.campaign)
-    verdict = campaign.verdict()
-    if not arguments.json and campaign.proposals:
-        _print_proposals(campaign)
-    return _show(campaign, verdict, as_json=arguments.json)
+    with Campaign(Path(campaign)).change() as changed:
+        changed.recheck()
+        return _decided(changed, run=run)
 
 
-def _withdraw(arguments: argparse.Namespace) -> int:
+def status(campaign: Folder) -> Standing:
+    """Show what was kept, and which runs are needed.
+
+    Raises:
+        UserError: the folder has no campaign, or its record is damaged.
+    """
     from sweep.gate.campaign import Campaign
 
-    with Campaign(arguments.campaign).change() as campaign:
-        campaign.withdraw()
-        return _show(campaign, campaign.verdict(), as_json=arguments.json)
+    read = Campaign(Path(campaign))
+    return Standing(read, read.verdict())
 
 
-def _settings(overrides: list[str]) -> list[tuple[str, Any]]:
-    return [parse_override(text) for text in overrides]
+def withdraw(campaign: Folder) -> Standing:
+    """Withdraw the open proposal. It is undecided, and what it cost the bound is spent.
+
+    Raises:
+        UserError: no proposal is open.
+    """
+    from sweep.gate.campaign import Campaign
+
+    with Campaign(Path(campaign)).change() as changed:
+        changed.withdraw()
+        return Standing(changed, changed.verdict())
 
 
-def _show(campaign: "Campaign", verdict: "GateVerdict", *, as_json: bool) -> int:
-    """Print a verdict and return its exit status."""
-    if as_json:
-        print_json(_as_json(campaign, verdict))
-    else:
-        for line in _sentences(campaign, verdict):
-            print(line)
-    return EXIT_CODES[verdict.outcome]
+def show(standing: Standing) -> None:
+    """Print a verdict in sentences."""
+    for line in _sentences(standing.campaign, standing.verdict):
+        print(line)
 
 
-def _as_json(campaign: "Campaign", verdict: "GateVerdict") -> dict[str, Any]:
+def _show_status(standing: Standing) -> None:
+    """Print the proposals of a campaign, and its verdict."""
+    if standing.campaign.proposals:
+        _print_proposals(standing.campaign)
+    show(standing)
+
+
+def fields(standing: Standing) -> dict[str, Any]:
+    """Return where a campaign stands as the keys of ``--json``."""
+    campaign = standing.campaign
+    verdict = standing.verdict
     model = campaign.model()
     noise: dict[str, Any] = {"sd": None, "correlation": None}
     if model is not None:
@@ -455,99 +459,23 @@ def _print_proposals(campaign: "Campaign") -> None:
     print_table(["proposal", "change", "outcome", "gain", "runs", "reason"], rows)
 
 
-def _noise(arguments: argparse.Namespace) -> int:
-    from sweep.gate.aa_test import measure
-    from sweep.gate.batch import store_program
-    from sweep.space.file import find_space, load_space
-
-    if arguments.seeds < 2:
-        raise ConfigError(
-            "one seed shows no noise", "command line", "--seeds 5 or more", code="one-seed"
-        )
-    if not 0 <= arguments.repeats <= arguments.seeds:
-        raise ConfigError(
-            f"--repeats is between 0 and {arguments.seeds}, the number of seeds",
-            "command line",
-            "--repeats 1",
-            code="repeats",
-        )
-    spec = load_space(find_space(arguments.space), arguments.overrides)
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    store_program(spec, arguments.output)
-    report = measure(arguments.output, arguments.seeds, arguments.repeats)
-    if arguments.json:
-        print_json(_noise_json(report))
-    else:
-        for line in _noise_sentences(report, spec.objective.metric, spec.objective.worthwhile):
-            print(line)
-        if report.seed_matters:
-            rows = []
-            for seeds, gain in report.detectable().items():
-                rows.append([seeds, f"{gain:.3g}", _cost(report, seeds)])
-            print()
-            print_table(["seeds of each", "improvement found 8 times in 10", "cost"], rows)
-    return 0
+def _exit_code(standing: Standing) -> int:
+    return EXIT_CODES[standing.verdict.outcome]
 
 
-def _cost(report: "NoiseReport", seeds: int) -> str:
-    if report.minutes is None:
-        return f"{2 * seeds} runs"
-    return f"{2 * seeds} runs, {2 * seeds * report.minutes:.3g} minutes one after the other"
-
-
-def _noise_json(report: "NoiseReport") -> dict[str, Any]:
-    interval = [0.0, 0.0]
-    detectable = {}
-    if report.seed_matters:
-        interval = list(report.sd_interval)
-        detectable = report.detectable()
-    return {
-        "scores": report.scores,
-        "repeated": report.repeated,
-        "failed": report.failed,
-        "mean": _mean(report.scores),
-        "sd": report.sd,
-        "sd_interval": interval,
-        "seed_matters": report.seed_matters,
-        "repeats": report.repeats,
-        "minutes": report.minutes,
-        "detectable": detectable,
-    }
-
-
-def _noise_sentences(report: "NoiseReport", metric: str, worthwhile: float) -> list[str]:
-    """Return sentences about the measured noise."""
-    lines = []
-    scores = report.scores
-    if report.failed:
-        lines.append(f"{len(report.failed)} of {len(scores) + len(report.failed)} runs failed.")
-    if not report.seed_matters:
-        lines.append(
-            f"All {len(scores)} seeds score {next(iter(scores.values())):g}: the seed does not "
-            "reach the program, or the metric is too coarse. No comparison is possible."
-        )
-        return lines
-    low, high = report.sd_interval
-    lines.append(
-        f"{metric}: mean {_mean(scores):.4g}, SD between seeds {report.sd:.3g} (90% interval "
-        f"{low:.3g} to {high:.3g}), {len(scores)} seeds."
+def _command(function: Any, example: str) -> Command:
+    text = _show_status if function is status else show
+    return Command(
+        function=function, show=text, fields=fields, exit_code=_exit_code, example=example
     )
-    if report.repeats is True:
-        lines.append("Equal seeds repeat: the same seed gave the same score again.")
-    elif report.repeats is False:
-        twice = [seed for seed in report.repeated if seed in scores]
-        apart = max(abs(report.repeated[seed] - scores[seed]) for seed in twice)
-        lines.append(
-            f"Equal seeds do not repeat: the same seed scored {apart:.3g} apart. Something "
-            "besides the seed is random (kernels, data order, time)."
-        )
-    from dashboards.statistics.power import seeds_for
 
-    needed = seeds_for(worthwhile, report.sd)
-    if needed is None:
-        lines.append(
-            f"A worthwhile improvement of {worthwhile:g} needs more than 100 seeds of each."
-        )
-    else:
-        lines.append(f"A worthwhile improvement of {worthwhile:g} needs {needed} seeds of each.")
-    return lines
+
+COMMANDS = {
+    "start": _command(start, "sweep gate start camp --worthwhile 0.01"),
+    "propose": _command(propose, 'sweep gate propose camp --note "a longer warmup"'),
+    "record": _command(record, "sweep gate record camp baseline 0 0.61"),
+    "run": _command(run, "sweep gate run camp"),
+    "recheck": _command(recheck, "sweep gate recheck camp"),
+    "status": _command(status, "sweep gate status camp"),
+    "withdraw": _command(withdraw, "sweep gate withdraw camp"),
+}

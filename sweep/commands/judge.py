@@ -1,206 +1,274 @@
 """``sweep judge``: the verdict on runs of any program."""
 
-import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from loptune.errors import StorageError
-from loptune.terminal.arguments import Commands, add_json, add_runs_dir, count
-from loptune.terminal.table import print_json, print_table
+from loptune.section import Count
+from loptune.terminal.arguments import Commands
+from loptune.terminal.commands import Command, Option, add_command
+from loptune.terminal.table import print_table
 from trainer.config.tracking import TrackingConfig
 from trainer.tracking.mlflow_store import connect, tracking_uri
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from dashboards.judging import Judgement
+    from dashboards.sources.conditions import Condition
+
+Columns = str | Sequence[str]  # a text is split at commas
+Values = (
+    str | Sequence[str] | Mapping[str, Any]
+)  # COLUMN=VALUE of a text, of each item, or a mapping
+
 _MLFLOW = "mlflow:"
 _WANDB = "wandb:"
 _TABLE_WIDTH = 240  # outside of a terminal, so that no cell is wrapped
+_COLUMNS = "columns"  # groups of the help screen
+_ROWS = "rows"
+_SCORE = "score"
+_COMPARISON = "comparison"
 
 
 def add_commands(commands: Commands) -> None:
     """Add ``sweep judge``."""
-    judge = commands.add_parser(
-        "judge",
-        help="give the verdict on runs of any program",
-        description="Give the verdict on runs of any program, from the files it wrote: CSV, JSON, "
-        "Parquet, TensorBoard's event files, mlruns folders, W&B's exports and folders, Optuna's "
-        "studies. Or from an experiment of MLflow, or a project of W&B.",
-    )
-    judge.set_defaults(command=_judge)
-    judge.add_argument(
-        "table",
-        help="file, folder, or pattern such as 'runs/{algo}-s{seed}/metrics.csv'; "
-        "or mlflow:EXPERIMENT, or wandb:ENTITY/PROJECT",
-    )
-    _add_roles(judge)
-    _add_rows(judge)
-    _add_score(judge)
-    _add_comparison(judge)
-    fresh = judge.add_mutually_exclusive_group()
-    fresh.add_argument(
-        "--fresh", action="store_true", help="nothing was chosen by looking at these seeds"
-    )
-    fresh.add_argument(
-        "--fresh-table", help="second table: runs of the chosen configurations on fresh seeds"
-    )
-    judge.add_argument("--store", help="URI of the MLflow store (default: the runs folder's)")
-    judge.add_argument(
-        "--output", type=Path, default=Path("judged"), help="folder of the report (default: judged)"
-    )
-    add_runs_dir(judge)
-    add_json(judge)
+    add_command(commands, JUDGE)
 
 
-def _add_roles(judge: argparse.ArgumentParser) -> None:
-    """Add the options that give columns their roles."""
-    for option, text in {
-        "--by": "comma-separated columns that define a configuration",
-        "--score": "column of the score",
-    }.items():
-        judge.add_argument(option, required=True, help=text)
-    judge.add_argument(
-        "--seed",
-        default="",
-        help="column of the seed (default: seed, if there is one; else every run counts by itself)",
-    )
-    for option, text in {
-        "--baseline": "COLUMN=VALUE,... of the configuration to beat",
-        "--tuned": "comma-separated columns that were tuned for each value of --by",
-        "--ignore": "columns that may differ between configurations",
-        "--problems": "table of per-problem results with the columns trial, problem, correct",
-    }.items():
-        judge.add_argument(option, default="", help=text)
-    judge.add_argument("--step", default="step", help="column of the training step (default: step)")
-    judge.add_argument(
-        "--trial", default="trial", help="column of the run's name, for --problems (default: trial)"
-    )
+def judge(
+    table: Annotated[
+        "str | pd.DataFrame",
+        Option(
+            "file, folder, or pattern such as 'runs/{algo}-s{seed}/metrics.csv'; "
+            "or mlflow:EXPERIMENT, or wandb:ENTITY/PROJECT",
+            is_path=True,
+        ),
+    ],
+    *,
+    by: Annotated[
+        Columns, Option("comma-separated columns that define a configuration", group=_COLUMNS)
+    ],
+    score: Annotated[str, Option("column of the score", group=_COLUMNS)],
+    seed: Annotated[
+        str,
+        Option(
+            "column of the seed (default: seed, if there is one; else every run counts by itself)",
+            group=_COLUMNS,
+        ),
+    ] = "",
+    baseline: Annotated[
+        Values, Option("COLUMN=VALUE,... of the configuration to beat", group=_COLUMNS)
+    ] = "",
+    tuned: Annotated[
+        Columns,
+        Option("comma-separated columns that were tuned for each value of --by", group=_COLUMNS),
+    ] = "",
+    ignore: Annotated[
+        Columns, Option("columns that may differ between configurations", group=_COLUMNS)
+    ] = "",
+    problems: Annotated[
+        "str | pd.DataFrame",
+        Option(
+            "table of per-problem results with the columns trial, problem, correct",
+            group=_COLUMNS,
+            is_path=True,
+        ),
+    ] = "",
+    step: Annotated[str, Option("column of the training step", group=_COLUMNS)] = "step",
+    trial: Annotated[
+        str, Option("column of the run's name, for --problems", group=_COLUMNS)
+    ] = "trial",
+    where: Annotated[
+        str,
+        Option("COLUMN=VALUE,... that rows must have; !=, <, <=, > and >= work too", group=_ROWS),
+    ] = "",
+    names: Annotated[
+        str,
+        Option(
+            "pattern of runs' names such as {algo}-s{seed}; its parts become columns", group=_ROWS
+        ),
+    ] = "",
+    failed: Annotated[
+        "str | Sequence[Condition]",
+        Option(
+            "COLUMN=VALUE,... of failed runs, in addition to those of a state column", group=_ROWS
+        ),
+    ] = "",
+    at_step: Annotated[
+        Count | None,
+        Option(
+            "compare runs at this training step: later evaluations do not count",
+            group=_ROWS,
+            metavar="STEP",
+        ),
+    ] = None,
+    allow_unequal: Annotated[
+        bool,
+        Option(
+            "compare runs that end at different training steps, each at its own end", group=_ROWS
+        ),
+    ] = False,
+    same_unit: Annotated[
+        bool,
+        Option(
+            "compare scores of which some look like fractions and others like percentages",
+            group=_ROWS,
+        ),
+    ] = False,
+    mode: Annotated[
+        Literal["max", "min"], Option("whether larger or smaller scores are better", group=_SCORE)
+    ] = "max",
+    take: Annotated[
+        Literal["last", "best"],
+        Option("a run's score: its last evaluations, or its best, which is biased", group=_SCORE),
+    ] = "last",
+    window: Annotated[
+        Count, Option("number of last evaluations averaged into the score", group=_SCORE)
+    ] = 3,
+    pairing: Annotated[
+        Literal["auto", "paired", "unpaired"],
+        Option(
+            "whether equal seeds are compared with each other (default: decided by the seeds)",
+            group=_COMPARISON,
+            flags={
+                "paired": "compare seed by seed, on shared seeds only "
+                "(default: decided by the seeds)",
+                "unpaired": "compare all runs without pairing by seed (Welch's test)",
+            },
+        ),
+    ] = "auto",
+    worthwhile: Annotated[
+        float, Option("smallest improvement that matters, in units of the score", group=_COMPARISON)
+    ] = 0.0,
+    not_worse_by: Annotated[
+        float | None,
+        Option(
+            "also test which configurations are not worse than the baseline by this margin",
+            group=_COMPARISON,
+            metavar="MARGIN",
+        ),
+    ] = None,
+    against: Annotated[
+        float | None,
+        Option(
+            "compare each configuration with this number instead of a baseline",
+            group=_COMPARISON,
+            metavar="NUMBER",
+        ),
+    ] = None,
+    fresh: Annotated[
+        "bool | pd.DataFrame",
+        Option("nothing was chosen by looking at these seeds", group=_COMPARISON, excludes="fresh"),
+    ] = False,
+    fresh_table: Annotated[
+        str | None,
+        Option(
+            "second table: runs of the chosen configurations on fresh seeds",
+            group=_COMPARISON,
+            excludes="fresh",
+            is_path=True,
+        ),
+    ] = None,
+    store: Annotated[
+        str | None, Option("URI of the MLflow store (default: the runs folder's)", is_path=True)
+    ] = None,
+    runs_dir: Annotated[Path, Option("folder that contains all runs", is_path=True)] = Path("runs"),
+    output: Annotated[Path | None, Option("folder of the report", is_path=True)] = None,
+) -> "Judgement":
+    """Give the verdict on runs of any program, from the files it wrote: CSV, JSON, Parquet,
+    TensorBoard's event files, mlruns folders, W&B's exports and folders, Optuna's studies. Or from
+    an experiment of MLflow, or a project of W&B.
 
+    From Python, tables may also be DataFrames: one row per run, or one row per evaluation if there
+    is a column of steps. A report is only written if ``output`` is a folder.
 
-def _add_rows(judge: argparse.ArgumentParser) -> None:
-    """Add the options that select rows and say how runs ended."""
-    for option, text in {
-        "--where": "COLUMN=VALUE,... that rows must have; !=, <, <=, > and >= work too",
-        "--names": "pattern of runs' names such as {algo}-s{seed}; its parts become columns",
-        "--failed": "COLUMN=VALUE,... of failed runs, in addition to those of a state column",
-    }.items():
-        judge.add_argument(option, default="", help=text)
-    judge.add_argument(
-        "--at-step",
-        type=count,
-        metavar="STEP",
-        help="compare runs at this training step: later evaluations do not count",
-    )
-    judge.add_argument(
-        "--allow-unequal",
-        action="store_true",
-        help="compare runs that end at different training steps, each at its own end",
-    )
-    judge.add_argument(
-        "--same-unit",
-        action="store_true",
-        help="compare scores of which some look like fractions and others like percentages",
-    )
+    Example:
+        >>> import loptune as lt, pandas as pd
+        >>> runs = pd.DataFrame(
+        ...     {"lr": [0.1] * 3 + [0.2] * 3, "seed": [0, 1, 2] * 2,
+        ...      "acc": [0.50, 0.52, 0.51, 0.60, 0.62, 0.63]}
+        ... )
+        >>> judgement = lt.judge(runs, by=["lr"], baseline={"lr": 0.1}, score="acc", fresh=True)
+        >>> round(judgement.verdict.difference, 4)
+        0.1067
 
-
-def _add_score(judge: argparse.ArgumentParser) -> None:
-    """Add the options that make one score of a run's evaluations."""
-    judge.add_argument(
-        "--mode",
-        choices=["max", "min"],
-        default="max",
-        help="whether larger or smaller scores are better (default: max)",
-    )
-    judge.add_argument(
-        "--take",
-        choices=["last", "best"],
-        default="last",
-        help="a run's score: its last evaluations, or its best, which is biased (default: last)",
-    )
-    judge.add_argument(
-        "--window",
-        type=count,
-        default=3,
-        help="number of last evaluations averaged into the score (default: 3)",
-    )
-
-
-def _add_comparison(judge: argparse.ArgumentParser) -> None:
-    """Add the options that say how arms are compared."""
-    paired = judge.add_mutually_exclusive_group()
-    paired.add_argument(
-        "--paired",
-        dest="pairing",
-        action="store_const",
-        const="paired",
-        default="auto",
-        help="compare seed by seed, on shared seeds only (default: decided by the seeds)",
-    )
-    paired.add_argument(
-        "--unpaired",
-        dest="pairing",
-        action="store_const",
-        const="unpaired",
-        help="compare all runs without pairing by seed (Welch's test)",
-    )
-    judge.add_argument(
-        "--worthwhile",
-        type=float,
-        default=0.0,
-        help="smallest improvement that matters, in units of the score (default: 0)",
-    )
-    judge.add_argument(
-        "--not-worse-by",
-        type=float,
-        metavar="MARGIN",
-        help="also test which configurations are not worse than the baseline by this margin",
-    )
-    judge.add_argument(
-        "--against",
-        type=float,
-        metavar="NUMBER",
-        help="compare each configuration with this number instead of a baseline",
-    )
-
-
-def _judge(arguments: argparse.Namespace) -> int:
+    Raises:
+        UserError: the runs cannot be read, or cannot give a verdict.
+    """
     from dashboards.judging import judge  # pandas and SciPy take a second to import
-    from dashboards.sources.conditions import conditions, equalities, split_list
+    from dashboards.sources.conditions import conditions
     from dashboards.sources.run_tables import read_files
 
-    fresh = arguments.fresh
-    if arguments.fresh_table:
-        fresh = _table(arguments.fresh_table, arguments)
-    problems = read_files(arguments.problems) if arguments.problems else None
+    def read(place: "str | pd.DataFrame") -> "pd.DataFrame":
+        from dashboards.sources.places import select
+
+        if isinstance(place, str):
+            place = _read(place, score=score, seed=seed, store=store, runs_dir=runs_dir)
+        return select(place, where, names)
+
+    if fresh_table:
+        fresh = read(fresh_table)
+    elif not isinstance(fresh, bool):
+        fresh = read(fresh)
+    solved = None
+    if not isinstance(problems, str):
+        solved = problems
+    elif problems:
+        solved = read_files(problems)
     judgement = judge(
-        _table(arguments.table, arguments),
-        by=split_list(arguments.by),
-        baseline=equalities(arguments.baseline),
-        score=arguments.score,
-        seed=arguments.seed,
+        read(table),
+        by=_columns(by),
+        baseline=_values(baseline),
+        score=score,
+        seed=seed,
         fresh=fresh,
-        tuned=split_list(arguments.tuned),
-        ignore=split_list(arguments.ignore),
-        failed=conditions(arguments.failed),
-        source=arguments.table,
-        problems=problems,
-        mode=arguments.mode,
-        take=arguments.take,
-        window=arguments.window,
-        at_step=arguments.at_step,
-        allow_unequal=arguments.allow_unequal,
-        same_unit=arguments.same_unit,
-        pairing=arguments.pairing,
-        worthwhile=arguments.worthwhile,
-        not_worse_by=arguments.not_worse_by,
-        against=arguments.against,
-        step=arguments.step,
-        trial=arguments.trial,
+        tuned=_columns(tuned),
+        ignore=_columns(ignore),
+        failed=conditions(failed) if isinstance(failed, str) else failed,
+        source=table if isinstance(table, str) else "a table",
+        problems=solved,
+        mode=mode,
+        take=take,
+        window=window,
+        at_step=at_step,
+        allow_unequal=allow_unequal,
+        same_unit=same_unit,
+        pairing=pairing,
+        worthwhile=worthwhile,
+        not_worse_by=not_worse_by,
+        against=against,
+        step=step,
+        trial=trial,
     )
-    page = judgement.write_report(arguments.output)
-    if arguments.json:
-        print_json({**judgement.fields(), "report": str(page)})
-        return 0
+    if output is None:
+        return judgement
+    return replace(judgement, page=judgement.write_report(output))
+
+
+def _columns(columns: Columns) -> list[str]:
+    """Return names of columns; a text is split at commas."""
+    from dashboards.sources.conditions import split_list
+
+    return split_list(columns) if isinstance(columns, str) else list(columns)
+
+
+def _values(values: Values) -> dict[str, Any]:
+    """Return column -> value."""
+    from dashboards.sources.conditions import equalities
+
+    if isinstance(values, Mapping):
+        return dict(values)
+    found: dict[str, Any] = {}
+    for text in [values] if isinstance(values, str) else values:
+        found |= equalities(text)
+    return found
+
+
+def show(judgement: "Judgement") -> None:
+    """Print a verdict with its notes and tables."""
     print(judgement)
     for note in judgement.results.warnings:
         print(note)
@@ -215,28 +283,34 @@ def _judge(arguments: argparse.Namespace) -> int:
         from dashboards.pictures.differences import arm_cells
 
         print_table(*arm_cells(judgement.results), width=_TABLE_WIDTH)
-    print(f"report: {page}")
-    return 0
+    print(f"report: {judgement.page}")
 
 
-def _table(source: str, arguments: argparse.Namespace) -> "pd.DataFrame":
-    """Return the rows of files, an experiment or a project that match --where."""
-    from dashboards.sources.places import read_experiment, read_place, select
+def fields(judgement: "Judgement") -> dict[str, Any]:
+    """Return a verdict as the keys of ``--json``."""
+    page = judgement.page
+    return {**judgement.fields(), "report": None if page is None else str(page)}
 
+
+def _read(
+    source: str, *, score: str, seed: str, store: str | None, runs_dir: Path
+) -> "pd.DataFrame":
+    """Return the rows of files, an experiment or a project."""
     if source.startswith(_MLFLOW):
-        uri = _store(arguments)
+        from dashboards.sources.places import read_experiment
+
         name = source.removeprefix(_MLFLOW)
-        table = read_experiment(uri, name, arguments.score, arguments.seed)
-    elif source.startswith(_WANDB):
+        return read_experiment(_store_uri(store, runs_dir), name, score, seed)
+    if source.startswith(_WANDB):
         from dashboards.sources.wandb_project import read_project
 
-        table = read_project(source.removeprefix(_WANDB), arguments.score)
-    else:
-        table = read_place(source, arguments.score, arguments.seed)
-    return select(table, arguments.where, arguments.names)
+        return read_project(source.removeprefix(_WANDB), score)
+    from dashboards.sources.places import read_place
+
+    return read_place(source, score, seed)
 
 
-def _store(arguments: argparse.Namespace) -> str:
+def _store_uri(store: str | None, runs_dir: Path) -> str:
     """Return the URI of the MLflow store, which exists; --store may also be a path.
 
     Raises:
@@ -244,12 +318,11 @@ def _store(arguments: argparse.Namespace) -> str:
     """
     from dashboards.sources.mlflow_folders import folder_of
 
-    store = arguments.store
     if store is not None and Path(store).is_dir():
         store = Path(store).resolve().as_uri()
     elif store is not None and Path(store).is_file():
         store = f"sqlite:///{store}"
-    uri = tracking_uri(TrackingConfig(uri=store), arguments.runs_dir)
+    uri = tracking_uri(TrackingConfig(uri=store), runs_dir)
     folder = folder_of(uri)
     if folder is not None:
         return uri  # it is checked when it is opened: MLflow would create a missing one
@@ -263,3 +336,12 @@ def _store(arguments: argparse.Namespace) -> str:
             code="unreadable-store",
         ) from None
     return uri
+
+
+JUDGE = Command(
+    function=judge,
+    show=show,
+    fields=fields,
+    example="sweep judge runs.csv --by loss --baseline loss=grpo --score accuracy",
+    defaults={"output": Path("judged")},
+)

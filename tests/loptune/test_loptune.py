@@ -75,7 +75,7 @@ def test_files_named_like_our_packages_shadow_nothing(tmp_path):
         "print(lt.train.__module__, lt.sweep.__module__, lt.judge.__module__)\n",
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["trainer.api", "sweep.api", "dashboards.judging"]
+    assert done.stdout.split() == ["trainer.api", "sweep.api", "sweep.commands.judge"]
 
 
 @pytest.mark.slow

@@ -1,0 +1,339 @@
+"""Commands as typed functions: options, help, ``--json`` and tools follow from their signatures.
+
+A command is a function that returns data, for example:
+
+    def noise(
+        space: Annotated[str, Option("search space whose program runs")],
+        *,
+        seeds: Annotated[Count, Option("number of seeds")] = 5,
+    ) -> NoiseReport:
+
+Parameters before the ``*`` are operands of the command line, the others are options. A bool is a
+flag, a ``Literal`` has choices, and the bounds of a pydantic ``Field`` hold on the command line and
+for tools. The docstring's first sentence is the line in the list of commands, its first paragraph
+the description. A quoted annotation names a type that only Python can pass.
+"""
+
+import argparse
+import inspect
+import math
+import re
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, ForwardRef, Literal, Union, get_args, get_origin
+
+from loptune.terminal.arguments import Commands, add_json
+from loptune.terminal.table import print_json
+
+_REQUIRED = inspect.Parameter.empty
+_SIMPLE = (bool, int, float, str, Path)
+
+
+@dataclass(frozen=True)
+class Option:
+    """What a command line needs about a parameter besides its type."""
+
+    help: str
+    group: str = ""  # heading of the help screen
+    metavar: str | None = None
+    flags: Mapping[str, str] = field(default_factory=dict)  # a choice that is a flag -> its help
+    excludes: str = ""  # at most one of the options with this word is allowed
+    takes_rest: bool = False  # takes all words that follow
+    is_path: bool = False  # names a file or a folder that is read or written
+    dest: str = ""  # attribute of the parsed arguments, if not the parameter's name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Argument:
+    """A parameter of a command."""
+
+    name: str
+    option: Option
+    annotation: Any  # without the Option
+    kind: type  # of a value on the command line
+    choices: tuple[str, ...] = ()
+    is_list: bool = False
+    bounds: tuple[Any, ...] = ()
+    default: Any = _REQUIRED
+    is_operand: bool = False
+
+    @property
+    def dest(self) -> str:
+        """The attribute of the parsed arguments."""
+        return self.option.dest or self.name
+
+    @property
+    def is_required(self) -> bool:
+        """Whether it has no default."""
+        return self.default is _REQUIRED
+
+    def read(self, text: str) -> Any:
+        """Return the value of a word.
+
+        Raises:
+            argparse.ArgumentTypeError: it is outside the bounds.
+        """
+        value = self.kind(text)
+        for bound in self.bounds:
+            fault = _fault(value, bound)
+            if fault:
+                raise argparse.ArgumentTypeError(f"must be {fault}, got {text}")
+        return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A function as a command.
+
+    Args:
+        function: returns the result.
+        show: prints the result as text.
+        fields: the result as JSON; None: the command has no ``--json``.
+        example: a command line.
+        exit_code: the exit status of a result.
+        defaults: parameter -> default on the command line, if it is not the function's.
+        epilog: text below the example.
+    """
+
+    function: Callable[..., Any]
+    show: Callable[[Any], None]
+    fields: Callable[[Any], Any] | None
+    example: str
+    exit_code: Callable[[Any], int] = lambda result: 0
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    epilog: str = ""
+
+    @property
+    def name(self) -> str:
+        """The word of the command line."""
+        return self.function.__name__.strip("_").replace("_", "-")
+
+    @property
+    def arguments(self) -> list[Argument]:
+        """The parameters of the function."""
+        return [
+            _argument(parameter)
+            for parameter in inspect.signature(self.function).parameters.values()
+        ]
+
+    @property
+    def description(self) -> str:
+        """The first paragraph of the docstring."""
+        return description_of(self.function)
+
+    def call(self, arguments: argparse.Namespace) -> int:
+        """Call the function with parsed arguments, print its result and return the exit status."""
+        values = {each.name: getattr(arguments, each.dest) for each in self.arguments}
+        result = self.function(**values)
+        if self.fields is not None and arguments.json:
+            print_json(self.fields(result))
+        else:
+            self.show(result)
+        return self.exit_code(result)
+
+
+def description_of(function: Callable[..., Any]) -> str:
+    """Return the first paragraph of a docstring as one line."""
+    paragraph = inspect.cleandoc(function.__doc__ or "").split("\n\n")[0]
+    return " ".join(paragraph.split()).replace("``", "`")
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence as a line of a list: without a capital letter and a period."""
+    sentence = re.split(r"(?<=\.)\s|:\s", text, maxsplit=1)[0].rstrip(".")
+    return sentence[:1].lower() + sentence[1:]
+
+
+def add_command(commands: Commands, command: Command) -> argparse.ArgumentParser:
+    """Add a command to a parser, and return the command's own parser."""
+    text = command.description.replace("%", "%%")
+    epilog = f"example:\n  {command.example}"
+    if command.epilog:
+        epilog += f"\n\n{command.epilog}"
+    parser = commands.add_parser(
+        command.name,
+        help=first_sentence(text),
+        description=text,
+        epilog=epilog,
+        formatter_class=HelpFormatter,
+    )
+    parser.set_defaults(command=command.call)
+    groups: dict[str, Any] = {"": parser}
+    exclusive: dict[str, Any] = {}
+    for argument in command.arguments:
+        option = argument.option
+        if option.group not in groups:
+            groups[option.group] = parser.add_argument_group(option.group)
+        place = groups[option.group]
+        if option.excludes:
+            if option.excludes not in exclusive:
+                exclusive[option.excludes] = place.add_mutually_exclusive_group()
+            place = exclusive[option.excludes]
+        default = command.defaults.get(argument.name, argument.default)
+        _add_argument(place, argument, default)
+    if command.fields is not None:
+        add_json(parser)
+    return parser
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """Wraps the description, and keeps the lines of examples."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = []
+        for paragraph in text.split("\n\n"):
+            if paragraph.startswith("example"):
+                paragraphs.append(paragraph)
+            else:
+                paragraphs.append(super()._fill_text(paragraph, width, indent))
+        return "\n\n".join(paragraphs)
+
+
+def _add_argument(place: Any, argument: Argument, default: Any) -> None:
+    """Add a parameter to a parser or a group."""
+    option = argument.option
+    text = option.help + _default_text(option.help, default)
+    words: dict[str, Any] = {"help": text.replace("%", "%%"), "metavar": option.metavar}
+    if argument.is_operand:
+        if argument.choices:
+            words["choices"] = argument.choices
+            del words["metavar"]
+        if argument.is_list:
+            words |= {"nargs": "*", "default": []}
+        elif default is not _REQUIRED:
+            words |= {"nargs": "?", "default": default}
+        place.add_argument(argument.name, type=argument.read, **words)
+        return
+    flag = f"--{argument.name.replace('_', '-')}"
+    if option.flags:
+        flags = place.add_mutually_exclusive_group()
+        for choice, choice_help in option.flags.items():
+            flags.add_argument(
+                f"--{choice}",
+                dest=argument.dest,
+                action="store_const",
+                const=choice,
+                default=default,
+                help=choice_help.replace("%", "%%"),
+            )
+        return
+    words |= {"dest": argument.dest, "default": None if default is _REQUIRED else default}
+    words["required"] = argument.is_required and default is _REQUIRED
+    if argument.kind is bool:
+        del words["metavar"]
+        place.add_argument(flag, action="store_true", **words)
+        return
+    if argument.choices:
+        words["choices"] = argument.choices
+        del words["metavar"]
+    if option.takes_rest:
+        words["nargs"] = argparse.REMAINDER
+    elif argument.is_list:
+        words["nargs"] = "+"
+    place.add_argument(flag, type=argument.read, **words)
+
+
+def _default_text(help_text: str, default: Any) -> str:
+    """Return the words about a default that is a value, unless the help has its own."""
+    if isinstance(default, bool) or not isinstance(default, (int, float, str, Path)):
+        return ""
+    if default == "" or "(default:" in help_text:
+        return ""
+    shown = f"{default:g}" if isinstance(default, float) else default
+    return f" (default: {shown})"
+
+
+def _argument(parameter: inspect.Parameter) -> Argument:
+    """Return the argument that a parameter describes.
+
+    Raises:
+        TypeError: the parameter has no `Option`, or a type that no command line can express.
+    """
+    details = list(_details(parameter.annotation))
+    options = [each for each in details if isinstance(each, Option)]
+    if len(options) != 1:
+        raise TypeError(f"parameter {parameter.name} has {len(options)} Options")
+    kind, choices, is_list = _kind(parameter.annotation, parameter.default)
+    bounds: list[Any] = []
+    for each in details:
+        bounds += getattr(each, "metadata", [])
+    return Argument(
+        name=parameter.name,
+        option=options[0],
+        annotation=_tool_annotation(parameter.annotation, kind),
+        kind=kind,
+        choices=choices,
+        is_list=is_list,
+        bounds=tuple(bounds),
+        default=parameter.default,
+        is_operand=parameter.kind is not inspect.Parameter.KEYWORD_ONLY,
+    )
+
+
+def _details(annotation: Any) -> Iterator[Any]:
+    """Return what ``Annotated`` adds to a type and to its parts."""
+    if get_origin(annotation) is Annotated:
+        yield from annotation.__metadata__
+        yield from _details(annotation.__origin__)
+    elif _is_union(annotation):
+        for part in get_args(annotation):
+            yield from _details(part)
+
+
+def _kind(annotation: Any, default: Any) -> tuple[type, tuple[str, ...], bool]:
+    """Return the type of a word, its choices, and whether there may be several."""
+    if get_origin(annotation) is Annotated:
+        return _kind(annotation.__origin__, default)
+    if isinstance(annotation, ForwardRef):
+        return (str if default in (_REQUIRED, None) else type(default)), (), False
+    if get_origin(annotation) is Literal:
+        return str, get_args(annotation), False
+    if _is_union(annotation):
+        parts = [part for part in get_args(annotation) if part is not types.NoneType]
+        if str in parts:
+            return str, (), False
+        if len(parts) == 1:
+            return _kind(parts[0], default)
+    origin = get_origin(annotation)
+    if inspect.isclass(origin) and issubclass(list, origin):
+        kind, choices, _ = _kind(get_args(annotation)[0], _REQUIRED)
+        return kind, choices, True
+    if annotation in _SIMPLE:
+        return annotation, (), False
+    raise TypeError(f"no command line expresses {annotation}")
+
+
+def _tool_annotation(annotation: Any, kind: type) -> Any:
+    """Return the annotation for a tool, which passes JSON."""
+    if get_origin(annotation) is not Annotated:
+        return annotation
+    inner = annotation.__origin__
+    if isinstance(inner, ForwardRef):
+        inner = kind
+    for detail in annotation.__metadata__:
+        if not isinstance(detail, Option):
+            inner = Annotated[inner, detail]
+    return inner
+
+
+def _is_union(annotation: Any) -> bool:
+    return get_origin(annotation) in (Union, types.UnionType)
+
+
+def _fault(value: Any, bound: Any) -> str:
+    """Return which bound a value violates, or an empty string. NaN is inside of no bound."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "a finite number"
+    limits: dict[str, tuple[Callable[[Any], bool], str]] = {
+        "ge": (lambda limit: value >= limit, "at least"),
+        "gt": (lambda limit: value > limit, "a number above"),
+        "le": (lambda limit: value <= limit, "at most"),
+        "lt": (lambda limit: value < limit, "a number below"),
+    }
+    for name, (holds, words) in limits.items():
+        limit = getattr(bound, name, None)
+        if limit is not None and not holds(limit):
+            return f"{words} {limit}"
+    return ""

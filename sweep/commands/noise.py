@@ -1,0 +1,161 @@
+"""``sweep noise``: how much scores differ between runs of one configuration."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from loptune.errors import ConfigError
+from loptune.section import Count
+from loptune.terminal.arguments import Commands
+from loptune.terminal.commands import Command, Option, add_command
+from loptune.terminal.table import print_table
+
+if TYPE_CHECKING:
+    from sweep.gate.aa_test import NoiseReport
+    from sweep.space.spec import ObjectiveSpec
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The measured noise of a program's objective."""
+
+    objective: "ObjectiveSpec"
+    report: "NoiseReport"
+
+
+def add_commands(commands: Commands) -> None:
+    """Add ``sweep noise``."""
+    add_command(commands, NOISE)
+
+
+def noise(
+    space: Annotated[
+        str, Option("search space whose program runs, with its default settings", is_path=True)
+    ],
+    overrides: Annotated[
+        Sequence[str], Option("changed keys of the space", metavar="key=value")
+    ] = (),
+    *,
+    seeds: Annotated[Count, Option("number of seeds")] = 5,
+    repeats: Annotated[Annotated[int, Field(ge=0)], Option("seeds that run a second time")] = 1,
+    output: Annotated[Path, Option("folder of the runs", is_path=True)] = Path("noise"),
+) -> Noise:
+    """Measure how much scores differ between runs of one configuration. The configuration runs on
+    several seeds, and on some of them twice. The answer is the standard deviation between seeds,
+    whether equal seeds repeat, and how large an improvement each number of seeds finds.
+
+    Raises:
+        UserError: the space is wrong, or fewer than two runs ended with a score.
+        KeyboardInterrupt: it was interrupted; the same call continues.
+    """
+    from sweep.gate.aa_test import measure
+    from sweep.gate.batch import store_program
+    from sweep.space.file import find_space, load_space
+
+    if seeds < 2:
+        raise ConfigError(
+            "one seed shows no noise", "command line", "--seeds 5 or more", code="one-seed"
+        )
+    if not 0 <= repeats <= seeds:
+        raise ConfigError(
+            f"--repeats is between 0 and {seeds}, the number of seeds",
+            "command line",
+            "--repeats 1",
+            code="repeats",
+        )
+    spec = load_space(find_space(space), overrides)
+    output.mkdir(parents=True, exist_ok=True)
+    store_program(spec, output)
+    return Noise(spec.objective, measure(output, seeds, repeats))
+
+
+def show(noise: Noise) -> None:
+    """Print the noise in sentences, with a table of detectable improvements."""
+    report = noise.report
+    for line in _noise_sentences(report, noise.objective.metric, noise.objective.worthwhile):
+        print(line)
+    if report.seed_matters:
+        rows = []
+        for seeds, gain in report.detectable().items():
+            rows.append([seeds, f"{gain:.3g}", _cost(report, seeds)])
+        print()
+        print_table(["seeds of each", "improvement found 8 times in 10", "cost"], rows)
+
+
+def _cost(report: "NoiseReport", seeds: int) -> str:
+    if report.minutes is None:
+        return f"{2 * seeds} runs"
+    return f"{2 * seeds} runs, {2 * seeds * report.minutes:.3g} minutes one after the other"
+
+
+def fields(noise: Noise) -> dict[str, Any]:
+    """Return the noise as the keys of ``--json``."""
+    report = noise.report
+    interval = [0.0, 0.0]
+    detectable = {}
+    if report.seed_matters:
+        interval = list(report.sd_interval)
+        detectable = report.detectable()
+    return {
+        "scores": report.scores,
+        "repeated": report.repeated,
+        "failed": report.failed,
+        "mean": _mean(report.scores),
+        "sd": report.sd,
+        "sd_interval": interval,
+        "seed_matters": report.seed_matters,
+        "repeats": report.repeats,
+        "minutes": report.minutes,
+        "detectable": detectable,
+    }
+
+
+def _noise_sentences(report: "NoiseReport", metric: str, worthwhile: float) -> list[str]:
+    """Return sentences about the measured noise."""
+    lines = []
+    scores = report.scores
+    if report.failed:
+        lines.append(f"{len(report.failed)} of {len(scores) + len(report.failed)} runs failed.")
+    if not report.seed_matters:
+        lines.append(
+            f"All {len(scores)} seeds score {next(iter(scores.values())):g}: the seed does not "
+            "reach the program, or the metric is too coarse. No comparison is possible."
+        )
+        return lines
+    low, high = report.sd_interval
+    lines.append(
+        f"{metric}: mean {_mean(scores):.4g}, SD between seeds {report.sd:.3g} (90% interval "
+        f"{low:.3g} to {high:.3g}), {len(scores)} seeds."
+    )
+    if report.repeats is True:
+        lines.append("Equal seeds repeat: the same seed gave the same score again.")
+    elif report.repeats is False:
+        twice = [seed for seed in report.repeated if seed in scores]
+        apart = max(abs(report.repeated[seed] - scores[seed]) for seed in twice)
+        lines.append(
+            f"Equal seeds do not repeat: the same seed scored {apart:.3g} apart. Something "
+            "besides the seed is random (kernels, data order, time)."
+        )
+    from dashboards.statistics.power import seeds_for
+
+    needed = seeds_for(worthwhile, report.sd)
+    if needed is None:
+        lines.append(
+            f"A worthwhile improvement of {worthwhile:g} needs more than 100 seeds of each."
+        )
+    else:
+        lines.append(f"A worthwhile improvement of {worthwhile:g} needs {needed} seeds of each.")
+    return lines
+
+
+def _mean(scores: dict[int, float]) -> float | None:
+    return math.fsum(scores.values()) / len(scores) if scores else None
+
+
+NOISE = Command(
+    function=noise, show=show, fields=fields, example="sweep noise space.yaml --seeds 5"
+)
