@@ -29,6 +29,9 @@ def verdict_fields(results: Results, judged: Verdict) -> dict[str, Any]:
     fields |= {key: getattr(judged, key) for key in _OF_ALL}
     fields["failed"] = {labels[number]: count for number, count in judged.failed.items()}
     fields["deciding_seeds"] = judged.deciding_seeds
+    fresh = results.fresh
+    known = results.blocks() if fresh is None else fresh.blocks(results.seed_scores)
+    fields["blocks"] = vars(known)
     if isinstance(judged, Tested):
         fields |= {key: getattr(judged, key) for key in _OF_TESTED}
     elif isinstance(judged, Undecided):

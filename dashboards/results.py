@@ -15,6 +15,7 @@ from dashboards.labels import Names, configuration_labels
 from dashboards.statistics import peaks, tournament
 from dashboards.statistics.arm_table import ArmRow, arm_rows
 from dashboards.statistics.arms import Pairing, compare_as_asked
+from dashboards.statistics.blocks import UNKNOWN, Blocks, Known, learned
 from dashboards.statistics.compared import Comparison
 from dashboards.statistics.difference import Difference
 from dashboards.statistics.levels import repeats_factor
@@ -114,6 +115,9 @@ class Results:
     earlier_confirmations: int = 0
     # warnings: trials that may not be comparable, seeds that may have no effect
     warnings: tuple[str, ...] = ()
+    # whether the program declares that seeds are blocks: the same problems in the same order from
+    # the same initial model
+    declared_blocks: bool = False
     runs_dir: str = "runs"  # parent of the sweep's folder
 
     def command(self, verb: str, *options: str) -> str:
@@ -294,19 +298,34 @@ class Results:
             return None
         return self.fresh._compared(self.fresh.seed_scores, self.seed_scores)
 
+    def blocks(self, earlier: SeedScores | None = None) -> Blocks:
+        """Return whether seeds are blocks, as it was known before these scores; ``earlier`` are
+        scores of a search on other seeds.
+        """
+        if self.against is not None:
+            return UNKNOWN
+        if self.pairing == "paired":
+            return Blocks(True, "asked")
+        if self.declared_blocks:
+            return Blocks(True, "declared")
+        return UNKNOWN if earlier is None else learned(earlier)
+
     def _compared(self, scores: SeedScores, earlier: SeedScores | None) -> Comparison | None:
         """Compare configurations on these seeds; ``earlier`` are scores of a search."""
         if self.compared_with is None:
             return None
         sign = self.objective.sign
+        blocks = self.blocks(earlier).known
+        gains = None
         if earlier is not None:
-            earlier = {number: row for number, row in earlier.items() if number in scores}
+            rows = {number: row for number, row in earlier.items() if number in scores}
+            gains = oriented(rows, sign)
         return compare_as_asked(
             oriented(scores, sign),
             self.compared_with,
             pairing=self.pairing,
             against=None if self.against is None else sign * self.against,
-            earlier=None if earlier is None else oriented(earlier, sign),
+            known=Known(gains, blocks),
             answers=self.answers,
             repeats=repeats_factor(self.earlier_confirmations),
         )

@@ -8,6 +8,7 @@ from typing import Any
 from dashboards.fresh_seeds import MIN_SEEDS
 from dashboards.statistics.arm_table import ArmRow
 from dashboards.statistics.arms import Pairing
+from dashboards.statistics.blocks import Blocks
 from dashboards.statistics.difference import Difference, Layout, Outcome
 from dashboards.statistics.levels import coverage, repeats_factor
 from dashboards.statistics.peaks import PeakResult
@@ -355,6 +356,25 @@ def caveats(verdict: Verdict, failed: Mapping[str, int], seeds: int, name: Name)
     if failed:
         sentences.append(failures(failed, name))
     return " ".join(sentences)
+
+
+def blocks(known: Blocks) -> str:
+    """State how seeds were treated, and how that was known before the compared scores were seen;
+    empty if nobody knew.
+    """
+    if known.how == "declared":
+        return (
+            "Seeds are treated as blocks, as the program declares: on one seed every configuration "
+            "has the same problems in the same order and the same initial model."
+        )
+    if known.how != "learned" or known.correlation is None or known.interval is None:
+        return ""
+    treated = "treated as blocks" if known.known else "not treated as blocks"
+    low, high = known.interval
+    return (
+        f"Seeds are {treated}: in the search, scores of two configurations on one seed correlate "
+        f"by {known.correlation:.2f} ({percent_interval(coverage())} {low:.2f} to {high:.2f})."
+    )
 
 
 def hidden(seeds: int) -> str:

@@ -32,7 +32,7 @@ from scipy import stats
 from dashboards.statistics.dunnett import critical_value
 from dashboards.statistics.failures import CLAIMS, Claim
 from dashboards.statistics.guards import Variances, difference_noise
-from dashboards.statistics.levels import SIGNIFICANCE_LEVEL
+from dashboards.statistics.levels import SIGNIFICANCE_LEVEL, level
 from dashboards.statistics.problems import split
 from dashboards.statistics.seed_noise import BLOCKS
 from dashboards.statistics.verdict import COLLAPSE_LEVEL, Tested, Verdict, verdict
@@ -74,6 +74,8 @@ class Rule:
         """Return which configurations have an interval above 0, of scores without a failed seed."""
         configurations, seeds = y.shape[1:]
         gains = (y[:, 1:] - y[:, :1]).mean(axis=2)
+        if configurations == 2 and self.own_guard and self.own_counts_half:
+            return own_test(y)[:, None] & (squares(y)[:, None] > 1e-18)
         critical = critical_value(configurations - 1, (configurations - 1) * (seeds - 1))
         shown = np.sqrt(seeds) * gains > critical * self.sds(y, answers)
         # equal scores on all seeds are coarse scores, not the absence of noise
@@ -376,26 +378,35 @@ def search(
     return places, scores
 
 
-def own_test(fresh: Array, search: Array | None = None) -> Array:
+def own_test(
+    fresh: Array, search: Array | None = None, *, blocks: bool | None = None
+) -> NDArray[np.bool_]:
     """Whether a finalist is better than the baseline on fresh seeds, as in its verdict.
 
     Args:
         fresh: scores of baseline and finalist, [N, 2, S].
         search: their scores on the search's seeds, [N, 2, M], which add to the noise estimate.
+        blocks: whether seeds are blocks; by an F test if None.
     """
     stages = [fresh] if search is None else [fresh, search]
     dof = sum(stage.shape[2] - 1 for stage in stages)
     own = np.zeros(len(fresh))
-    unpaired = np.zeros(len(fresh))
+    of_runs = np.zeros((len(fresh), 2))
     of_seeds = np.zeros(len(fresh))
     for stage in stages:
         weight = stage.shape[2] - 1
         own += weight * (stage[:, 1] - stage[:, 0]).var(axis=1, ddof=1) / dof
-        unpaired += weight * stage.var(axis=2, ddof=1).sum(axis=1) / dof
+        of_runs += weight * stage.var(axis=2, ddof=1) / dof
         of_seeds += 2 * weight * stage.mean(axis=1).var(axis=1, ddof=1) / dof
-    blocks = stats.f.sf(of_seeds / (own / 2), dof, dof) < BLOCKS
-    variance = np.where(blocks, own, (own + np.maximum(own, unpaired)) / 2)
-    need = critical_value(1, dof) * np.sqrt(variance / fresh.shape[2])
+    if blocks is None:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            blocks = np.nan_to_num(stats.f.sf(of_seeds / (own / 2), dof, dof), nan=1.0) < BLOCKS
+    unpaired = of_runs.sum(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        welch = np.nan_to_num(dof * unpaired**2 / (of_runs**2).sum(axis=1), nan=float(dof))
+    dofs = np.where(blocks, dof, welch)
+    variance = np.where(blocks, own, unpaired)
+    need = stats.t.isf(level(dofs), dofs) * np.sqrt(variance / fresh.shape[2])
     return np.asarray((fresh[:, 1] - fresh[:, 0]).mean(axis=1) > need)
 
 

@@ -10,6 +10,7 @@ from dashboards.next_step import chosen, next_step
 from dashboards.pictures.confirmation import finalists
 from dashboards.pictures.tournament import tournament_line
 from dashboards.results import Results, Rounds
+from dashboards.statistics.blocks import Blocks
 from dashboards.statistics.verdict import Verdict
 from dashboards.words import Name, device_time, number, signed
 from loptune.parameter_names import short_names, shown
@@ -53,7 +54,7 @@ def verdict(results: Results) -> list[str]:
             biased = "On the search's own seeds, where the best score is biased upward:"
             lines.append(f"{biased} {_in_search(results, name)}")
     elif judged is not None:
-        lines.append(_noise(judged, name))
+        lines.append(_noise(judged, name, results.blocks()))
     lines += [_cost(results, fresh), _trial_counts(results)]
     return [line for line in lines if line]
 
@@ -213,10 +214,11 @@ def _on_fresh_seeds(results: Results, fresh: Results, name: Name) -> str:
     judged = results.fresh_verdict
     if judged is None or judged.best == judged.baseline:
         return f"On fresh seeds: {fresh.progress}."
+    known = fresh.blocks(results.seed_scores)
     if results.arms:  # the headline's interval includes tuning variance, this one does not
         alone = "On fresh seeds, of these settings alone and not of their rules:"
-        return f"{alone} {_noise(judged, name)}"
-    return f"On fresh seeds: {_noise(judged, name)}"
+        return f"{alone} {_noise(judged, name, known)}"
+    return f"On fresh seeds: {_noise(judged, name, known)}"
 
 
 def _decided(results: Results, fresh: Results, decision: Rounds, name: Name) -> str:
@@ -275,9 +277,9 @@ def _changed_settings(results: Results, judged: Verdict | None, name: Name) -> s
     )
 
 
-def _noise(judged: Verdict, name: Name) -> str:
+def _noise(judged: Verdict, name: Name, known: Blocks) -> str:
     """State the test result and the detectable improvement."""
-    sentences = (words.reason(judged), words.noise(judged, name))
+    sentences = (words.reason(judged), words.noise(judged, name), words.blocks(known))
     return " ".join(filter(None, sentences))
 
 

@@ -31,6 +31,7 @@ from typing import Literal
 import numpy as np
 from scipy import special
 
+from dashboards.statistics.blocks import Known
 from dashboards.statistics.compared import Comparison
 from dashboards.statistics.comparison import compare
 from dashboards.statistics.difference import Difference, Layout, outcome_of
@@ -91,7 +92,7 @@ def compare_as_asked(
     *,
     pairing: Pairing | None = None,
     against: float | None = None,
-    earlier: Scores | None = None,
+    known: Known | None = None,
     answers: Answers | None = None,
     repeats: float = 1,
 ) -> Comparison:
@@ -104,8 +105,8 @@ def compare_as_asked(
         pairing: for runs of other programs, whether a seed is a block. If None, every trial of a
             seed was planned with the others' and seeds are blocks.
         against: a number to compare with instead of a baseline, oriented as the gains.
-        earlier: gains of the same configurations on other seeds, which add to the noise estimate
-            only.
+        known: what was known before these seeds: whether seeds are blocks, and gains of the same
+            configurations on other seeds, which add to the noise estimate only.
         answers: per-problem accuracies, if the score is an accuracy.
         repeats: factor of p-values after earlier confirmations (`levels.repeats_factor`).
 
@@ -115,12 +116,18 @@ def compare_as_asked(
     if against is not None:
         return compare_with_number(gains, against, baseline)
     if pairing is not None:
-        return compare_arms(gains, baseline, pairing, answers=answers)
-    return compare(gains, baseline, earlier=earlier, answers=answers, repeats=repeats)
+        blocks = None if known is None else known.blocks
+        return compare_arms(gains, baseline, pairing, answers=answers, blocks=blocks)
+    return compare(gains, baseline, known=known, answers=answers, repeats=repeats)
 
 
 def compare_arms(
-    scores: Scores, baseline: str, pairing: Pairing = "auto", *, answers: Answers | None = None
+    scores: Scores,
+    baseline: str,
+    pairing: Pairing = "auto",
+    *,
+    answers: Answers | None = None,
+    blocks: bool | None = None,
 ) -> Comparison:
     """Compare every arm with the baseline, each as its seeds allow.
 
@@ -130,6 +137,7 @@ def compare_arms(
         baseline: the arm to beat.
         pairing: whether seeds are blocks; decided for each arm if ``auto``.
         answers: per-problem accuracies, if the score is an accuracy.
+        blocks: whether shared seeds are blocks; None if nobody knows.
 
     Raises:
         ValueError: the baseline has no score.
@@ -139,7 +147,7 @@ def compare_arms(
     failed = failed_seeds(scores)
 
     def compared(counted: Scores) -> Comparison:
-        return _compare(counted, baseline, layouts, failed, answers)
+        return _compare(counted, baseline, layouts, failed, _Extra(answers, Known(blocks=blocks)))
 
     return compare_with_failures(compared, scores, baseline)
 
@@ -156,12 +164,20 @@ def _layouts(scores: Scores, baseline: str, pairing: Pairing) -> dict[str, Layou
     return layouts
 
 
+@dataclass(frozen=True)
+class _Extra:
+    """What is known besides the scores."""
+
+    answers: Answers | None
+    known: Known
+
+
 def _compare(
     counted: Scores,
     baseline: str,
     layouts: Mapping[str, Layout],
     failed: Collection[str],
-    answers: Answers | None,
+    extra: _Extra,
 ) -> Comparison:
     """Compare arms without a failed run in known layouts. ``failed`` had some before they were
     imputed.
@@ -176,7 +192,9 @@ def _compare(
     regular = [name for name in regular if name not in noisy]
     regular_scores = {name: counted[name] for name in [baseline, *regular]}
     share = len(names) / max(1, len(regular))  # of the level, by the number of comparisons
-    others = compare(regular_scores, baseline, answers=answers, repeats=share)
+    others = compare(
+        regular_scores, baseline, known=extra.known, answers=extra.answers, repeats=share
+    )
     # the arms share one level, so each interval has the coverage of all together
     differences = {}
     for each in others.differences:
@@ -201,17 +219,21 @@ def _compare(
     for (own, _), alike in groups.items():
         reference = {baseline: base} if own in noisy else regular_scores
         rows = {**reference, **{name: counted[name] for name in alike}}
-        among = compare(rows, baseline, answers=answers, comparisons=len(names))
+        among = compare(
+            rows, baseline, known=extra.known, answers=extra.answers, comparisons=len(names)
+        )
         for each in among.differences:
             if each.configuration in alike:
                 differences[each.configuration] = each
-        noises |= dict.fromkeys(alike, among.noise)
+        for name in alike:
+            noises[name] = among.noises.get(name, among.noise)
     return Comparison(
         differences=tuple(differences[name] for name in names if name in differences),
         paired=others.paired,
         noise=others.noise,
         failed={},
-        noises=noises,
+        noises={**others.noises, **noises},
+        blocks=others.blocks,
     )
 
 

@@ -18,3 +18,4 @@ class Comparison:
     # configuration -> the noise of one score that its own test used, where that is another
     noises: Mapping[str, Noise] = field(default_factory=dict)
     repeats: float = 1  # factor of the p-values
+    blocks: bool = False  # whether seeds were treated as blocks

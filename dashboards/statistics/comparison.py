@@ -11,9 +11,12 @@ Departures from Dunnett's test, one for each assumption that fails in practice:
 
 - A configuration may be noisier than the others. On fewer than five seeds the variance of its own
 differences is used if that is larger; on more it counts half, the pooled variance the other half.
-With one configuration nothing can be pooled, and with few seeds differences often vary little by
-chance. In both cases a variance below the variance of unpaired runs is averaged with it, unless an
-F test shows that seeds are blocks.
+With few seeds differences often vary little by chance, so a variance below the variance of unpaired
+runs is averaged with it, unless seeds are blocks.
+- With one configuration nothing can be pooled. If seeds are blocks, it is compared by the paired t
+test, otherwise by Welch's test with Satterthwaite's degrees of freedom.
+- Whether seeds are blocks is known before the scores are seen (`blocks`), or an F test at 0.1%
+shows it.
 - Scores are not normal. With few degrees of freedom the level is smaller (`levels.level`).
 - The baseline may be noisier: the variance of a difference is at least the baseline's variance plus
 the others'. If an F test finds the baseline noisier (or there are only two seeds to test with), it
@@ -37,8 +40,10 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy import special
 
 from dashboards.statistics import dunnett
+from dashboards.statistics.blocks import Known
 from dashboards.statistics.compared import Comparison
 from dashboards.statistics.difference import Difference, outcome_of
 from dashboards.statistics.failures import compare_with_failures
@@ -95,7 +100,7 @@ def compare(
     baseline: str,
     thresholds: Thresholds | None = None,
     *,
-    earlier: Scores | None = None,
+    known: Known | None = None,
     answers: Answers | None = None,
     comparisons: int | None = None,
     repeats: float = 1,
@@ -106,7 +111,8 @@ def compare(
         scores: configuration -> seed -> score, larger is better; NaN where the trial failed.
         baseline: the configuration to beat.
         thresholds: critical values of an interim analysis; Dunnett's if None.
-        earlier: scores of these configurations on other seeds, used only to estimate noise.
+        known: what was known before these seeds: whether seeds are blocks, and scores of these
+            configurations on other seeds, used only to estimate noise.
         answers: per-problem accuracies, if the score is an accuracy.
         comparisons: number of comparisons to correct for, if there are others than these.
         repeats: factor of p-values and divisor of the intervals' level: for repeated confirmations
@@ -118,7 +124,7 @@ def compare(
     require_baseline(finite_scores(scores), baseline)
     paired = paired_runs(scores, baseline)
     several = {name: seeds for name, seeds in paired.items() if len(seeds) > 1}
-    test = _Test(several or paired, thresholds, earlier, answers, comparisons, repeats)
+    test = _Test(several or paired, thresholds, known or Known(), answers, comparisons, repeats)
     return compare_with_failures(lambda filled: _compare(filled, baseline, test), scores, baseline)
 
 
@@ -128,7 +134,7 @@ class _Test:
 
     names: Collection[str]
     thresholds: Thresholds | None
-    earlier: Scores | None
+    known: Known
     answers: Answers | None
     comparisons: int | None
     repeats: float
@@ -139,12 +145,14 @@ def _compare(counted: Scores, baseline: str, test: _Test) -> Comparison:
     paired = paired_differences(counted, baseline)
     candidates = {name: paired[name] for name in test.names if name in paired}
     stages = [_Stage(_matched(counted, baseline, candidates), baseline)]
-    if test.earlier is not None:
-        without_failure = _without_failure(test.earlier)
+    if test.known.scores is not None:
+        without_failure = _without_failure(test.known.scores)
         if baseline in without_failure:
             stages.append(_Stage(_matched(without_failure, baseline, candidates), baseline))
     noise = functools.reduce(Noise.pooled, [seed_noise(stage.scores) for stage in stages])
-    blocks = seeds_are_blocks([stage.scores for stage in stages])
+    blocks = test.known.blocks
+    if blocks is None:
+        blocks = seeds_are_blocks([stage.scores for stage in stages])
     # Equal scores on all seeds mean coarse scores, not zero noise; any residual is rounding error.
     values = np.array(all_scores(stages[0].scores))
     rounding = max(1e-9 * float(np.ptp(values)), 1e-13 * float(np.abs(values).max()))
@@ -152,6 +160,7 @@ def _compare(counted: Scores, baseline: str, test: _Test) -> Comparison:
     same_seeds = len({frozenset(pair.by_seed) for pair in candidates.values()}) == 1
     if test.comparisons is not None:
         same_seeds = same_seeds and test.comparisons == len(candidates)
+    noises = {}
     differences = []
     for name, pair in candidates.items():
         gains = np.array(list(pair.by_seed.values()))
@@ -165,6 +174,12 @@ def _compare(counted: Scores, baseline: str, test: _Test) -> Comparison:
         if measurable and len(gains) > 1:
             evaluation = evaluation_noise(test.answers or {}, name, baseline, list(pair.by_seed))
             variances = _variances(stages, name, noise, evaluation)
+            alone = len(candidates) == 1 and test.comparisons in (None, 1)
+            if alone and test.thresholds is None and not evaluation_alone(variances)[0]:
+                error = _own_error(stages, name, baseline, blocks=blocks)
+                noises[name] = error.noise
+                differences.append(_alone(difference, error, test.repeats))
+                continue
             if not blocks:
                 variances = replace(variances, unpaired=_unpaired_variance(stages, name, baseline))
             difference = _decided(
@@ -176,7 +191,9 @@ def _compare(counted: Scores, baseline: str, test: _Test) -> Comparison:
                 repeats=test.repeats,
             )
         differences.append(difference)
-    return Comparison(tuple(differences), candidates, noise, {}, repeats=test.repeats)
+    return Comparison(
+        tuple(differences), candidates, noise, {}, noises, repeats=test.repeats, blocks=blocks
+    )
 
 
 def paired_runs(scores: Scores, baseline: str) -> dict[str, set[Hashable]]:
@@ -224,6 +241,51 @@ def _variances(stages: list[_Stage], name: str, noise: Noise, evaluation: Noise)
         others_dof=others.dof,
         evaluation=np.array([evaluation.sd**2]) if evaluation.dof else None,
         evaluation_dof=evaluation.dof,
+    )
+
+
+@dataclass(frozen=True)
+class _Error:
+    """The noise of one finalist's difference on one seed."""
+
+    sd: float
+    dof: float
+
+    @property
+    def noise(self) -> Noise:
+        """The noise of one score."""
+        return Noise(self.sd / math.sqrt(2), int(self.dof))
+
+
+def _own_error(stages: list[_Stage], name: str, baseline: str, *, blocks: bool) -> _Error:
+    """Return the noise of the only finalist: of its paired differences if seeds are blocks, else of
+    unpaired runs, with Satterthwaite's degrees of freedom.
+    """
+    if blocks:
+        own = functools.reduce(Noise.pooled, [stage.own(name) for stage in stages])
+        return _Error(own.sd, own.dof)
+    of_one = functools.reduce(Noise.pooled, [stage.of_runs(name) for stage in stages])
+    of_base = functools.reduce(Noise.pooled, [stage.of_runs(baseline) for stage in stages])
+    sd = math.hypot(of_one.sd, of_base.sd)
+    share = (of_one.sd / sd) ** 2  # of the variance
+    return _Error(sd, 1 / (share**2 / of_one.dof + (1 - share) ** 2 / of_base.dof))
+
+
+def _alone(difference: Difference, error: _Error, repeats: float) -> Difference:
+    """Add interval, p value and outcome of the only finalist, by a t test at `levels.level`."""
+    dof = error.dof
+    per_mean = error.sd / math.sqrt(difference.seeds)
+    needed = float(special.stdtrit(dof, 1 - level(dof) / repeats)) * per_mean
+    corrected = repeats * SIGNIFICANCE_LEVEL / level(dof)
+    t = difference.gain / per_mean
+    interval = (difference.gain - needed, difference.gain + needed)
+    return replace(
+        difference,
+        interval=interval,
+        level=SIGNIFICANCE_LEVEL / repeats,
+        p=min(1.0, corrected * float(special.stdtr(dof, -t))),
+        p_worse=min(1.0, corrected * float(special.stdtr(dof, t))),
+        outcome=outcome_of(interval, difference.seeds),
     )
 
 

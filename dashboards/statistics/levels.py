@@ -1,6 +1,12 @@
 """The significance level, and everything that follows from it."""
 
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 from scipy import special
+
+Degrees = TypeVar("Degrees", float, NDArray[np.float64])  # of freedom
 
 SIGNIFICANCE_LEVEL = 0.05  # one-sided, because only improvements over the baseline are claimed
 POWER = 0.8  # with which a gain is called detectable
@@ -11,7 +17,7 @@ _SCARCE = 2
 DETECTABLE_ERRORS = float(special.ndtri(1 - SIGNIFICANCE_LEVEL) + special.ndtri(POWER))
 
 
-def level(dof: float) -> float:
+def level(dof: Degrees) -> Degrees:
     """Return the level at which a test on normal scores makes ``SIGNIFICANCE_LEVEL`` on real
     trainings.
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from scipy import optimize, special
 
-from dashboards.fresh_seeds import MOST_SEEDS
+from dashboards.fresh_seeds import MIN_SEEDS, MOST_SEEDS
 from dashboards.statistics.dunnett import Vector, critical_value
 from dashboards.statistics.guards import Variances, difference_noise
 from dashboards.statistics.levels import POWER, level
@@ -16,72 +16,82 @@ _DRAWS = 20_000  # Monte Carlo draws of the estimated noise; power is accurate t
 
 
 def minimum_detectable_effect(
-    sd: float, seeds: int, configurations: int = 2, known_dof: int = 0, repeats: float = 1
+    sd: float,
+    seeds: int,
+    configurations: int = 2,
+    known_dof: int = 0,
+    repeats: float = 1,
+    *,
+    blocks: bool = False,
 ) -> float:
     """Return the smallest true gain over the baseline that the verdict detects with 80% power.
 
     Args:
-        sd: standard deviation of one score between seeds, for example from baseline replicates.
+        sd: standard deviation of one score between seeds, for example from baseline replicates. If
+            seeds are blocks, without the part that all configurations share.
         seeds: per configuration, at least 2.
         configurations: number of configurations, baseline included.
         known_dof: degrees of freedom that other seeds add for two configurations.
         repeats: factor of the p-value after earlier confirmations (`levels.repeats_factor`).
+        blocks: whether seeds are treated as blocks.
     """
     if seeds < 2 or configurations < 2:
         raise ValueError("power needs at least 2 seeds and 2 configurations")
     error = sd * math.sqrt(2 / seeds)
     if configurations == 2:
-        return error * _detectable_alone(seeds - 1 + known_dof, repeats)
-    return error * _detectable_t(seeds, configurations, repeats)
+        return error * _detectable_alone(seeds - 1 + known_dof, repeats, blocks=blocks)
+    return error * _detectable_t(seeds, configurations, repeats, blocks=blocks)
 
 
 def seeds_for(
-    effect: float, sd: float, configurations: int = 2, known_dof: int = 0, repeats: float = 1
+    effect: float,
+    sd: float,
+    configurations: int = 2,
+    known_dof: int = 0,
+    repeats: float = 1,
+    *,
+    blocks: bool = False,
 ) -> int | None:
-    """Return the fewest seeds per configuration that detect a true gain ``effect`` with 80% power.
-    None if more than ``MOST_SEEDS`` are needed or ``effect`` is not positive. ``known_dof`` counts
+    """Return the fewest seeds per configuration that detect a true gain ``effect`` with 80% power,
+    at least `MIN_SEEDS`: fewer claim nothing.
+
+    None if more than ``MOST_SEEDS`` are needed or ``effect`` is not positive. ``known_dof`` is used
     for two configurations, on fresh seeds.
     """
 
     def enough(seeds: int) -> bool:
-        return minimum_detectable_effect(sd, seeds, configurations, known_dof, repeats) <= effect
+        detected = minimum_detectable_effect(
+            sd, seeds, configurations, known_dof, repeats, blocks=blocks
+        )
+        return detected <= effect
 
     if effect <= 0 or not enough(MOST_SEEDS):
         return None
-    return 2 + bisect.bisect_left(range(2, MOST_SEEDS), True, key=enough)
+    return MIN_SEEDS + bisect.bisect_left(range(MIN_SEEDS, MOST_SEEDS), True, key=enough)
 
 
 @functools.cache
-def _detectable_alone(dof: int, repeats: float) -> float:
+def _detectable_alone(dof: int, repeats: float, *, blocks: bool) -> float:
     """Return the gain, in true standard errors, that the verdict on one configuration detects with
-    80% power if seeds are no blocks.
+    80% power: by the paired t test if seeds are blocks, else by Welch's test.
     """
     generator = np.random.default_rng(1)
-    # The variances of two configurations and of their differences follow from a Wishart matrix.
-    of_one = generator.chisquare(dof, _DRAWS)
-    shared = generator.standard_normal(_DRAWS)
-    common = shared * np.sqrt(of_one)
-    of_base = shared**2
-    if dof > 1:
-        of_base += generator.chisquare(dof - 1, _DRAWS)
-    differences = of_one + of_base - 2 * common
-    variances = Variances(
-        pooled=differences / 2 / dof,
-        dof=dof,
-        own=differences / dof,
-        own_dof=dof,
-        unpaired=(of_one + of_base) / dof,
-    )
-    needed = difference_noise(variances, 1) / math.sqrt(2) * _critical(1, dof, repeats)
-    return _shift_found(needed)
+    of_one = generator.chisquare(dof, _DRAWS) / dof
+    of_base = of_one if blocks else generator.chisquare(dof, _DRAWS) / dof
+    variance = (of_one + of_base) / 2
+    satterthwaite = np.full(_DRAWS, float(dof))
+    if not blocks:
+        satterthwaite = dof * (of_one + of_base) ** 2 / (of_one**2 + of_base**2)
+    critical = special.stdtrit(satterthwaite, 1 - level(satterthwaite) / repeats)
+    return _shift_found(critical * np.sqrt(variance))
 
 
 @functools.cache
-def _detectable_t(seeds: int, configurations: int, repeats: float) -> float:
+def _detectable_t(seeds: int, configurations: int, repeats: float, *, blocks: bool) -> float:
     """Return the gain, in true standard errors, whose t statistic exceeds the critical value 8
     times in 10.
     """
-    return _shift_found(_needed_t(configurations, seeds, repeats))
+    return _shift_found(_needed_t(configurations, seeds, repeats, blocks=blocks))
 
 
 def _shift_found(needed: Vector) -> float:
@@ -95,7 +105,7 @@ def _shift_found(needed: Vector) -> float:
     return float(optimize.brentq(lacking, 0.0, 10 * float(needed.mean()) + 10, xtol=1e-6))
 
 
-def _needed_t(configurations: int, seeds: int, repeats: float) -> Vector:
+def _needed_t(configurations: int, seeds: int, repeats: float, *, blocks: bool) -> Vector:
     """Simulate the smallest significant difference, in true standard errors, for three
     configurations or more.
 
@@ -123,7 +133,7 @@ def _needed_t(configurations: int, seeds: int, repeats: float) -> Vector:
         dof=others * seeds_dof,
         own=(differences**2).sum(axis=1) / seeds_dof,
         own_dof=seeds_dof,
-        unpaired=((best**2).sum(axis=1) + (base**2).sum(axis=1)) / seeds_dof,
+        unpaired=None if blocks else ((best**2).sum(axis=1) + (base**2).sum(axis=1)) / seeds_dof,
         base=np.maximum(0, configurations / others * of_base / seeds_dof - other_variance / others),
         base_dof=seeds_dof,
         others=other_variance,

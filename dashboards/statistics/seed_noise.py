@@ -84,30 +84,50 @@ def seed_noise(scores: Scores) -> Noise:
     return Noise(math.sqrt(float(left @ left) / dof), dof)
 
 
-def seeds_are_blocks(stages: Sequence[Scores]) -> bool:
-    """Return whether scores clearly depend on the seed, the same for all configurations.
+class SeedEffects(NamedTuple):
+    """The analysis of variance of the additive model."""
 
-    An F test of the seeds' effects in the additive model at level ``BLOCKS``, over all stages, each
-    with seeds of its own.
+    ratio: float  # of the mean square of the seeds' effects to that of the rest
+    seeds_dof: int
+    dof: int  # of the rest
+    configurations: float  # with a score on one seed, on average
+
+
+def seed_effects(stages: Sequence[Scores]) -> SeedEffects | None:
+    """Return the seeds' effects, the same for all configurations, over all stages, each with seeds
+    of its own; None if they cannot be estimated.
     """
     of_seeds = left_over = 0.0
-    seeds_dof = dof = 0
+    seeds_dof = dof = scores_in_all = seeds_in_all = 0
     for scores in stages:
-        left, _, residual_dof = _additive(scores)
-        within = within_dof = 0.0
+        left, effects, residual_dof = _additive(scores)
+        within = 0.0
+        within_dof = 0
         for row in finite_scores(scores).values():
             values = np.array(list(row.values()))
             if len(values):
                 within += float(((values - values.mean()) ** 2).sum())
                 within_dof += len(values) - 1
         of_seeds += within - float(left @ left)
-        seeds_dof += int(within_dof) - residual_dof
+        seeds_dof += within_dof - residual_dof
         left_over += float(left @ left)
         dof += residual_dof
+        scores_in_all += len(left)
+        seeds_in_all += len(effects)
     if seeds_dof < 1 or dof < 1 or left_over <= 1e-24:
-        return False
+        return None
     ratio = (of_seeds / seeds_dof) / (left_over / dof)
-    return float(special.fdtrc(seeds_dof, dof, ratio)) < BLOCKS
+    return SeedEffects(ratio, seeds_dof, dof, scores_in_all / seeds_in_all)
+
+
+def seeds_are_blocks(stages: Sequence[Scores]) -> bool:
+    """Return whether scores clearly depend on the seed: an F test of the seeds' effects at level
+    ``BLOCKS``.
+    """
+    effects = seed_effects(stages)
+    if effects is None:
+        return False
+    return float(special.fdtrc(effects.seeds_dof, effects.dof, effects.ratio)) < BLOCKS
 
 
 def baseline_noise(scores: Scores, baseline: str) -> tuple[Noise, Noise]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from dashboards.fresh_seeds import MIN_SEEDS
 from dashboards.statistics.arms import Pairing, compare_as_asked
+from dashboards.statistics.blocks import Known
 from dashboards.statistics.compared import Comparison
 from dashboards.statistics.difference import Difference, Layout
 from dashboards.statistics.levels import repeats_factor
@@ -174,7 +175,7 @@ def verdict(
         oriented(scores, sign),
         baseline,
         pairing=pairing,
-        earlier=None if earlier is None else oriented(earlier, sign),
+        known=None if earlier is None else Known(oriented(earlier, sign)),
         answers=answers,
     )
     return conclude(comparison, scores, baseline, sign, earlier=earlier, adaptive=adaptive)
@@ -206,7 +207,9 @@ def conclude(
     following = result.repeats if earlier is None else repeats_factor(1) * result.repeats
     deciding = None
     if sd > 0:
-        deciding = seeds_for(abs(best.gain), noise_of_power, repeats=following)
+        deciding = seeds_for(
+            abs(best.gain), noise_of_power, repeats=following, blocks=result.blocks
+        )
     concluded = Conclusion(
         found=best,
         sign=sign,
@@ -229,6 +232,7 @@ def conclude(
         len(result.differences) + 1,
         0 if earlier is None else dof,
         result.repeats,
+        blocks=result.blocks,
     )
     return Tested(
         **vars(concluded),
@@ -238,7 +242,9 @@ def conclude(
         shrunken=sign * shrunken,
         largest_gain=max(each.largest_gain for each in result.differences),
         detectable=detectable,
-        confirmation_seeds=seeds_for(shrunken, noise_of_power, known_dof=dof, repeats=following),
+        confirmation_seeds=seeds_for(
+            shrunken, noise_of_power, known_dof=dof, repeats=following, blocks=result.blocks
+        ),
     )
 
 

@@ -185,6 +185,8 @@ class DescribedProgram(SearchableProgram):
 
     always_shown: ClassVar[tuple[str, ...]] = ()  # keys that tables always show
     rule_keys: ClassVar[tuple[str, ...]] = ()  # keys that the name of the update rule stands for
+    # whether a seed fixes problems, their order and the initial model of every configuration
+    seeds_are_blocks: ClassVar[bool] = False
 
     @abstractmethod
     def setting(self) -> tuple[str, str]:

@@ -87,6 +87,7 @@ class LoptuneProgram(Program):
     space_key = "trainer"
     forecast_needs = "set the number of steps with trainer.max_steps=N"
     estimates_sizes = True
+    seeds_are_blocks = True
     always_shown = ("algorithm.ar_alpha", "algorithm.lopti_eta")
     rule_keys = (ADVANTAGE_KEY, LOSS_KEY)
 

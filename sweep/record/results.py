@@ -96,6 +96,7 @@ def _results(sweep: SweepRecord, searched: tuple[str, ...] | None = None) -> Res
         adaptive=spec.adaptive,
         listed=not spec.search.configurations and spec.confirms is None,
         arms=tuned_arms,
+        declared_blocks=spec.program.seeds_are_blocks,
         rounds=rounds,
         warnings=tuple(_warnings(sweep)),
         runs_dir=str(sweep.folder.runs_dir),

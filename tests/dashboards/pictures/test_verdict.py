@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from dashboards import words
+from dashboards.json_fields import verdict_fields
 from dashboards.next_step import FIX_FAILURES, NO_GAIN_LEFT, next_step
 from dashboards.pictures.verdict import confirmed, headline, verdict
 from dashboards.results import Rounds
@@ -203,6 +204,24 @@ def test_the_finalist_with_the_largest_gain_is_named_where_less_is_better():
     answer = headline(replace(search, fresh=replace(search, rounds=rounds)))
     assert answer.configuration == "2" and answer.confirmed
     assert "#2 grpo η 0.5 beats" in answer.sentence
+
+
+def test_how_seeds_are_treated_is_said_and_recorded():
+    sweep = on_fresh_seeds([0.5, 0.52, 0.51], [0.6, 0.62, 0.61])
+    declared = replace(sweep, fresh=replace(sweep.fresh, declared_blocks=True))
+    said = [line for line in verdict(declared) if "treated as blocks" in line]
+    assert len(said) == 1 and "declares" in said[0]
+    assert verdict_fields(declared, declared.fresh_verdict)["blocks"]["how"] == "declared"
+    effects = [0.0, 0.1, 0.2, 0.3]
+    search = sweep_with(
+        {
+            (0.1 * number, 0.0): [effect + 0.01 * ((number * place) % 3) for place, effect in rows]
+            for number, rows in enumerate([list(enumerate(effects))] * 5)
+        }
+    )
+    learned = replace(search, adaptive=True, fresh=sweep.fresh)
+    assert any("correlate by 1.00" in line for line in verdict(learned))
+    assert verdict_fields(learned, learned.fresh_verdict)["blocks"]["known"] is True
 
 
 def test_trials_are_counted_apart_in_search_and_on_fresh_seeds():

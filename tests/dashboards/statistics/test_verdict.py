@@ -5,6 +5,8 @@ import pytest
 from scipy import stats
 
 from dashboards.statistics import dunnett
+from dashboards.statistics.blocks import Known
+from dashboards.statistics.comparison import compare
 from dashboards.statistics.power import seeds_for
 from dashboards.statistics.verdict import Undecided, collapse_bound, verdict
 from tests.tables import table
@@ -46,23 +48,32 @@ def test_seeds_that_steered_a_search_name_a_candidate_and_no_more():
 
 def test_a_single_finalist_by_hand_with_the_searchs_seeds_in_its_noise():
     rows = {name: HAND[name] for name in ("base", "a")}
-    # Differences of 1, 1, 2 have the variance 1/3, unpaired runs 1 + 7/3. Two degrees of freedom
-    # take half the level.
-    error = math.sqrt((1 / 3 + 1 + 7 / 3) / 2 / 3)
-    alone = 2 * stats.t.sf(4 / 3 / error, 2)
-    assert verdict(rows, "base").p_value == pytest.approx(alone, rel=1e-4)
+    # Runs have the variances 1 and 7/3, on two degrees of freedom each (Welch, Satterthwaite).
+    alone = welch_by_hand(1.0, 7 / 3, 2)
+    assert verdict(rows, "base").p_value == pytest.approx(alone)
+    assert verdict(rows, "base").dof == 3
     earlier = {"base": {7: 0.0, 8: 0.0, 9: 0.0}, "a": {7: 5.0, 8: 6.0, 9: 7.0}}
     judged = verdict(rows, "base", earlier=earlier)
-    # Differences of 1, 1, 2 and of 5, 6, 7 have the variances 1/3 and 1, two degrees of freedom
-    # each; unpaired runs have (1 + 0) / 2 + (7/3 + 1) / 2. Four degrees take two thirds of the
-    # level.
-    error = math.sqrt((2 / 3 + 1 / 2 + 5 / 3) / 2 / 3)
-    assert judged.dof == 4 and judged.p_value == pytest.approx(
-        3 / 2 * stats.t.sf(4 / 3 / error, 4), rel=1e-4
-    )
+    # The search's seeds have the variances 0 and 1.
+    assert judged.p_value == pytest.approx(welch_by_hand(1 / 2, 5 / 3, 4))
     assert judged.difference == pytest.approx(4 / 3)  # the search's scores tell of the noise alone
     lost = {**earlier, "base": {7: 0.0, 8: 0.0, 9: math.nan}}
-    assert verdict(rows, "base", earlier=lost).p_value == pytest.approx(alone, rel=1e-4)
+    assert verdict(rows, "base", earlier=lost).p_value == pytest.approx(alone)
+
+
+def welch_by_hand(base, arm, dof):
+    """The p value of a gain of 4/3 on three seeds, at 0.05 f / (f + 2)."""
+    welch = (base + arm) ** 2 / ((base**2 + arm**2) / dof)
+    t = 4 / 3 / math.sqrt((base + arm) / 3)
+    return (welch + 2) / welch * stats.t.sf(t, welch)
+
+
+def test_a_single_finalist_on_blocks_has_the_paired_test():
+    rows = {name: HAND[name] for name in ("base", "a")}
+    comparison = compare(rows, "base", known=Known(blocks=True))
+    # differences of 1, 1, 2; two degrees of freedom take half the level
+    paired = stats.ttest_1samp([1.0, 1.0, 2.0], 0, alternative="greater").pvalue
+    assert comparison.blocks and comparison.differences[0].p == pytest.approx(2 * paired)
 
 
 def test_a_shown_gain_is_named_before_a_larger_one_within_its_noise():

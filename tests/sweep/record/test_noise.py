@@ -45,7 +45,7 @@ def test_an_earlier_sweep_tells_what_the_plan_can_find(tmp_path):
     )
     assert lines[1].startswith("with 3 seeds of 8 configurations, an improvement of 0.0")
     _, everywhere, alone = forecast.wanted["published"]
-    assert everywhere == 2 and " 0.14 takes 2 seeds" in lines[3]
+    assert everywhere == 3 and " 0.14 takes 3 seeds" in lines[3]
     assert f"at most {alone} fresh seeds" in lines[3]
 
 
