@@ -9,7 +9,8 @@ from loptune.terminal.completion import Completions, complete
 from loptune.terminal.logs import add_verbosity, set_up_logging
 from loptune.terminal.main import run_main
 from loptune.terminal.waiting import waiting_for_output
-from sweep.commands import gate, judge, mcp, noise, report, start, status, winner
+from sweep import mcp_server
+from sweep.commands import gate, judge, noise, report, start, status, winner
 from sweep.record.folder import all_sweeps
 from sweep.space.file import override_keys, published_spaces
 
@@ -87,7 +88,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=version_text())
     add_verbosity(parser, shown=True)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for module in (start, status, winner, report, judge, noise, gate, mcp):
+    for module in (start, status, winner, report, judge, noise, gate, mcp_server):
         module.add_commands(commands)
     commands._choices_actions.sort(key=lambda listed: _IN_ORDER.index(listed.dest))
     for name, command in commands.choices.items():

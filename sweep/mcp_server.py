@@ -1,260 +1,118 @@
-"""The MCP server of ``sweep mcp``: verdicts for agents, over standard input and output.
+"""The MCP server of ``sweep mcp``: the commands as tools for agents, over standard input and
+output.
 
-Each tool runs a command of ``sweep`` with ``--json`` in a process of its own, so that nothing that
-a command prints reaches the protocol. Without ``allow_run`` only tools are offered that read.
+A tool is a command's function: its schema follows from the signature, its answer is the command's
+``--json``. Without ``allow_run`` only tools are offered that read.
 """
 
 import functools
+import inspect
 import json
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
 from loptune.errors import ConfigError, UserError
 from loptune.extras import require
-from sweep.gate.arm import ArmName
-from sweep.gate.exit_status import EXIT_CODES
+from loptune.terminal.arguments import Commands
+from loptune.terminal.commands import Argument, Command, Option, add_command
+from loptune.terminal.table import json_text
+from sweep.commands.gate import COMMANDS as GATE
+from sweep.commands.judge import JUDGE
+from sweep.commands.status import STATUS
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
 
+TIME_LIMIT_S = 120.0  # of a tool that reads
 _INSTRUCTIONS = """\
 Decides with evidence whether a training run, a setting or a code change is better than another.
 `judge` gives the verdict on runs that exist. A campaign (`gate_*`) keeps or discards changes that \
 come one after the other, with a bound on false keeps over the campaign. Report differences \
 with their interval and number of seeds; `undecided` is an answer. Never add seeds until a result \
 pleases, and choose metric and baseline before you see results."""
+_ANNOTATED: Any = Annotated  # of a type that is known at run time
 _READS_ONLY = (
     " This server only reads. Someone who starts it with `sweep mcp --allow-run` lets it change "
     "campaigns and train."
 )
 
-Folder = Annotated[str, Field(description="folder of the campaign")]
+
+def add_commands(commands: Commands) -> None:
+    """Add ``sweep mcp``."""
+    add_command(commands, MCP)
+
+
+def mcp(
+    *,
+    allow_run: Annotated[
+        bool, Option("also offer tools that change campaigns and train (default: tools that read)")
+    ] = False,
+    allow_outside: Annotated[
+        bool, Option("let tools read and write outside of the current folder (default: inside it)")
+    ] = False,
+) -> None:
+    """Serve verdicts to agents over standard input (MCP). The server speaks the Model Context
+    Protocol over standard input and output, until the client closes them. Needs
+    ``pip install 'loptune[mcp]'``.
+    """
+    make_server(allow_run=allow_run, allow_outside=allow_outside).run()
 
 
 @dataclass(frozen=True)
-class Sweep:
-    """The ``sweep`` command in a folder."""
-
-    folder: Path
-
-    def answer(self, *words: str) -> dict[str, Any]:
-        """Return the JSON of a command with ``--json``, and its exit status.
-
-        Raises:
-            ConfigError: the command failed; the message is the command's error output.
-        """
-        line = [sys.executable, "-m", "sweep", *words]
-        ended = subprocess.run(
-            line,
-            cwd=self.folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if ended.returncode not in EXIT_CODES.values():
-            raise ConfigError(
-                f"`sweep {' '.join(words)}` failed with exit status {ended.returncode}",
-                str(self.folder),
-                ended.stderr.strip()[-4000:] or "it said nothing",
-                code="tool-failed",
-            )
-        said: dict[str, Any] = json.loads(ended.stdout)
-        return {"exit_status": ended.returncode, **said}
-
-
-def make_server(folder: Path, *, allow_run: bool) -> "MCPServer":
-    """Return the server.
+class Tool:
+    """A command as a tool.
 
     Args:
-        folder: in which the commands run; paths of tools are relative to it.
-        allow_run: whether tools are offered that change campaigns and train.
-
-    Raises:
-        MissingError: the package ``mcp`` is not installed.
+        name: the name of the tool.
+        command: the command.
+        reads_only: whether it changes nothing.
+        left_out: parameters that tools do not pass.
     """
-    require("mcp", "sweep mcp")
-    from mcp.server import MCPServer
 
-    instructions = _INSTRUCTIONS
-    if not allow_run:
-        instructions += _READS_ONLY
-    server = MCPServer("loptune", instructions=instructions, log_level="WARNING")
-    _add_readers(server, Sweep(folder))
-    if allow_run:
-        _add_writers(server, Sweep(folder))
-    return server
+    name: str
+    command: Command
+    reads_only: bool
+    left_out: tuple[str, ...] = ()
 
+    @property
+    def arguments(self) -> list[Argument]:
+        """The parameters of the tool."""
+        return [each for each in self.command.arguments if each.name not in self.left_out]
 
-def _tool(
-    server: "MCPServer", *, reads_only: bool
-) -> Callable[[Callable[..., dict[str, Any]]], Callable[..., dict[str, Any]]]:
-    """Return the decorator that offers a function as a tool, with our errors as its errors."""
-    from mcp.server.mcpserver.exceptions import ToolError
-    from mcp.types import ToolAnnotations
+    @property
+    def signature(self) -> inspect.Signature:
+        """The parameters by name, with their descriptions."""
+        parameters = []
+        for argument in self.arguments:
+            help_field = Field(description=argument.option.help)
+            parameters.append(
+                inspect.Parameter(
+                    argument.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    annotation=_ANNOTATED[argument.annotation, help_field],
+                    default=argument.default,
+                )
+            )
+        return inspect.Signature(parameters, return_annotation=dict[str, Any])
 
-    def decorate(function: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-        @functools.wraps(function)
-        def call(*args: Any, **options: Any) -> dict[str, Any]:
-            try:
-                return function(*args, **options)
-            except UserError as error:
-                raise ToolError(str(error)) from error
-
-        hints = ToolAnnotations(read_only_hint=reads_only, destructive_hint=False)
-        server.tool(annotations=hints)(call)
-        return call
-
-    return decorate
-
-
-def _add_readers(server: "MCPServer", sweep: Sweep) -> None:
-    """Add the tools that change nothing."""
-
-    @_tool(server, reads_only=True)
-    def judge(
-        table: Annotated[str, Field(description="file, folder or pattern of runs")],
-        by: Annotated[list[str], Field(description="columns that define a configuration")],
-        score: Annotated[str, Field(description="column of the score")],
-        seed: Annotated[str | None, Field(description="column of the seed")] = None,
-        baseline: Annotated[
-            list[str], Field(description="COLUMN=VALUE of the baseline, one an entry")
-        ] = [],  # noqa: B006  the schema shows it
-        mode: Literal["max", "min"] = "max",
-        worthwhile: Annotated[float, Field(description="smallest gain that matters")] = 0.0,
-    ) -> dict[str, Any]:
-        """Give the verdict on runs of any program, from the files that it wrote: CSV, JSON Lines,
-        TensorBoard, W&B, MLflow, Optuna, Trackio, verl and others.
-        """
-        words = ["judge", f"--by={','.join(by)}", f"--score={score}", f"--mode={mode}"]
-        words += [f"--worthwhile={worthwhile}", "--json"]
-        if seed is not None:
-            words.append(f"--seed={seed}")
-        if baseline:
-            words.append(f"--baseline={','.join(baseline)}")
-        with tempfile.TemporaryDirectory() as pages:
-            said = sweep.answer(*words, f"--output={pages}", _operand(table))
-        del said["report"]  # the page is gone
-        return said
-
-    @_tool(server, reads_only=True)
-    def gate_status(campaign: Folder) -> dict[str, Any]:
-        """Show a campaign: the kept changes, the open proposal's missing runs, the seed noise."""
-        return sweep.answer("gate", "status", "--json", _operand(campaign))
-
-    @_tool(server, reads_only=True)
-    def status(
-        name: Annotated[str, Field(description="name of the sweep")],
-        runs_dir: Annotated[str, Field(description="folder of all runs")] = "runs",
-    ) -> dict[str, Any]:
-        """Show a sweep's trials, its best configuration, and the caveats."""
-        return sweep.answer("status", f"--runs-dir={runs_dir}", "--json", _operand(name))
-
-    @_tool(server, reads_only=True)
-    def report(
-        name: Annotated[str, Field(description="name of the sweep")],
-        runs_dir: Annotated[str, Field(description="folder of all runs")] = "runs",
-    ) -> dict[str, Any]:
-        """State a sweep's verdict in sentences, with warnings; names the page of its report."""
-        return read_report(sweep.folder / runs_dir, name)
+    def answer(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Call the command's function, and return the keys of ``--json`` with the exit status."""
+        result = self.command.function(**values)
+        assert self.command.fields is not None
+        fields = json.loads(json_text(self.command.fields(result)))
+        return {"exit_status": self.command.exit_code(result), **fields}
 
 
-def _add_writers(server: "MCPServer", sweep: Sweep) -> None:
-    """Add the tools that change campaigns or train."""
-    settings_text = "KEY=VALUE of changed settings, one an entry"
-
-    @_tool(server, reads_only=False)
-    def gate_start(
-        campaign: Folder,
-        worthwhile: Annotated[float, Field(gt=0, description="smallest gain that matters")],
-        space: Annotated[
-            str | None, Field(description="search space whose program runs; null: you record")
-        ] = None,
-        settings: Annotated[list[str], Field(description=settings_text)] = [],  # noqa: B006
-        metric: Annotated[str | None, Field(description="name of the score")] = None,
-        mode: Literal["max", "min"] | None = None,
-    ) -> dict[str, Any]:
-        """Start a campaign in a new folder. Measure its baseline first: see `needs`."""
-        words = ["gate", "start", f"--worthwhile={worthwhile}", "--json"]
-        for option, value in (("space", space), ("metric", metric), ("mode", mode)):
-            if value is not None:
-                words.append(f"--{option}={value}")
-        return sweep.answer(*words, _operand(campaign), *map(_operand, settings))
-
-    @_tool(server, reads_only=False)
-    def gate_propose(
-        campaign: Folder,
-        settings: Annotated[list[str], Field(description=settings_text)] = [],  # noqa: B006
-        command: Annotated[
-            list[str] | None, Field(description="words of another command line")
-        ] = None,
-        revision: Annotated[str | None, Field(description="git revision to run")] = None,
-        note: Annotated[str, Field(description="what is changed, for the record")] = "",
-        run: Annotated[
-            bool, Field(description="train what is needed, which may take long")
-        ] = False,
-    ) -> dict[str, Any]:
-        """Propose a change of the baseline. The answer is keep, discard, or the runs it needs."""
-        words = ["gate", "propose", "--json", f"--note={note}"]
-        if revision is not None:
-            words.append(f"--revision={revision}")
-        if run:
-            words.append("--run")
-        words += [_operand(campaign), *map(_operand, settings)]
-        if command:
-            words += ["--command", *command]  # takes all words that follow
-        return sweep.answer(*words)
-
-    @_tool(server, reads_only=False)
-    def gate_record(
-        campaign: Folder,
-        arm: ArmName,
-        seed: int,
-        score: Annotated[float | None, Field(description="null: the run failed")],
-    ) -> dict[str, Any]:
-        """Record the score of a run that `needs` asked for. A score is final."""
-        text = "failed" if score is None else repr(score)
-        # Behind `--`, a negative score is no option.
-        return sweep.answer(
-            "gate", "record", "--json", "--", _operand(campaign), arm, str(seed), text
-        )
-
-    @_tool(server, reads_only=False)
-    def gate_recheck(
-        campaign: Folder,
-        run: Annotated[
-            bool, Field(description="train what is needed, which may take long")
-        ] = False,
-    ) -> dict[str, Any]:
-        """Compare the baseline with the first one on fresh seeds, when `recheck_due` is true."""
-        words = ["gate", "recheck", "--json"]
-        if run:
-            words.append("--run")
-        return sweep.answer(*words, _operand(campaign))
-
-
-def _operand(text: str) -> str:
-    """Return an operand of a command line.
-
-    Raises:
-        ConfigError: it would be read as an option.
-    """
-    if text.startswith("-"):
-        raise ConfigError(
-            f"{text} starts with a dash", "tool call", f"write ./{text}", code="tool-operand"
-        )
-    return text
-
-
-def read_report(runs_dir: Path, name: str) -> dict[str, Any]:
-    """Return a sweep's verdict in sentences, and the page of its report if it was written.
+def report(
+    name: Annotated[str, Option("name of the sweep")],
+    *,
+    runs_dir: Annotated[Path, Option("folder of all runs", is_path=True)] = Path("runs"),
+) -> dict[str, Any]:
+    """State a sweep's verdict in sentences, with warnings and the page of its report.
 
     Raises:
         MissingError: there is no such sweep.
@@ -274,3 +132,113 @@ def read_report(runs_dir: Path, name: str) -> dict[str, Any]:
         "running": results.running,
         "page": str(page) if page.is_file() else None,
     }
+
+
+def _report_command() -> Command:
+    return Command(function=report, show=print, fields=dict, example="sweep report NAME")
+
+
+TOOLS = (
+    Tool("judge", JUDGE, reads_only=True, left_out=("output", "store")),
+    Tool("status", STATUS, reads_only=True),
+    Tool("report", _report_command(), reads_only=True),
+    Tool("gate_status", GATE["status"], reads_only=True),
+    Tool("gate_start", GATE["start"], reads_only=False),
+    Tool("gate_propose", GATE["propose"], reads_only=False),
+    Tool("gate_record", GATE["record"], reads_only=False),
+    Tool("gate_recheck", GATE["recheck"], reads_only=False),
+)
+
+
+def make_server(
+    *, allow_run: bool, allow_outside: bool = False, time_limit_s: float = TIME_LIMIT_S
+) -> "MCPServer":
+    """Return the server. Its tools read and write in the current folder.
+
+    Args:
+        allow_run: whether tools are offered that change campaigns and train.
+        allow_outside: whether tools may read and write outside of the current folder.
+        time_limit_s: seconds after which a tool that reads is an error.
+
+    Raises:
+        MissingError: the package ``mcp`` is not installed.
+    """
+    require("mcp", "sweep mcp")
+    from mcp.server import MCPServer
+    from mcp.types import ToolAnnotations
+
+    instructions = _INSTRUCTIONS
+    if not allow_run:
+        instructions += _READS_ONLY
+    server = MCPServer("loptune", instructions=instructions, log_level="WARNING")
+    for tool in TOOLS:
+        if tool.reads_only or allow_run:
+            server.add_tool(
+                _call_of(tool, allow_outside=allow_outside, time_limit_s=time_limit_s),
+                name=tool.name,
+                description=tool.command.description,
+                # It may run programs of the folder, which may do anything.
+                annotations=ToolAnnotations(
+                    read_only_hint=tool.reads_only, destructive_hint=not tool.reads_only
+                ),
+            )
+    return server
+
+
+def _call_of(tool: Tool, *, allow_outside: bool, time_limit_s: float) -> Callable[..., Any]:
+    """Return the function behind a tool, with our errors as its errors."""
+    import anyio
+    from mcp.server.mcpserver.exceptions import ToolError
+
+    async def call(**values: Any) -> dict[str, Any]:
+        try:
+            if not allow_outside:
+                _check_inside(tool, values)
+            # A tool that trains takes as long as its runs.
+            with anyio.fail_after(time_limit_s if tool.reads_only else None):
+                return await anyio.to_thread.run_sync(
+                    functools.partial(tool.answer, values), abandon_on_cancel=True
+                )
+        except UserError as error:
+            raise ToolError(str(error)) from error
+        except TimeoutError as error:
+            raise ToolError(str(_timed_out(tool, time_limit_s))) from error
+        except KeyboardInterrupt as error:
+            raise ToolError("interrupted; the same call continues") from error
+
+    call.__signature__ = tool.signature  # type: ignore[attr-defined]
+    return call
+
+
+def _timed_out(tool: Tool, time_limit_s: float) -> UserError:
+    return ConfigError(
+        f"no answer within {time_limit_s:g} s",
+        f"tool {tool.name}",
+        "read fewer files, or type the command in a shell",
+        code="tool-time-out",
+    )
+
+
+def _check_inside(tool: Tool, values: dict[str, Any]) -> None:
+    """Refuse paths outside of the current folder.
+
+    Raises:
+        ConfigError: a path leads out of it, also by a link.
+    """
+    folder = Path.cwd().resolve()
+    for argument in tool.arguments:
+        value = values.get(argument.name)
+        if not argument.option.is_path or not value:
+            continue
+        if not (folder / value).resolve().is_relative_to(folder):
+            raise ConfigError(
+                f"{value} is outside of the server's folder",
+                f"tool {tool.name}, {argument.name}",
+                f"pass a path inside {folder}, or start the server with `sweep mcp "
+                "--allow-outside`",
+                key=argument.name,
+                code="outside-folder",
+            )
+
+
+MCP = Command(function=mcp, show=lambda _: None, fields=None, example="sweep mcp --allow-run")

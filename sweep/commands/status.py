@@ -7,15 +7,18 @@ import contextlib
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
+from dashboards.trial import TrialRecord
 from loptune.errors import ConfigError, UserError
 from loptune.files import format_bytes
 from loptune.run_names import lock_owner
 from loptune.terminal.arguments import Commands, add_json, add_runs_dir
+from loptune.terminal.commands import Command, Option, add_command
 from loptune.terminal.table import duration, number, print_json, print_table
 from sweep.commands.arguments import add_named
 from sweep.driver.guard import dead_scratch, end_leftovers
-from sweep.record.best import arm_lines, choose_best
+from sweep.record.best import BestWithCaveats, arm_lines, choose_best
 from sweep.record.folder import all_sweeps, existing_sweep, newest_sweep, read_spec, request_stop
 from sweep.record.identical_trials import identical_trials
 from sweep.record.sweep_record import SweepRecord, open_sweep
@@ -26,7 +29,7 @@ from sweep.views.time_left import seconds_left
 
 def add_commands(commands: Commands) -> None:
     """Add ``sweep status``, ``stop``, ``clean``, ``ls`` and ``study``."""
-    add_json(add_named(commands, "status", _status, "show a sweep's trials", optional=True))
+    add_command(commands, STATUS)
 
     add_named(commands, "stop", _stop, "stop a running sweep at the next training step")
 
@@ -51,47 +54,75 @@ def add_commands(commands: Commands) -> None:
     )
 
 
-def _status(arguments: argparse.Namespace) -> int:
-    sweep = open_sweep(arguments.runs_dir, arguments.name or newest_sweep(arguments.runs_dir))
-    folder = sweep.folder
-    planned = sweep.planned
-    by = lock_owner(folder.root)
+@dataclass(frozen=True)
+class SweepStatus:
+    """The progress of a sweep."""
+
+    sweep: SweepRecord
+    running: str | None  # the process that runs it
+    trials: list[TrialRecord]
+    chosen: BestWithCaveats
+    seconds_left: dict[str, float]  # of running trials
+    sweep_seconds_left: float | None
+
+
+def status(
+    name: Annotated[
+        str | None, Option("name of the sweep, see `sweep ls` (default: the newest sweep)")
+    ] = None,
+    *,
+    runs_dir: Annotated[Path, Option("folder that contains all runs", is_path=True)] = Path("runs"),
+) -> SweepStatus:
+    """Show a sweep's trials. Prints their scores, the best configuration with its caveats, and the
+    time left.
+
+    Raises:
+        MissingError: there is no such sweep.
+        StorageError: a record is damaged.
+    """
+    sweep = open_sweep(runs_dir, name or newest_sweep(runs_dir))
+    by = lock_owner(sweep.folder.root)
     trials = sweep.trials(running=by is not None)
-    chosen = choose_best(sweep)
     left, all_left = seconds_left(sweep, trials)
-    if arguments.json:
-        print_json(
-            {
-                "name": folder.name,
-                "running": by is not None,
-                "planned": planned,
-                "best": chosen.best and vars(chosen.best),
-                "caveats": chosen.caveats,
-                "next": chosen.next_step and vars(chosen.next_step),
-                "trials": [table_row(trial) for trial in trials],
-                "seconds_left": left,
-                "sweep_seconds_left": all_left,
-            }
-        )
-        return 0
+    return SweepStatus(sweep, by, trials, choose_best(sweep), left, all_left)
+
+
+def status_fields(found: SweepStatus) -> dict[str, Any]:
+    """Return the progress as the keys of ``--json``."""
+    best = found.chosen.best
+    return {
+        "name": found.sweep.folder.name,
+        "running": found.running is not None,
+        "planned": found.sweep.planned,
+        "best": best and vars(best),
+        "caveats": found.chosen.caveats,
+        "next": found.chosen.next_step and vars(found.chosen.next_step),
+        "trials": [table_row(trial) for trial in found.trials],
+        "seconds_left": found.seconds_left,
+        "sweep_seconds_left": found.sweep_seconds_left,
+    }
+
+
+def show_status(found: SweepStatus) -> None:
+    """Print the progress of a sweep."""
+    sweep = found.sweep
     points = {str(each.number): each.parameters for each in sweep.configurations}
-    print_trials(trials, sweep.spec, points)
-    ended = sum(trial.ended for trial in trials)
-    state = f"run by {by}" if by else "not running"
-    print(f"\n{folder.name}: {ended} of {planned} trials ended, {state}")
+    print_trials(found.trials, sweep.spec, points)
+    ended = sum(trial.ended for trial in found.trials)
+    state = f"run by {found.running}" if found.running else "not running"
+    print(f"\n{sweep.folder.name}: {ended} of {sweep.planned} trials ended, {state}")
     for line in arm_lines(sweep):
         print(line)
-    for trial, seconds in left.items():
+    for trial, seconds in found.seconds_left.items():
         print(f"{trial}: about {duration(seconds)} left")
-    if all_left is not None:
-        print(f"sweep: about {duration(all_left)} left")
+    if found.sweep_seconds_left is not None:
+        print(f"sweep: about {duration(found.sweep_seconds_left)} left")
     for line in identical_trials(sweep):
         print(f"warning: {line}")
-    if best := chosen.text(sweep.spec.objective):
+    if best := found.chosen.text(sweep.spec.objective):
         print(best)
-    if by is None and ended < planned:
+    if found.running is None and ended < sweep.planned:
         print(f"to resume: {sweep.command('resume')}")
-    return 0
 
 
 def _stop(arguments: argparse.Namespace) -> int:
@@ -195,3 +226,8 @@ def _ls(arguments: argparse.Namespace) -> int:
     else:
         print(f"no sweeps in {arguments.runs_dir}")
     return 0
+
+
+STATUS = Command(
+    function=status, show=show_status, fields=status_fields, example="sweep status quickstart"
+)

@@ -142,9 +142,10 @@ def run_batch(folder: Path, batch: Batch, place: Path) -> BatchResults:
         if not results.killed:
             return results
         words.append("--retry-failed")
-    line = [sys.executable, "-m", "sweep", *words, "--runs-dir", str(runs_dir)]
-    # This command prints its answer on stdout, so the sweep's progress goes to stderr.
-    ended = subprocess.run(line, cwd=place, stdout=_STDERR, check=False)
+    # -P: a user's own sweep.py in the folder is not started instead. Standard input stays ours (an
+    # MCP client may write there), and so does standard output, on which the answer is printed.
+    line = [sys.executable, "-P", "-m", "sweep", *words, "--runs-dir", str(runs_dir)]
+    ended = subprocess.run(line, cwd=place, stdin=subprocess.DEVNULL, stdout=_STDERR, check=False)
     if ended.returncode == INTERRUPTED:
         raise KeyboardInterrupt
     if not (runs_dir / batch.name).is_dir():

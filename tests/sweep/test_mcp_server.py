@@ -1,15 +1,23 @@
-"""``sweep mcp`` as an agent's client sees it: the official client starts it and talks to it."""
+"""``sweep mcp`` as an agent's client sees it: the official client talks to the server, in this
+process and in one of its own.
+"""
 
 import json
 import os
 import sys
+import time
+from dataclasses import replace
 
 import anyio
 import pytest
 from mcp import Client, StdioServerParameters, types
+from pydantic import TypeAdapter
 
-from loptune.errors import ConfigError, MissingError
+import loptune as lt
+from loptune.errors import MissingError
+from loptune.terminal.table import json_text
 from sweep import mcp_server
+from sweep.cli import main
 from tests.paths import ROOT
 from tests.refusals import refused
 
@@ -18,16 +26,27 @@ RUNS = "\n".join(
     + [f"0.1,{seed},{0.5 + seed / 100}" for seed in range(8)]
     + [f"0.2,{seed},{0.7 + seed / 100}" for seed in range(8)]
 )
+QUESTION = {
+    "table": "runs.csv",
+    "by": ["lr"],
+    "score": "accuracy",
+    "seed": "seed",
+    "baseline": ["lr=0.1"],
+}
 
 
-def converse(place, *options, calls):
-    """Start ``sweep mcp OPTIONS`` and call tools; return their names and the answers."""
-    server = StdioServerParameters(
-        command=sys.executable,
-        args=["-m", "sweep", "mcp", *options],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        cwd=place,
-    )
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with runs, in which the server starts."""
+    folder = tmp_path / "inside"
+    folder.mkdir()
+    (folder / "runs.csv").write_text(RUNS)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def converse(server, calls):
+    """Call tools of a server; return the tools, the answers and the instructions."""
 
     async def talk():
         async with Client(server) as client:
@@ -38,17 +57,29 @@ def converse(place, *options, calls):
     return anyio.run(talk)
 
 
+def answers_of(*calls, **options):
+    """The answers of a server in this process."""
+    server = mcp_server.make_server(**{"allow_run": True, **options})
+    return converse(server, calls)[1]
+
+
 def content(result):
     """Return what a tool answered, as its structured content and its text say alike."""
     (text,) = result.content
     assert isinstance(text, types.TextContent)
+    assert not result.is_error, text.text
     said = json.loads(text.text)
     assert result.structured_content == said
     return said
 
 
-@pytest.mark.slow
-def test_an_agent_keeps_a_change_by_conversation(tmp_path):
+def code_of(result):
+    """The code of an error."""
+    assert result.is_error
+    return result.content[0].text.partition("[")[2].partition("]")[0]
+
+
+def test_an_agent_keeps_a_change_by_conversation(place):
     scores = [("baseline", seed, 0.5 + 0.01 * (seed % 3)) for seed in range(8)]
     calls = [
         ("gate_start", {"campaign": "camp", "worthwhile": 0.1}),
@@ -67,53 +98,117 @@ def test_an_agent_keeps_a_change_by_conversation(tmp_path):
         ("gate_record", {"campaign": "camp", "arm": "proposal", "seed": 9, "score": -1.5}),
         ("gate_status", {"campaign": "camp"}),
     ]
-    tools, answers, _ = converse(tmp_path, "--allow-run", calls=calls)
-    assert {"gate_propose", "gate_record", "gate_recheck"} <= {tool.name for tool in tools}
+    answers = answers_of(*calls)
     first = content(answers[0])
     assert (first["outcome"], first["exit_status"]) == ("more", 11)
     assert content(answers[8])["outcome"] == "ready"
     kept = content(answers[-3])
     assert (kept["outcome"], kept["kept"]) == ("keep", [1])
-    assert answers[-2].is_error  # no proposal is open
-    assert "[no-open-proposal]" in answers[-2].content[0].text
+    assert code_of(answers[-2]) == "no-open-proposal"
     assert content(answers[-1])["outcome"] == "more"
 
 
-@pytest.mark.slow
-def test_a_server_reads_only_unless_it_may_run(tmp_path):
-    (tmp_path / "runs.csv").write_text(RUNS)
-    question = {
-        "table": "runs.csv",
-        "by": ["lr"],
-        "score": "accuracy",
-        "seed": "seed",
-        "baseline": ["lr=0.1"],
-    }
+def test_a_server_reads_only_unless_it_may_run(place):
+    server = mcp_server.make_server(allow_run=False)
     calls = [
-        ("judge", question),
+        ("judge", QUESTION),
         ("gate_start", {"campaign": "camp", "worthwhile": 0.1}),
-        ("gate_status", {"campaign": "--json"}),
         ("report", {"name": "none"}),
     ]
-    tools, answers, instructions = converse(tmp_path, calls=calls)
+    tools, answers, instructions = converse(server, calls)
     assert {tool.name for tool in tools} == {"judge", "gate_status", "status", "report"}
     assert all(tool.annotations.read_only_hint for tool in tools)
+    assert not any(tool.annotations.destructive_hint for tool in tools)
     assert "--allow-run" in instructions
-    said = content(answers[0])
-    assert said["verdict"]["difference"] == pytest.approx(0.2)
-    assert [answer.is_error for answer in answers[1:]] == [True] * 3
-    assert "[tool-operand]" in answers[2].content[0].text
-    assert [path.name for path in tmp_path.iterdir()] == ["runs.csv"]
+    assert content(answers[0])["verdict"]["difference"] == pytest.approx(0.2)
+    assert [answer.is_error for answer in answers[1:]] == [True, True]
+    assert [path.name for path in place.iterdir()] == ["runs.csv"]
 
 
-def test_without_the_package_the_error_names_it(tmp_path, monkeypatch):
+def test_tools_that_change_something_say_so(place):
+    tools, _, _ = converse(mcp_server.make_server(allow_run=True), [])
+    hints = {tool.name: tool.annotations for tool in tools}
+    assert set(hints) == {tool.name for tool in mcp_server.TOOLS}
+    for tool in mcp_server.TOOLS:
+        assert hints[tool.name].read_only_hint == tool.reads_only
+        assert hints[tool.name].destructive_hint != tool.reads_only
+
+
+def test_the_command_the_function_and_the_tool_give_the_same_data(place, capsys):
+    told = content(answers_of(("judge", QUESTION))[0])
+    line = "judge runs.csv --by lr --score accuracy --seed seed --baseline lr=0.1 --json"
+    assert main(line.split()) == 0
+    printed = json.loads(capsys.readouterr().out)
+    baseline = {"lr": 0.1}
+    judgement = lt.judge("runs.csv", by=["lr"], score="accuracy", seed="seed", baseline=baseline)
+    page = {"report": "judged/report.html"}
+    assert told == {"exit_status": 0, **printed, "report": None}
+    assert printed == {**json.loads(json_text(judgement.fields())), **page}
+
+
+@pytest.mark.parametrize("tool", mcp_server.TOOLS, ids=lambda tool: tool.name)
+def test_a_schema_is_the_signature(tool, place):
+    tools, _, _ = converse(mcp_server.make_server(allow_run=True), [])
+    (schema,) = [each.input_schema for each in tools if each.name == tool.name]
+    passed = {each.name: each for each in tool.arguments}
+    assert set(schema["properties"]) == set(passed)
+    required = [each.name for each in passed.values() if each.is_required]
+    assert schema.get("required", []) == required
+    for name, shown in schema["properties"].items():
+        assert shown["description"] == passed[name].option.help
+        kind = TypeAdapter(passed[name].annotation).json_schema()
+        assert {**kind, **shown} == shown | {"title": shown["title"]}
+        if not passed[name].is_required:
+            assert shown["default"] == json.loads(
+                TypeAdapter(object).dump_json(passed[name].default)
+            )
+
+
+@pytest.mark.parametrize(
+    "table", ["../runs.csv", "/etc/passwd", "link.csv", "here/*/../../../runs.csv"]
+)
+def test_a_path_outside_of_the_folder_is_refused(table, place):
+    (place.parent / "runs.csv").write_text(RUNS)
+    (place / "link.csv").symlink_to(place.parent / "runs.csv")
+    question = {**QUESTION, "table": table}
+    assert code_of(answers_of(("judge", question))[0]) == "outside-folder"
+
+
+def test_a_server_may_be_let_outside(place):
+    (place / "runs.csv").rename(place.parent / "runs.csv")
+    question = {**QUESTION, "table": "../runs.csv"}
+    (answer,) = answers_of(("judge", question), allow_outside=True)
+    assert content(answer)["verdict"]["difference"] == pytest.approx(0.2)
+
+
+def test_a_tool_that_takes_too_long_is_an_error(place, monkeypatch):
+    def slow(**_):
+        time.sleep(0.5)
+
+    tools = [
+        replace(tool, command=replace(tool.command, fields=lambda _: slow()))
+        for tool in mcp_server.TOOLS
+    ]
+    monkeypatch.setattr(mcp_server, "TOOLS", tools)
+    (answer,) = answers_of(("judge", QUESTION), time_limit_s=0.05)
+    assert code_of(answer) == "tool-time-out"
+
+
+@pytest.mark.slow
+def test_prints_of_a_command_do_not_reach_the_protocol(place):
+    (place / "sweep.py").write_text("raise SystemExit('a file of the user')")
+    server = StdioServerParameters(
+        command=sys.executable,
+        args=["-P", "-m", "sweep", "mcp"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=place,
+    )
+    _, answers, _ = converse(server, [("judge", QUESTION)])
+    assert content(answers[0])["verdict"]["difference"] == pytest.approx(0.2)
+
+
+def test_without_the_package_the_error_names_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "mcp", None)
     with refused("missing-extra", MissingError) as caught:
-        mcp_server.make_server(tmp_path, allow_run=False)
+        mcp_server.make_server(allow_run=False)
     assert "loptune[mcp]" in caught.value.hint
-
-
-def test_a_failing_command_is_an_error_with_its_words(tmp_path):
-    with refused("tool-failed", ConfigError) as caught:
-        mcp_server.Sweep(tmp_path).answer("gate", "status", "--json", "camp")
-    assert "[no-campaign]" in caught.value.hint
