@@ -5,6 +5,8 @@ what is.
     python -m research.verdict_on_real_runs --cases 400
     # a table: which of the tests that hold their level find more than the verdict:
     python -m research.verdict_on_real_runs --goal --cases 1000
+    # one finalist, seeds that are blocks or not:
+    python -m research.verdict_on_real_runs --blocks --cases 1000
     # three finalists, five seeds:
     python -m research.verdict_on_real_runs --picture docs/pictures/real_runs.png
 
@@ -24,7 +26,9 @@ Many runs collapse; scores are not normal. All seeds are fresh: nothing was chos
 Rivals judge each finalist alone, at 5% divided by the number of finalists if they have a level:
 
 - the better mean; all seeds better; bars of one standard deviation that do not overlap;
-- a paired t test, also with Holm's correction, and Welch's t test. Scores that do not vary over a
+- a paired t test, also with Holm's correction, and Welch's t test; both also at the verdict's level
+  0.05 f / (f + 2); half the variance of its own differences and half the pooled one, without the
+  guard against a noisy baseline. Scores that do not vary over a
   test's seeds give no t test: equal scores are coarse, not certain;
 - Mann-Whitney's test, and a permutation test of the difference of means;
 - bootstraps: percentiles and BCa of the difference of means, and percentiles of the probability of
@@ -50,13 +54,14 @@ from scipy import special, stats
 
 from dashboards.fresh_seeds import MIN_SEEDS
 from dashboards.statistics.arms import Pairing, compare_arms, compare_with_number
+from dashboards.statistics.dunnett import critical_value
 from dashboards.statistics.group_sequential import boundaries, schedule_analyses
-from dashboards.statistics.levels import SIGNIFICANCE_LEVEL
+from dashboards.statistics.levels import SIGNIFICANCE_LEVEL, level
 from dashboards.statistics.sequential import Design
 from research.decide import in_rounds
 from research.png import write_png
-from research.tables import print_rows
-from research.verdict_errors import AFTER, alone_tests
+from research.tables import percent, print_rows
+from research.verdict_errors import AFTER, alone_tests, squares
 
 Array = NDArray[np.float64]
 # scores [N, C, S], the baseline first -> claims [N, C - 1]
@@ -149,6 +154,42 @@ def welch(scores: Array) -> NDArray[np.bool_]:
 def paired(scores: Array) -> NDArray[np.bool_]:
     varied = (scores[:, 1:] - scores[:, :1]).std(axis=2) > COARSE
     return np.asarray(varied & alone_tests(scores))
+
+
+def penalized_welch(scores: Array) -> NDArray[np.bool_]:
+    """Welch's test at `levels.level` of Satterthwaite's degrees of freedom."""
+    variances = scores.var(axis=2, ddof=1)
+    both = variances[:, 1:] + variances[:, :1]
+    dof = scores.shape[2] - 1
+    with np.errstate(divide="ignore", invalid="ignore"):
+        welch = dof * both**2 / (variances[:, 1:] ** 2 + variances[:, :1] ** 2)
+        gains = scores[:, 1:].mean(axis=2) - scores[:, :1].mean(axis=2)
+        p = stats.t.sf(gains / np.sqrt(both / scores.shape[2]), welch)
+    claims = p < level(welch) / (scores.shape[1] - 1)
+    return np.asarray((both > COARSE**2) & claims)
+
+
+def penalized_paired(scores: Array) -> NDArray[np.bool_]:
+    """A paired t test at `levels.level`."""
+    differences = scores[:, 1:] - scores[:, :1]
+    seeds = scores.shape[2]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = differences.mean(axis=2) / (differences.std(axis=2, ddof=1) / np.sqrt(seeds))
+    p = stats.t.sf(t, seeds - 1)
+    claims = p < level(float(seeds - 1)) / (scores.shape[1] - 1)
+    return np.asarray((differences.std(axis=2) > COARSE) & claims)
+
+
+def half_own(scores: Array) -> NDArray[np.bool_]:
+    """Dunnett's test with half the own and half the pooled variance, at `levels.level`."""
+    finalists = scores.shape[1] - 1
+    seeds = scores.shape[2]
+    dof = finalists * (seeds - 1)
+    differences = scores[:, 1:] - scores[:, :1]
+    pooled = squares(scores) / dof
+    variance = (2 * pooled[:, None] + differences.var(axis=2, ddof=1)) / 2
+    needed = critical_value(finalists, dof) * np.sqrt(variance / seeds)
+    return np.asarray((pooled[:, None] > COARSE**2) & (differences.mean(axis=2) > needed))
 
 
 def paired_holm(scores: Array) -> NDArray[np.bool_]:
@@ -331,6 +372,9 @@ TESTS: dict[str, Test] = {
     "paired t, Holm": paired_holm,
     "moderated t": moderated,
     "Welch": welch,
+    "Welch at f/(f+2)": penalized_welch,
+    "paired t at f/(f+2)": penalized_paired,
+    "half own variance": half_own,
     "Mann-Whitney": mann_whitney,
     "permutation": permutation,
     "bootstrap": bootstrap,
@@ -464,7 +508,13 @@ def main() -> None:
     parser.add_argument(
         "--number", action="store_true", help="compare arms with a known number instead"
     )
+    parser.add_argument(
+        "--blocks", action="store_true", help="compare the two tests of one finalist instead"
+    )
     arguments = parser.parse_args()
+    if arguments.blocks:
+        print_blocks(arguments.cases)
+        return
     if arguments.number:
         print_against_number(arguments.cases)
         return
@@ -690,6 +740,66 @@ def _better_than_number(scores: Array) -> list[bool]:
     arms = {str(place): dict(enumerate(map(float, row))) for place, row in enumerate(scores)}
     comparison = compare_with_number(arms, 0.0)
     return [estimate.better for estimate in comparison.differences]
+
+
+BANK = Path(__file__).parent / "data" / "gate_bank" / "scores.csv"
+_SHIFT = 2.0  # true gain of simulated scores, in standard deviations
+
+
+def bank() -> Array:
+    """Scores of the trainings of `research.gate_bank`, [C, S], of unit variance."""
+    rows = pd.read_csv(BANK)
+    table = rows.pivot_table(index=list(rows.columns[:-2]), columns="seed", values="accuracy")
+    scores = table.dropna().to_numpy(float)
+    return (scores - scores.mean()) / scores.std()
+
+
+def drawn_of(
+    table: Array, arms: int, seeds: int, cases: int, generator: np.random.Generator
+) -> Array:
+    """Draw scores of arms on common seeds, [N, arms, seeds]."""
+    chosen = np.array([generator.choice(len(table), arms, replace=False) for _ in range(cases)])
+    order = generator.permuted(np.tile(np.arange(table.shape[1]), (cases, 1)), axis=1)
+    return np.take_along_axis(table[chosen], order[:, None, :seeds], axis=2)
+
+
+def print_blocks(cases: int) -> None:
+    """Print false positives and claims of the two tests of one finalist: on trainings without an
+    effect of the seed (the seven studies), with one (the bank), and on simulated scores.
+    """
+    tests: dict[str, Test] = {"Welch": penalized_welch, "paired": penalized_paired}
+    rows = []
+    for seeds in (3, 5, 8):
+        for name, tables in (("seven studies", list(studies().values())), ("bank", [bank()])):
+            measured_rates: dict[str, tuple[list[float], list[float]]] = {
+                test: ([], []) for test in tests
+            }
+            for number, table in enumerate(tables):
+                generator = np.random.default_rng(number)
+                centered = table - table.mean(axis=1, keepdims=True)
+                equal = drawn_of(centered, 2, seeds, cases, generator)
+                fraction = seeds / table.shape[1]
+                shift = equal.mean(axis=2, keepdims=True) * (1 / np.sqrt(1 - fraction) - 1)
+                real = drawn_of(table, 2, seeds, cases, generator)
+                for test, claims in tests.items():
+                    measured_rates[test][0].append(float(claims(equal + shift).mean()))
+                    measured_rates[test][1].append(float(claims(real).mean()))
+            for test, (false, found) in measured_rates.items():
+                rate = f"{100 * np.mean(false):.1f}"
+                if len(false) > 1:
+                    rate += f" ± {100 * error_of(false):.1f}"
+                rows.append([name, f"1 x {seeds}", test, rate, f"{100 * np.mean(found):.1f}"])
+        for correlation in (0.0, 0.25, 0.5, 0.75):
+            generator = np.random.default_rng(1)
+            scores = math.sqrt(1 - correlation) * generator.standard_normal((cases, 2, seeds))
+            scores += math.sqrt(correlation) * generator.standard_normal((cases, 1, seeds))
+            better = scores + np.array([[0.0], [_SHIFT]])
+            for test, claims in tests.items():
+                false_rate = percent(claims(scores)[:, 0])
+                cells = [test, false_rate, percent(claims(better)[:, 0])]
+                rows.append([f"normal, correlation {correlation:g}", f"1 x {seeds}", *cells])
+    headings = ["scores", "finalists x seeds", "test", "false at equal means", "claims"]
+    print_rows("One finalist, %", headings, rows)
 
 
 def print_shared(cases: int) -> None:

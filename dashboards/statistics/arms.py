@@ -10,13 +10,14 @@ arm is compared as its seeds allow:
   difference of means over the others, weighted by their numbers of runs. The variance of the first
   is at least the variance of unpaired runs, because a few shared seeds estimate it badly. If the
   shared seeds are clearly correlated, the others only add noise: the shared seeds alone are used.
-- *unpaired*: fewer seeds are shared. Welch's test of all runs, with as many degrees of freedom as
-  the smaller arm has.
+- *unpaired*: fewer seeds are shared. One arm: Welch's test of all runs. Several arms with at least
+  four runs each: `unpaired`. With fewer runs, a t test with as many degrees of freedom as the
+  smaller arm has.
 
-In the last two, and for arms that are compared with a number, an arm's variance is at least the
-median of all arms' variances. With few runs, some arms look quiet by chance, and a t test of their
-own variances reports too many false positives. A noisy arm, or one with failed runs, changes the
-median little. Several arms are corrected by Bonferroni's method.
+With fewer than four runs, with partly shared seeds, and for arms that are compared with a number,
+an arm's variance is at least the median of all arms' variances. With few runs, some arms look quiet
+by chance, and a t test of their own variances reports too many false positives. A noisy arm, or one
+with failed runs, changes the median little. Several arms are corrected by Bonferroni's method.
 
 A paired arm that is clearly noisier than the others, that lacks seeds or that has failed runs is
 compared apart, with its share of the level, so that it leaves the other results as they are.
@@ -39,6 +40,7 @@ from dashboards.statistics.failures import compare_with_failures, ended, failed_
 from dashboards.statistics.levels import SIGNIFICANCE_LEVEL, level
 from dashboards.statistics.problems import Answers
 from dashboards.statistics.seed_noise import Noise, Scores, finite_scores, require_baseline
+from dashboards.statistics.unpaired import compare_unpaired
 
 Pairing = Literal["auto", "paired", "unpaired"]
 
@@ -205,9 +207,14 @@ def _compare(
     groups: dict[
         tuple[str, frozenset[Hashable]], list[str]
     ] = {}  # of arms that share a noise estimate
+    labels = [name for name in names if layouts[name] == "unpaired"]
+    apart = compare_unpaired(counted, baseline, labels, len(names))
     for name in names:
         samples = _Samples(base, counted[name])
-        if layouts[name] != "paired":
+        if name in apart:
+            differences[name] = apart[name].difference
+            noises[name] = apart[name].noise
+        elif layouts[name] != "paired":
             combine = _unpaired if layouts[name] == "unpaired" else _partly_paired
             differences[name] = combine(name, samples, variances, baseline, len(names))
             noises[name] = within

@@ -20,11 +20,17 @@ def p_value(t: float, comparisons: int, dof: int, *, same_seeds: bool) -> float:
     """Return the probability that the largest t reaches ``t`` when no configuration differs, times
     ``SIGNIFICANCE_LEVEL`` / `level`, at most 1.
     """
+    reached = probability_reached(t, comparisons, dof, same_seeds=same_seeds)
+    return min(1.0, reached * SIGNIFICANCE_LEVEL / level(dof))
+
+
+def probability_reached(t: float, comparisons: int, dof: int, *, same_seeds: bool) -> float:
+    """Return the probability that the largest t reaches ``t`` when no configuration differs, at
+    most (Bonferroni) if the configurations do not share the same seeds.
+    """
     if same_seeds:
-        p = 1 - _below(t, comparisons, dof)
-    else:
-        p = comparisons * float(special.stdtr(dof, -t))
-    return min(1.0, p * SIGNIFICANCE_LEVEL / level(dof))
+        return 1 - _below(t, comparisons, dof)
+    return comparisons * float(special.stdtr(dof, -t))
 
 
 @functools.cache
