@@ -15,6 +15,7 @@ from transformers import (
     AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
 )
 from transformers.utils.logging import disable_progress_bar
 
@@ -24,6 +25,7 @@ from trainer.config.model import ModelConfig
 from trainer.cpu.linear import use_onednn
 from trainer.cpu.packed_rows import use_packed_attention
 from trainer.hub import hub_is_reachable, unreachable
+from trainer.policy import published_tokenizer
 from trainer.policy.adapters import SETTINGS_FILE, adapter_base, merge_adapter
 from trainer.policy.architectures import MAX_CONFIG_BYTES, local_folder
 from trainer.policy.gguf import PACKAGED, SUFFIX, ensure_converted, ensure_gguf
@@ -58,9 +60,9 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
         MissingError: unknown folder or Hub name, or no tokenizer in it.
         ConfigError: the tokenizer has no EOS token, so completions could not end.
     """
-    if is_adapter(config):
+    source = _tokenizer_source(config)
+    if source is None:
         return load_tokenizer(_base_of(config))
-    source = model_source(config)
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             source, revision=config.revision, trust_remote_code=config.trust_remote_code
@@ -75,6 +77,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
             "add its tokenizer.json and tokenizer_config.json: tokenizer.save_pretrained(FOLDER)",
             code="no-tokenizer",
         )
+    tokenizer = _as_published(tokenizer, source, config)
     if tokenizer.eos_token_id is None:
         raise ConfigError(
             f"the tokenizer of {config.name_or_path} has no EOS token",
@@ -85,6 +88,53 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def _tokenizer_source(config: ModelConfig) -> str | None:
+    """Return the argument for the tokenizer's `from_pretrained`; None for an adapter without a
+    tokenizer of its own, which uses its base model's.
+    """
+    if not is_adapter(config):
+        return model_source(config)
+    folder = _folder_of(config)
+    if (folder / published_tokenizer.FILE).is_file():
+        return str(folder)
+    return None
+
+
+def _as_published(
+    tokenizer: PreTrainedTokenizerBase, source: str, config: ModelConfig
+) -> PreTrainedTokenizerBase:
+    """Return a tokenizer that agrees with ``tokenizer.json``: the given one, or else the one that
+    transformers builds from this file alone.
+
+    Raises:
+        ConfigError: both differ from ``tokenizer.json``; the error shows a text.
+    """
+    published = published_tokenizer.published_tokenizer(source, config.revision)
+    if published is None:
+        return tokenizer
+    fault = published_tokenizer.difference(tokenizer, published, published_tokenizer.SAMPLES)
+    if fault is None:
+        return tokenizer
+    plain = PreTrainedTokenizerFast.from_pretrained(source, revision=config.revision)
+    still = published_tokenizer.difference(plain, published, published_tokenizer.SAMPLES)
+    if still is not None:
+        raise ConfigError(
+            f"the tokenizer of {config.name_or_path} differs from its tokenizer.json: {still}",
+            f"{source}/{published_tokenizer.FILE}",
+            "set tokenizer_class in tokenizer_config.json to PreTrainedTokenizerFast, or save the "
+            "tokenizer again with save_pretrained",
+            key="model.name_or_path",
+            code="tokenizer-not-as-published",
+        )
+    _log.warning(
+        "%s: used tokenizer.json as published, because %s differs from it: with that class, %s",
+        config.name_or_path,
+        type(tokenizer).__name__,
+        fault,
+    )
+    return plain
 
 
 def load_policy(

@@ -16,6 +16,7 @@ from rewards.sandbox import RewardPool, ScoredText, ScoringFailedError
 from trainer.config.schema import TrainConfig
 from trainer.metrics.step import Stopwatch
 from trainer.parallel.ranks import Parallel
+from trainer.policy.published_tokenizer import decode
 from trainer.policy.vocabulary import embedding_rows, end_token_ids, unknown_token_ids
 from trainer.problems.load import encode_prompt
 from trainer.problems.sampler import ProblemSampler
@@ -25,6 +26,8 @@ from trainer.rollouts.overlong import apply_overlong_penalty
 from trainer.types import Completion, Problem, Rollout, RolloutGroup, SampledGroups, all_rollouts
 
 _logger = logging.getLogger(__name__)
+
+_CONTEXT_TOKENS = 8  # of the prompt that a completion is decoded behind
 
 
 @dataclass(frozen=True)
@@ -84,22 +87,31 @@ def sampling_params(config: TrainConfig, tokenizer: PreTrainedTokenizerBase) -> 
 
 
 def completion_text(
-    tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int], stop_token_ids: Sequence[int]
+    tokenizer: PreTrainedTokenizerBase,
+    token_ids: Sequence[int],
+    stop_token_ids: Sequence[int],
+    prompt_ids: Sequence[int] = (),
 ) -> str:
     """Decode a completion without the stop token that ended it and without padding behind it.
 
-    All other special tokens stay in the text, because rewards look for them: ``<think>`` or tool
-    calls are special tokens of many models.
+    The completion is decoded behind the end of its prompt, because a tokenizer like SentencePiece
+    drops the space before the first token that it decodes: " 42" behind "The answer is". All other
+    special tokens stay in the text, because rewards look for them: ``<think>`` or tool calls are
+    special tokens of many models.
     """
     end = len(token_ids)
     if end > 0 and token_ids[end - 1] in stop_token_ids:
         end -= 1
     while end > 0 and token_ids[end - 1] == tokenizer.pad_token_id:
         end -= 1
-    text: str = tokenizer.decode(
-        list(token_ids[:end]), skip_special_tokens=False, clean_up_tokenization_spaces=False
-    )
-    return text
+    completion = list(token_ids[:end])
+    context = list(prompt_ids[-_CONTEXT_TOKENS:])
+    before = decode(tokenizer, context)
+    both = decode(tokenizer, [*context, *completion])
+    if both.startswith(before):
+        return both[len(before) :]
+    # the prompt ends within a character of several bytes, which the completion continues
+    return decode(tokenizer, completion)
 
 
 def sample_completions(
@@ -110,12 +122,16 @@ def sample_completions(
     params: SamplingParams,
 ) -> list[list[Completion]]:
     """Sample one completion per seed for each prompt."""
-
-    def with_text(completion: Completion) -> Completion:
-        text = completion_text(tokenizer, completion.token_ids, params.stop_token_ids)
-        return replace(completion, text=text)
-
-    return [list(map(with_text, group)) for group in engine.generate(prompts, seeds, params)]
+    groups = []
+    for prompt, sampled in zip(prompts, engine.generate(prompts, seeds, params), strict=True):
+        group = []
+        for completion in sampled:
+            text = completion_text(
+                tokenizer, completion.token_ids, params.stop_token_ids, prompt_ids=prompt
+            )
+            group.append(replace(completion, text=text))
+        groups.append(group)
+    return groups
 
 
 def sample_groups(
