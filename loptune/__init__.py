@@ -17,12 +17,14 @@ from loptune.shadowing import find_own_packages_first
 if TYPE_CHECKING:
     from dashboards.judging import Judgement
     from loptune.errors import ConfigError, MissingError, StorageError, UserError
+    from loptune.reporting import report
     from rewards.score import Score
     from sweep.api import load_results
     from sweep.api import run as sweep
     from sweep.commands import gate
     from sweep.commands.judge import judge
     from sweep.commands.noise import Noise, noise
+    from sweep.commands.status import status
     from trainer.api import load_metrics, train
     from trainer.commands.runs import RunSummary
     from trainer.config.schema import TrainConfig, load_config
@@ -47,6 +49,8 @@ __all__ = [
     "load_metrics",
     "load_results",
     "noise",
+    "report",
+    "status",
     "sweep",
     "train",
 ]
@@ -70,6 +74,8 @@ _HOMES = {
     "load_metrics": ("trainer.api", "load_metrics"),
     "load_results": ("sweep.api", "load_results"),
     "noise": ("sweep.commands.noise", "noise"),
+    "report": ("loptune.reporting", "report"),
+    "status": ("sweep.commands.status", "status"),
     "sweep": ("sweep.api", "run"),
     "train": ("trainer.api", "train"),
 }
@@ -78,8 +84,9 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    find_own_packages_first()
     module, attribute = _HOMES[name]
+    if not module.startswith("loptune."):  # a user's script may report beside its own trainer.py
+        find_own_packages_first()
     found = import_module(module)
     return getattr(found, attribute) if attribute else found
 

@@ -1,8 +1,9 @@
 """A program with argparse as the trainer of a sweep: numbers, a flag and an argument left out."""
 
 import argparse
-import json
 import random
+
+import loptune as lt
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--rate", type=float, required=True)
@@ -15,4 +16,4 @@ noise = random.Random(arguments.seed)
 bonus = 0.05 * arguments.packing + (0.01 if arguments.warmup else 0.0)
 for step in (10, 20, 30):
     accuracy = (0.5 + arguments.rate / 4 + bonus) * step / 30 + 0.01 * noise.random()
-    print("[loptune]", json.dumps({"step": step, "eval/accuracy": accuracy}))
+    lt.report({"eval/accuracy": accuracy}, step=step)

@@ -1,11 +1,12 @@
 """A Hydra program as the trainer of a sweep. Its score is computed from the settings alone."""
 
-import json
 import math
 import random
 
 import hydra
 from omegaconf import DictConfig
+
+import loptune as lt
 
 
 @hydra.main(version_base=None, config_path=".", config_name="hydra_app")
@@ -17,7 +18,7 @@ def main(config: DictConfig) -> None:
     best += 0.02 * (config.loss == "dapo")
     for step in (10, 20, 30):
         accuracy = best * step / 30 + 0.01 * noise.random()
-        print("[loptune]", json.dumps({"step": step, "eval/accuracy": accuracy}))
+        lt.report({"eval/accuracy": accuracy}, step=step)
 
 
 if __name__ == "__main__":

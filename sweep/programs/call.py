@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from loptune.reporting import evaluation_line
 from rewards.user_code import load_named
 from trainer.run_folder import RunFolder
 
@@ -24,9 +25,9 @@ class Report:
 
     def __call__(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append a line to ``metrics.jsonl``."""
-        line = {"step": step, **{metric: float(value) for metric, value in metrics.items()}}
+        line = evaluation_line(metrics, step)
         with RunFolder(self.folder).metrics.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(line + "\n")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from pydantic import NonNegativeInt, TypeAdapter
 from loptune.errors import ConfigError, printable, shortened
 from loptune.files import Record, free_bytes, read_records
 from loptune.progress import MetricValues
+from loptune.reporting import PREFIX
 from loptune.yaml_document import nearest
 from sweep.programs.base import Assignment
 from sweep.programs.environment import command_environment
@@ -32,7 +33,6 @@ from trainer.tracking.uploading import ATTEMPT
 _POLL_S = 0.1
 _SAVE_S = 300.0  # seconds for a command to save and exit after SIGTERM
 _LEAVE_S = 5.0  # seconds to exit if its work is no longer needed
-_PREFIX = "[loptune]"  # prefix of metric lines on standard output
 # seconds since the previous line, from which a trial's cost is computed
 _SECONDS = "time/evaluation"
 # names that the trial's record writes itself
@@ -70,7 +70,7 @@ class CommandRun:
         self._own: _Values = {}  # lines of this process
         self._files = {
             "metrics": _Lines(RunFolder(self._folder).metrics, "", assignment.context.metric),
-            "stdout": _Lines(RunFolder(self._run_dir).stdout, _PREFIX, assignment.context.metric),
+            "stdout": _Lines(RunFolder(self._run_dir).stdout, PREFIX, assignment.context.metric),
         }
         self._read_so_far = ReadSoFar(self._run_dir, RunFolder(self._folder).correctness)
         self._abandoned_seconds = 0.0  # of dropped lines, not yet in the record again

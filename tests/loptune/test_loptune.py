@@ -1,5 +1,6 @@
 """`import loptune as lt`: every public name, without heavy imports, in any folder."""
 
+import doctest
 import subprocess
 import sys
 
@@ -131,3 +132,17 @@ def test_both_lists_of_our_packages_are_the_same():
     assert set(LOPTUNE_PACKAGES) == {*shadowing.LOPTUNE_PACKAGES, "loptune"}
     for name in LOPTUNE_PACKAGES:
         assert (ROOT / name / "__init__.py").is_file()
+
+
+@pytest.mark.parametrize("name", [name for name in lt.__all__ if name != "gate"])
+def test_examples_of_docstrings_run_as_they_stand(name, tmp_path, monkeypatch):
+    """An example of a docstring prints what stands below it."""
+    monkeypatch.chdir(tmp_path)
+    tests = doctest.DocTestFinder(recurse=False).find(getattr(lt, name), name, globs={})
+    results = [doctest.DocTestRunner().run(test) for test in tests]
+    assert [result.failed for result in results] == [0] * len(results)
+
+
+def test_the_functions_of_commands_have_examples():
+    assert ">>> lt.report(" in lt.report.__doc__
+    assert "lt.judge(" in lt.judge.__doc__
