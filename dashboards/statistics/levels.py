@@ -10,6 +10,7 @@ Degrees = TypeVar("Degrees", float, NDArray[np.float64])  # of freedom
 
 SIGNIFICANCE_LEVEL = 0.05  # one-sided, because only improvements over the baseline are claimed
 POWER = 0.8  # with which a gain is called detectable
+ASSURANCE = 0.8  # with which a recommended number of seeds has this power
 # In `level`: chosen on public trainings, where runs collapse at different rates
 # (research/verdict_on_real_runs.py).
 _SCARCE = 2

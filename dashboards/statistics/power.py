@@ -3,6 +3,7 @@
 import bisect
 import functools
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import optimize, special
@@ -10,7 +11,7 @@ from scipy import optimize, special
 from dashboards.fresh_seeds import MIN_SEEDS, MOST_SEEDS
 from dashboards.statistics.dunnett import Vector, critical_value
 from dashboards.statistics.guards import Variances, difference_noise
-from dashboards.statistics.levels import POWER, level
+from dashboards.statistics.levels import ASSURANCE, POWER, level
 
 _DRAWS = 20_000  # Monte Carlo draws of the estimated noise; power is accurate to 0.003
 
@@ -68,6 +69,49 @@ def seeds_for(
     if effect <= 0 or not enough(MOST_SEEDS):
         return None
     return MIN_SEEDS + bisect.bisect_left(range(MIN_SEEDS, MOST_SEEDS), True, key=enough)
+
+
+def sd_interval(sd: float, dof: int, outside: float) -> tuple[float, float]:
+    """Return the interval of a standard deviation that was estimated from normal scores; each bound
+    misses with probability ``outside``.
+    """
+    low = sd * math.sqrt(dof / float(special.chdtri(dof, outside)))
+    return low, sd * math.sqrt(dof / float(special.chdtri(dof, 1 - outside)))
+
+
+@dataclass(frozen=True)
+class SeedsNeeded:
+    """The seeds per configuration that detect a gain with 80% power, if the noise is an estimate;
+    None for more than ``MOST_SEEDS``.
+    """
+
+    fewest: int | None  # if the noise is as small as its interval leaves open
+    enough: int | None  # if it is as large; recommended: with 80% assurance the power is reached
+
+    def __str__(self) -> str:
+        if self.fewest is None:
+            return f"more than {MOST_SEEDS} seeds"
+        if self.enough is None:
+            return f"{self.fewest} to more than {MOST_SEEDS} seeds"
+        if self.fewest == self.enough:
+            return f"{self.enough} seeds"
+        return f"{self.fewest} to {self.enough} seeds (plan for {self.enough})"
+
+
+def seeds_needed(
+    effect: float, sd: float, dof: int, configurations: int = 2, *, blocks: bool = False
+) -> SeedsNeeded:
+    """Return the range of seeds that detect a true gain ``effect`` with 80% power.
+
+    A standard deviation from few seeds is often too small by chance. `seeds_for` takes it as it is,
+    so half of its users have less power than they were told. The upper end of this range is enough
+    with a probability of ``ASSURANCE``.
+    """
+    low, high = sd_interval(sd, dof, 1 - ASSURANCE)
+    return SeedsNeeded(
+        seeds_for(effect, low, configurations, blocks=blocks),
+        seeds_for(effect, high, configurations, blocks=blocks),
+    )
 
 
 @functools.cache

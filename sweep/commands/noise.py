@@ -140,15 +140,10 @@ def _noise_sentences(report: "NoiseReport", metric: str, worthwhile: float) -> l
             f"Equal seeds do not repeat: the same seed scored {apart:.3g} apart. Something "
             "besides the seed is random (kernels, data order, time)."
         )
-    from dashboards.statistics.power import seeds_for
+    from dashboards.statistics.power import seeds_needed
 
-    needed = seeds_for(worthwhile, report.sd)
-    if needed is None:
-        lines.append(
-            f"A worthwhile improvement of {worthwhile:g} needs more than 100 seeds of each."
-        )
-    else:
-        lines.append(f"A worthwhile improvement of {worthwhile:g} needs {needed} seeds of each.")
+    needed = seeds_needed(worthwhile, report.sd, len(scores) - 1)
+    lines.append(f"A worthwhile improvement of {worthwhile:g} needs {needed} of each.")
     return lines
 
 

@@ -1,19 +1,18 @@
 """An A/A test: how much a program's scores differ between runs of one configuration."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from scipy import special
 
-from dashboards.statistics.power import minimum_detectable_effect
+from dashboards.statistics.levels import SIGNIFICANCE_LEVEL
+from dashboards.statistics.power import minimum_detectable_effect, sd_interval
 from loptune.errors import ConfigError
 from sweep.gate.batch import Batch, run_batch
 from sweep.search.event_log import read_event_log
 from sweep.search.history import ENDED, STARTED
 
-SEEDS_SHOWN = (2, 3, 5, 8, 12, 20)  # seeds of each of two configurations
+SEEDS_SHOWN = (3, 5, 8, 12, 20)  # seeds of each of two configurations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +32,7 @@ class NoiseReport:
     @property
     def sd_interval(self) -> tuple[float, float]:
         """A 90% confidence interval of ``sd``, for normal scores."""
-        dof = len(self.scores) - 1
-        low = self.sd * math.sqrt(dof / float(special.chdtri(dof, 0.05)))
-        high = self.sd * math.sqrt(dof / float(special.chdtri(dof, 0.95)))
-        return low, high
+        return sd_interval(self.sd, len(self.scores) - 1, SIGNIFICANCE_LEVEL)
 
     @property
     def seed_matters(self) -> bool:

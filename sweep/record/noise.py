@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from dashboards.fresh_seeds import MAX_SEEDS_IN_ROUNDS
-from dashboards.statistics.power import minimum_detectable_effect, seeds_for
+from dashboards.statistics.power import SeedsNeeded, minimum_detectable_effect, seeds_needed
 from dashboards.statistics.seed_noise import Noise, seed_noise
 from dashboards.statistics.sequential import make_design
 from loptune.errors import UserError, listed
@@ -33,7 +33,7 @@ class NoiseForecast:
     source: str
     detectable: float | None  # gain detected with 80% power; None with one seed
     # name -> gain, seeds per configuration, most seeds in a sequential confirmation
-    wanted: dict[str, tuple[float, int | None, int]]
+    wanted: dict[str, tuple[float, SeedsNeeded, int]]
 
 
 def sweep_noise(sweep: SweepRecord) -> Noise:
@@ -78,13 +78,17 @@ def forecast_noise(
     noise, source = measured
     detectable = None
     if len(spec.seeds) > 1 and planned > 1:
-        detectable = minimum_detectable_effect(noise.sd, len(spec.seeds), planned)
+        detectable = minimum_detectable_effect(
+            noise.sd, len(spec.seeds), planned, blocks=spec.program.seeds_are_blocks
+        )
     gains = {"worthwhile": spec.objective.worthwhile}
     if spec.objective.published is not None:
         gains["published"] = spec.objective.published
     wanted = {}
     for name, gain in gains.items():
-        everywhere = seeds_for(gain, noise.sd, max(2, planned))
+        everywhere = seeds_needed(
+            gain, noise.sd, noise.dof, max(2, planned), blocks=spec.program.seeds_are_blocks
+        )
         in_rounds = make_design(noise, gain, 1, MAX_SEEDS_IN_ROUNDS).analyses[-1]
         wanted[name] = (gain, everywhere, in_rounds)
     return NoiseForecast(
@@ -113,7 +117,7 @@ def noise_lines(forecast: NoiseForecast | None, spec: SweepSpec, planned: int) -
     for name, (gain, everywhere, alone) in forecast.wanted.items():
         lines.append(
             f"detecting the {name} improvement of {gain:.2g} takes "
-            f"{everywhere or 'more than 100'} seeds of every configuration, or at most {alone} "
+            f"{everywhere} of every configuration, or at most {alone} "
             "fresh seeds each of baseline and finalist with sweep confirm --rounds"
         )
     return lines
@@ -151,7 +155,10 @@ def _measured(spec: SweepSpec, earlier: Iterable[SweepRecord]) -> tuple[Noise, s
             with contextlib.suppress(UserError):  # a damaged event log
                 paired[other.folder.name] = sweep_noise(other)
                 unpaired[other.folder.name] = unpaired_noise(other)
-    for noises, note in ((paired, ""), (unpaired, ", not paired")):
+    measured = [(paired, ""), (unpaired, ", not paired")]
+    if not spec.program.seeds_are_blocks:  # its comparisons are not paired either
+        measured.reverse()
+    for noises, note in measured:
         varying = [name for name, noise in noises.items() if noise.dof and noise.sd > 0]
         if varying:
             pooled = functools.reduce(Noise.pooled, [noises[name] for name in varying])

@@ -3,7 +3,12 @@ import math
 import numpy as np
 import pytest
 
-from dashboards.statistics.power import minimum_detectable_effect, seeds_for
+from dashboards.statistics.power import (
+    SeedsNeeded,
+    minimum_detectable_effect,
+    seeds_for,
+    seeds_needed,
+)
 from research.verdict_errors import AFTER, normal
 
 
@@ -26,6 +31,18 @@ def test_detectable_effect_needs_two_seeds():
 
 def test_no_fewer_seeds_than_a_claim_needs_are_proposed():
     assert seeds_for(100.0, 1.0) == seeds_for(100.0, 1.0, blocks=True) == 3
+
+
+def test_the_recommended_seeds_are_enough_for_four_users_in_five():
+    """Five seeds estimate a standard deviation of 1; a gain of 2 takes five seeds at 80% power."""
+    generator = np.random.default_rng(0)
+    estimates = generator.standard_normal((400, 5)).std(axis=1, ddof=1)
+    enough = [seeds_needed(2.0, float(sd), 4).enough for sd in estimates]
+    true = seeds_for(2.0, 1.0)
+    assert np.mean([seeds is None or seeds >= true for seeds in enough]) >= 0.8 - 2 * 0.02
+    assert np.mean([seeds_for(2.0, float(sd)) >= true for sd in estimates]) < 0.65
+    assert str(SeedsNeeded(4, 9)) == "4 to 9 seeds (plan for 9)"
+    assert str(SeedsNeeded(None, None)) == "more than 100 seeds"
 
 
 def test_known_noise_saves_seeds():

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from dashboards.statistics.power import minimum_detectable_effect, seeds_for
+from dashboards.statistics.power import minimum_detectable_effect, seeds_needed
 from sweep.record.noise import forecast_noise, noise_lines, sweep_noise, unpaired_noise
 from sweep.record.sweep_record import open_sweep, readable_sweeps
 from tests.sweep.ended_sweeps import write_sweep
@@ -37,15 +37,16 @@ def test_an_earlier_sweep_tells_what_the_plan_can_find(tmp_path):
     forecast = forecast_noise(spec, readable_sweeps(tmp_path), 8)
     assert forecast is not None
     assert (forecast.sd, forecast.dof, forecast.source) == (*noise, "measured in before")
-    assert forecast.detectable == minimum_detectable_effect(noise.sd, 3, 8)
-    assert forecast.wanted["published"][:2] == (0.14, seeds_for(0.14, noise.sd, 8))
+    assert forecast.detectable == minimum_detectable_effect(noise.sd, 3, 8, blocks=True)
+    needed = seeds_needed(0.14, noise.sd, noise.dof, 8, blocks=True)
+    assert forecast.wanted["published"][:2] == (0.14, needed)
     lines = noise_lines(forecast, spec, 8)
     assert lines[0].endswith(
         f"between seeds is {noise.sd:.2g} (measured in before, 6 degrees of freedom)"
     )
     assert lines[1].startswith("with 3 seeds of 8 configurations, an improvement of 0.0")
     _, everywhere, alone = forecast.wanted["published"]
-    assert everywhere == 3 and " 0.14 takes 3 seeds" in lines[3]
+    assert str(everywhere) == "3 seeds" and " 0.14 takes 3 seeds" in lines[3]
     assert f"at most {alone} fresh seeds" in lines[3]
 
 
