@@ -56,6 +56,10 @@ class Judgement:
             "notes": results.warnings,
             "verdict": None if self.verdict is None else verdict_fields(results, self.verdict),
             "arms": [arm_fields(arm) for arm in self.arms],
+            "tasks": {
+                task: [arm_fields(arm) for arm in part.arm_table]
+                for task, part in results.by_task.items()
+            },
             "tuned": [rule_fields(result) for result in tuned],
         }
 
@@ -107,6 +111,7 @@ def _as_asked(results: "Results", columns: "RunColumns") -> "Results":
     """Add the way of comparing the arms."""
     return replace(
         results,
+        by_task={task: _as_asked(part, columns) for task, part in results.by_task.items()},
         pairing=columns.pairing,
         against=columns.against,
         not_worse_by=columns.not_worse_by,

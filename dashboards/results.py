@@ -14,10 +14,11 @@ import pandas as pd
 from dashboards.labels import Names, configuration_labels
 from dashboards.statistics import peaks, tournament
 from dashboards.statistics.arm_table import ArmRow, arm_rows
-from dashboards.statistics.arms import Pairing, compare_as_asked
+from dashboards.statistics.arms import Plan, compare_as_asked
 from dashboards.statistics.blocks import UNKNOWN, Blocks, Known, learned
 from dashboards.statistics.compared import Comparison
 from dashboards.statistics.difference import Difference
+from dashboards.statistics.layouts import Pairing
 from dashboards.statistics.levels import repeats_factor
 from dashboards.statistics.problems import Answers
 from dashboards.statistics.seed_noise import Scores, finite_scores, oriented
@@ -99,6 +100,9 @@ class Results:
     listed: bool = False  # whether a person listed all configurations, so that none was chosen
     # whether seeds are blocks, for runs of other programs; None if every seed was planned for all
     pairing: Pairing | None = None
+    # seed -> task, if every task has seeds of its own; differences are then averaged over tasks
+    task_of: Mapping[Hashable, str] = field(default_factory=dict)
+    by_task: Mapping[str, "Results"] = field(default_factory=dict)  # task -> its runs alone
     against: float | None = None  # number that the configurations are compared with
     not_worse_by: float | None = None  # margin of a test that an arm is not worse, if asked for
     # number of the configuration that all others are compared with; None if there is none, or if
@@ -323,8 +327,11 @@ class Results:
         return compare_as_asked(
             oriented(scores, sign),
             self.compared_with,
-            pairing=self.pairing,
-            against=None if self.against is None else sign * self.against,
+            Plan(
+                pairing=self.pairing,
+                against=None if self.against is None else sign * self.against,
+                tasks=self.task_of,
+            ),
             known=Known(gains, blocks),
             answers=self.answers,
             repeats=repeats_factor(self.earlier_confirmations),
@@ -404,6 +411,7 @@ class Results:
             comparison,
             self.labels,
             self.not_worse_by,
+            self.task_of,
         )
 
     @property

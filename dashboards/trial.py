@@ -96,6 +96,7 @@ class TrialRecord:
     algorithm: str = ""  # advantage and loss of the update rule
     rule: str = ""  # the update rule in words
     arm: str = ""  # of `Results.arms`
+    task: str = ""  # of runs on several tasks
     hours: float = math.nan  # device hours of recorded steps and evaluations
     test: float = math.nan  # score on the held-out problems
     curves: Mapping[str, Curve] = field(default_factory=dict)

@@ -7,9 +7,9 @@ from typing import Any
 
 from dashboards.fresh_seeds import MIN_SEEDS
 from dashboards.statistics.arm_table import ArmRow
-from dashboards.statistics.arms import Pairing
 from dashboards.statistics.blocks import Blocks
 from dashboards.statistics.difference import Difference, Layout, Outcome
+from dashboards.statistics.layouts import Pairing
 from dashboards.statistics.levels import coverage, repeats_factor
 from dashboards.statistics.peaks import PeakResult
 from dashboards.statistics.tournament import (
@@ -86,8 +86,15 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def signed(value: float) -> str:
-    """Format a difference with its sign."""
-    return f"{value:+.1e}" if 0 < abs(value) < 0.0005 else f"{value:+.3f}"
+    """Format a difference with digits by its size: +626, +20.5, +0.100, +0.0052."""
+    size = abs(value)
+    if size >= 10**5 or 0 < size < 0.0005:
+        return f"{value:+.1e}"
+    if size >= 100:
+        return f"{value:+.0f}"
+    if size >= 10:
+        return f"{value:+.1f}"
+    return f"{value:+.4f}" if 0 < size < 0.0095 else f"{value:+.3f}"
 
 
 def device_time(hours: float, device: str) -> str:
@@ -217,6 +224,8 @@ def layouts(rows: Sequence[ArmRow], pairing: Pairing | None, name: Name) -> str:
     compared = [row for row in rows if row.layout is not None]
     if pairing is None or not compared or compared[0].layout == "against a number":
         return ""
+    if compared[0].layout == "by task":
+        return "Compared within each task; the differences are averaged over the tasks."
     if pairing == "paired":
         return "Compared seed by seed, as asked (--paired)."
     if pairing == "unpaired":

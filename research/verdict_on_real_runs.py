@@ -53,9 +53,10 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from dashboards.fresh_seeds import MIN_SEEDS
-from dashboards.statistics.arms import Pairing, compare_arms, compare_with_number
+from dashboards.statistics.arms import compare_arms, compare_with_number
 from dashboards.statistics.dunnett import critical_value
 from dashboards.statistics.group_sequential import boundaries, schedule_analyses
+from dashboards.statistics.layouts import Pairing
 from dashboards.statistics.levels import SIGNIFICANCE_LEVEL, level
 from dashboards.statistics.sequential import Design
 from research.decide import in_rounds

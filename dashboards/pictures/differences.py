@@ -52,6 +52,19 @@ def arm_cells(results: Results) -> tuple[list[str], list[list[str]]]:
     return [*headings, _interval_of(results.arm_table), "p (two-sided)", "result"], cells
 
 
+def task_cells(results: Results) -> tuple[list[str], list[list[str]]]:
+    """Return headings and rows of the table by task: every configuration's difference there.
+
+    Its intervals are those of one task, and are not corrected for the number of tasks.
+    """
+    rows: list[list[str]] = []
+    headings: list[str] = []
+    for task, part in results.by_task.items():
+        headings, cells = arm_cells(part)
+        rows += [[task, *row] for row in cells]
+    return ["task", *headings], rows
+
+
 def _filled_columns(
     headings: list[str], cells: list[list[str]]
 ) -> tuple[list[str], list[list[str]]]:

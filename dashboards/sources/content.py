@@ -12,6 +12,7 @@ from loptune.errors import StorageError
 from loptune.files import open_regular
 
 MAX_BYTES = 1 << 29  # of one file, decompressed
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -27,6 +28,13 @@ def read_text(path: Path, most: int = MAX_BYTES) -> str:
             content = decompressed(file, most + 1)
         else:
             content = file.read(most + 1)
+    if content.startswith(_LFS_POINTER):
+        raise StorageError(
+            "the file is a pointer of Git LFS, not the data",
+            str(path),
+            "run `git lfs pull` in its repository, which downloads the data",
+            code="lfs-pointer",
+        )
     if len(content) > most:
         raise StorageError(
             f"the file is larger than {most >> 20} MiB",

@@ -8,9 +8,12 @@ from pathlib import Path
 import pandas as pd
 
 from dashboards.sources.content import read_text
+from dashboards.sources.numerals import are_versions, with_numbers
 from loptune.errors import ConfigError
 
 _SEPARATORS = ",;\t|"
+NOTES = "notes"  # key of a table's attrs: notes on how it was read
+_MOST_VERSIONS = 100  # distinct values
 _PERCENT = re.compile(r"\s*[-+]?\d*\.?\d+\s*%\s*")
 _MONITOR = {"r", "l", "t"}  # SB3's monitor.csv: return, length and time of an episode
 _TENSORBOARD = {"Wall time", "Step", "Value"}
@@ -36,23 +39,40 @@ def read_delimited(path: Path) -> pd.DataFrame:
         separator = separator or ","
         _check_rows(text, separator, path)
     table = pd.read_csv(
-        io.StringIO(text),
-        sep=separator,
-        skipinitialspace=True,
-        index_col=False,
-        decimal="," if _has_decimal_commas(text, separator) else ".",
-        low_memory=False,
+        io.StringIO(text), sep=separator, skipinitialspace=True, index_col=False, low_memory=False
     )
+    for name in _few_decimals(table):
+        cells = pd.read_csv(
+            io.StringIO(text),
+            sep=separator,
+            skipinitialspace=True,
+            index_col=False,
+            usecols=[name],
+            dtype=str,
+        )[name]
+        if are_versions(cells.dropna().unique()):
+            table[name] = cells
     table.columns = [str(name).strip() for name in table]
     nameless = [name for name in table if str(name).startswith("Unnamed: ")]
     table = table.drop(columns=nameless)
     for column in table.select_dtypes(["object", "string"]):
         table[column] = _percentages(table[column])
+    table, notes = with_numbers(table, str(path))
     if set(table.columns) >= _MONITOR:
         table["step"] = table["l"].cumsum()
     if set(table.columns) >= _TENSORBOARD:
         table = table.drop(columns="Wall time")
+    table.attrs[NOTES] = notes
     return table
+
+
+def _few_decimals(table: pd.DataFrame) -> list[str]:
+    """Return columns of few numbers with decimals, which may be versions such as 1.10."""
+    columns = []
+    for column in table.select_dtypes("float"):
+        if table[column].nunique() <= _MOST_VERSIONS:
+            columns.append(str(column))
+    return columns
 
 
 def _without_comments(text: str) -> str:
@@ -84,14 +104,6 @@ def _separator(header: str) -> str | None:
     bare = re.sub(r'"[^"]*"', "", header)
     best = max(_SEPARATORS, key=bare.count)
     return best if best in bare else None
-
-
-def _has_decimal_commas(text: str, separator: str) -> bool:
-    """Return whether numbers are written as in 0,5: only possible between other separators."""
-    if separator not in ";\t|":
-        return False
-    cells = text.partition("\n")[2].replace("\n", separator).split(separator)
-    return any(re.fullmatch(r"\s*-?\d+,\d+\s*", cell) for cell in cells[:10_000])
 
 
 def _check_rows(text: str, separator: str, path: Path) -> None:

@@ -11,6 +11,11 @@ from loptune.terminal.table import counted
 
 _TOLERANCE = 0.05  # of the longest run: logging at other steps does not make a run short
 _MAX_NAMED = 6
+# columns with the last step of a run, in tables with one row per run
+_COUNTERS = (
+    "_step", "global_step", "trainer/global_step", "train/global_step", "training_iteration",
+    "timesteps_total", "total_timesteps", "time/total_timesteps", "env_steps",
+)  # fmt: skip
 
 
 def ended_without_score(rows: pd.DataFrame, columns: RunColumns, evaluated: set[float]) -> bool:
@@ -27,8 +32,20 @@ def ended_without_score(rows: pd.DataFrame, columns: RunColumns, evaluated: set[
     return not scored.iloc[first_blank:].any()
 
 
-def check_endings(trials: Sequence[TrialRecord], columns: RunColumns) -> None:
+def counter_of(runs: pd.DataFrame, columns: RunColumns) -> str | None:
+    """Return the column that says how far each run of a table with one row per run got."""
+    if columns.step in runs:
+        return None
+    free = [name for name in _COUNTERS if name in runs and name not in columns.every]
+    return next(iter(free), None)
+
+
+def check_endings(
+    trials: Sequence[TrialRecord], columns: RunColumns, counter: str | None = None
+) -> None:
     """Refuse runs that ended well before others, unless that is allowed.
+
+    ``counter`` is the column with the last step of each run, if there are no evaluations.
 
     Raises:
         ConfigError: names the short runs and the last step that all have.
@@ -37,16 +54,22 @@ def check_endings(trials: Sequence[TrialRecord], columns: RunColumns) -> None:
     if not complete or columns.allow_unequal:
         return
     longest = max(trial.step for trial in complete)
-    short = [trial for trial in complete if trial.step < (1 - _TOLERANCE) * longest]
+    least = (1 - _TOLERANCE) * longest
+    short = [trial for trial in complete if trial.step < least]
     if not short:
         return
     named = [f"{trial.rule} seed {trial.seed} (step {trial.step:.0f})" for trial in short]
     common = min(trial.step for trial in complete)
+    way = f"compare all at their last common step with --at-step {common:.0f}"
+    failed = "--failed COLUMN=VALUE"
+    if counter is not None:
+        way = f"leave them out with --where '{counter}>={least:.0f}'"
+        failed = f"--failed '{counter}<{least:.0f}'"
     raise ConfigError(
         f"{counted(len(short), 'run')} of {len(complete)} ended before step {longest:.0f}, the "
         f"end of the longest: {listed(named, _MAX_NAMED)}",
-        columns.step,
-        f"compare all at their last common step with --at-step {common:.0f}; or take each run as "
-        "it ended with --allow-unequal; if they failed, say so with --failed COLUMN=VALUE",
+        counter or columns.step,
+        f"{way}; or take each run as it ended with --allow-unequal; if they failed, say so with "
+        f"{failed}",
         code="unequal-steps",
     )

@@ -30,6 +30,7 @@ def read_json_table(path: Path) -> pd.DataFrame:
     - a list of records: a row each
     - ``trainer_state.json``: a row per step of its ``log_history``
     - ``{"columns": ..., "data": ...}`` and mappings of columns, as pandas writes them
+    - a single list of records in a mapping, such as ``{"runs": [...]}``: a row each
     - a mapping of several records with the same keys: a row each, named in the column ``name``
     - JSON Lines, as Ray's ``result.json``
     - any other mapping, such as ``all_results.json`` or lm-eval's results: one row
@@ -69,6 +70,9 @@ def _of_mapping(content: dict[str, Any]) -> pd.DataFrame:
     if isinstance(content.get("results"), dict) and ("configs" in content or "config" in content):
         return _rows([_lm_eval(content)])
     values = list(content.values())
+    records = [value for value in values if _are_records(value)]
+    if len(records) == 1 and not any(isinstance(value, dict) for value in values):
+        return _rows(records[0])  # beside a version, a date and the like
     if values and all(_are_records(value) for value in values):
         rows = []
         for name, records in content.items():

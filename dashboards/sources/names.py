@@ -13,13 +13,6 @@ from loptune.errors import ConfigError
 from loptune.terminal.table import counted
 from loptune.yaml_document import nearest
 
-# of what a program logs once per evaluation; the first with only integers is the step
-STEPS = (
-    "_step", "global_step", "Step", "steps", "training_iteration", "time/total_timesteps",
-    "timesteps_total", "num_env_steps_sampled_lifetime", "total_timesteps", "env_step", "env_steps",
-    "frame", "frames", "TotalEnvInteracts", "iteration", "iter", "round", "episode", "Episode",
-    "Epoch", "epoch",
-)  # fmt: skip
 # columns whose values name a run, and may name its configuration
 RUN_NAMES = ("run", "Name", "name", "run_name", "Run", "trial", "exp_name", "experiment", "Group")
 _NO_FILTER = ",none"  # after the metrics of lm-eval without a filter
@@ -74,9 +67,7 @@ def with_columns(columns: RunColumns, table: pd.DataFrame) -> tuple[RunColumns, 
     available = [str(column) for column in table]
     meant: dict[str, str] = {}
 
-    def found(
-        name: str, *, anywhere: bool = True, optional: bool = False, absent: str | None = None
-    ) -> str:
+    def found(name: str, *, anywhere: bool = True, optional: bool = False) -> str:
         column = find_column(name, table, anywhere=anywhere)
         if column is None and not optional:
             raise ConfigError(
@@ -86,7 +77,7 @@ def with_columns(columns: RunColumns, table: pd.DataFrame) -> tuple[RunColumns, 
                 code="unknown-column",
             )
         if column is None:
-            return name if absent is None else absent
+            return name
         if column != name:
             meant[name] = column
         return column
@@ -105,17 +96,15 @@ def with_columns(columns: RunColumns, table: pd.DataFrame) -> tuple[RunColumns, 
         by=by,
         baseline=baseline,
         score=found(columns.score, anywhere=False),
-        seed=found(columns.seed or "seed", optional=not columns.seed, absent=columns.seed),
+        seed=found(columns.seed) if columns.seed else "",
+        task=[found(name) for name in columns.task],
         tuned=[found(name) for name in columns.tuned],
         ignore=[found(name) for name in columns.ignore],
         step=found(columns.step, optional=columns.step == "step"),
         trial=found(columns.trial, optional=columns.trial == "trial"),
         failed=failed,
     )
-    notes = [f"{name} is the column {column}." for name, column in meant.items()]
-    if not columns.seed and resolved.seed == "seed":
-        notes.append(f"The seed is the column {resolved.seed}.")
-    return resolved, notes
+    return resolved, [f"{name} is the column {column}." for name, column in meant.items()]
 
 
 def _where_to_find(name: str, available: list[str], source: str) -> str:
@@ -133,47 +122,14 @@ def _where_to_find(name: str, available: list[str], source: str) -> str:
     return hint
 
 
-def with_step(columns: RunColumns, table: pd.DataFrame) -> tuple[RunColumns, list[str]]:
-    """Return the roles with the column of steps, and a note on it if it was not named."""
-    if columns.step in table:
-        return columns, []
-    step = _step_column(table, columns)
-    if step is None:
-        return columns, []
-    return replace(columns, step=step), [f"step is the column {step}."]
-
-
-def _step_column(table: pd.DataFrame, columns: RunColumns) -> str | None:
-    """Return the column of steps of a table with several rows per run, or None."""
-    of_run = [*dict.fromkeys([*columns.point, columns.seed])]
-    scored = table[table[columns.score].notna()]
-    if not scored.duplicated(of_run).any():
-        return None
-    for column in STEPS:
-        if column not in table or column in columns.every:
-            continue
-        steps = pd.to_numeric(scored[column], errors="coerce")
-        are_integers = (steps % 1 == 0).all()  # False for a blank
-        if are_integers and not scored.duplicated([*of_run, column]).any():
-            return column
-    return None
-
-
 def split_names(table: pd.DataFrame, pattern: str) -> tuple[pd.DataFrame, list[str]]:
     """Return the rows of runs whose names match a pattern such as ``{algo}-s{seed}``, with its
     parts as columns, and a note on runs that were left out.
 
     Raises:
-        ConfigError: the table has no column of names, or no name matches.
+        ConfigError: the table has no column of names, no name matches, or the names of several
+            columns match.
     """
-    column = next((name for name in RUN_NAMES if name in table), None)
-    if column is None:
-        raise ConfigError(
-            f"no column of runs' names: {', '.join(RUN_NAMES)}",
-            "--names",
-            "name the parts in the file pattern instead, as in 'runs/{algo}-s{seed}/metrics.csv'",
-            code="no-names",
-        )
     pieces = re.split(r"(\{[A-Za-z_]\w*\})", pattern)
     expression = ""
     for piece in pieces:
@@ -189,6 +145,7 @@ def split_names(table: pd.DataFrame, pattern: str) -> tuple[pd.DataFrame, list[s
             )
         else:
             expression += f"(?P<{part[1]}>.+)"
+    column = _column_of_names(table, f"^{expression}$")
     parts = table[column].astype(str).str.extract(f"^{expression}$")
     matched = parts.notna().any(axis="columns")
     if parts.empty or not matched.any():
@@ -201,8 +158,39 @@ def split_names(table: pd.DataFrame, pattern: str) -> tuple[pd.DataFrame, list[s
         )
     left_out = table.loc[~matched, column].nunique()
     notes = []
+    if column not in RUN_NAMES:
+        notes.append(f"--names splits the column {column}.")
     if left_out:
         notes.append(f"Left out: {counted(left_out, 'run')} with names other than {pattern}.")
     clash = [name for name in parts if name in table]
     rows = table.drop(columns=clash).assign(**{str(name): parts[name] for name in parts})
     return rows[matched], notes
+
+
+def _column_of_names(table: pd.DataFrame, expression: str) -> str:
+    """Return the column that `split_names` splits: a usual one of runs' names if any of its names
+    matches, else the only column of texts whose texts all match.
+    """
+    usual = [name for name in RUN_NAMES if name in table]
+    for name in usual:
+        if table[name].astype(str).str.fullmatch(expression).any():
+            return name
+    texts = [str(name) for name in table.select_dtypes(["object", "string"])]
+    matching = [name for name in texts if table[name].astype(str).str.fullmatch(expression).all()]
+    if len(matching) > 1:
+        raise ConfigError(
+            f"the names in {', '.join(matching)} all match",
+            "--names",
+            "write more of the names into the pattern, so that one column matches",
+            code="ambiguous-column",
+        )
+    if matching or usual:
+        return (matching or usual)[0]
+    if texts:
+        return texts[0]
+    raise ConfigError(
+        "no column has names",
+        "--names",
+        "name the parts in the file pattern instead, as in 'runs/{algo}-s{seed}/metrics.csv'",
+        code="no-names",
+    )

@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from dashboards.sources.content import MAX_BYTES, database_tables, is_database
+from dashboards.sources.directions import DIRECTION
 from loptune.errors import StorageError
 from loptune.extras import require
 from loptune.files import open_regular
@@ -59,9 +60,11 @@ def read_study(path: Path) -> pd.DataFrame:
             else:
                 storage = JournalStorage(JournalFileBackend(str(copy)))
             tables = []
+            directions = set()
             for name in optuna.get_all_study_names(storage):
                 study = optuna.load_study(study_name=name, storage=storage)
                 tables.append(study.trials_dataframe().assign(study=name))
+                directions |= {direction.name for direction in study.directions}
         except Exception as error:
             raise StorageError(
                 f"Optuna cannot read the study: {str(error).splitlines()[0][:200]}",
@@ -74,7 +77,10 @@ def read_study(path: Path) -> pd.DataFrame:
         raise StorageError("the study has no trial", str(path), "name another", code="no-rows")
     times = ["number", "datetime_start", "datetime_complete", "duration"]
     trials: pd.DataFrame = pd.concat(tables, ignore_index=True)
-    return trials.drop(columns=times, errors="ignore")
+    trials = trials.drop(columns=times, errors="ignore")
+    if len(directions) == 1:  # else the command has to say it
+        trials.attrs[DIRECTION] = "min" if directions == {"MINIMIZE"} else "max"
+    return trials
 
 
 def _upgrade(copy: Path) -> None:

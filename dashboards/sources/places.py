@@ -6,10 +6,11 @@ import pandas as pd
 
 from dashboards.sources.conditions import conditions
 from dashboards.sources.content import database_tables
+from dashboards.sources.delimited import NOTES
 from dashboards.sources.mlflow_folders import folder_of, is_folder_of_mlflow, read_folder
 from dashboards.sources.mlflow_table import table_of_runs
 from dashboards.sources.names import find_column, split_names
-from dashboards.sources.run_tables import NOTES, read_files
+from dashboards.sources.run_tables import read_files
 from loptune.errors import ConfigError
 from loptune.extras import require
 from loptune.yaml_document import nearest

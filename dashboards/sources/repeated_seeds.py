@@ -28,7 +28,7 @@ def with_seeds_apart(runs: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFr
     seeds are labels, and only runs with the same scores stay.
     """
     unpaired = columns.pairing == "unpaired"
-    key = [*columns.point, columns.seed]
+    key = columns.run
     evaluation = [*key, columns.step] if columns.step in runs else key
     scored = runs[runs[columns.score].notna()]
     twice = scored[scored.duplicated(evaluation, keep=False)]
@@ -47,7 +47,7 @@ def with_seeds_apart(runs: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFr
     if twice.duplicated([*evaluation, columns.score]).any():
         return runs, []
     labelled = runs.assign(**{columns.seed: labels})
-    one_row_each = labelled.drop_duplicates([*columns.point, columns.seed])
+    one_row_each = labelled.drop_duplicates(columns.run)
     repeats = (number > 0).loc[one_row_each.index]
     if not unpaired:
         of_arm = repeats.groupby([one_row_each[column] for column in columns.point]).mean()

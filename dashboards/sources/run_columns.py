@@ -8,7 +8,7 @@ import pandas as pd
 
 from dashboards.sources.conditions import Condition
 from dashboards.sources.settings import SETTINGS_FILE
-from dashboards.statistics.arms import Pairing
+from dashboards.statistics.layouts import Pairing
 from dashboards.trial import FIELDS, Mode
 
 
@@ -21,10 +21,11 @@ class RunColumns:
     baseline: Mapping[str, Any]  # column of ``by`` -> value
     seed: str = ""  # if empty, the column seed; without one, every run counts by itself
     tuned: Sequence[str] = ()  # tuned within each of ``by``
+    task: Sequence[str] = ()  # columns of tasks, over which differences are averaged
     step: str = "step"  # if present, there is one row per evaluation
     trial: str = "trial"  # name of a run, for `problems`
     window: int = 3  # the score is the mean of this many last evaluations
-    mode: Mode = "max"
+    mode: Mode | None = None  # None: as the source says, else max
     take: Literal["last", "best"] = "last"  # best: a run's best evaluation, without a window
     at_step: int | None = None  # evaluations after this step do not count
     allow_unequal: bool = False  # compare runs that end at different steps
@@ -44,9 +45,14 @@ class RunColumns:
         return [*self.by, *self.tuned]
 
     @property
+    def run(self) -> list[str]:
+        """The columns that tell runs apart."""
+        return [*self.point, *self.task, self.seed]
+
+    @property
     def every(self) -> list[str]:
         """Every column with a role; ``step`` is optional."""
-        return [*self.point, self.score, self.seed, *self.ignore, self.step]
+        return [*self.point, *self.task, self.score, self.seed, *self.ignore, self.step]
 
     @property
     def keys(self) -> list[str]:

@@ -12,23 +12,26 @@ import yaml
 
 from dashboards.sources import tensorboard, wandb_tables
 from dashboards.sources.content import MAX_BYTES, is_utf16
+from dashboards.sources.delimited import NOTES
+from dashboards.sources.directions import DIRECTION
 from dashboards.sources.formats import format_of
 from dashboards.sources.json_tables import read_json_table
 from dashboards.sources.settings import FILES, settings_beside
 from loptune.errors import ConfigError, MissingError, StorageError, first_line, listed, shortened
 from loptune.terminal.table import counted
 
-NOTES = "notes"  # key of a table's attrs: notes on how it was read
 _SPECIAL = re.compile(r"(\{[A-Za-z_]\w*\}|\*\*/|\*|\?)")
 _PATTERNS = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
 _MAX_REASON = 200  # characters
 _MAX_NAMED = 5
+_OF_MACHINES = {"wandb-metadata.json", "package.json", "environment.json"}
 EVENTS = "folder of event files"  # column that is dropped in the end
 EMPTY = "file without rows"  # column that is dropped in the end
 # names of result files in a folder, the most informative first
 _RESULTS = (
     "trainer_state.json", "all_results.json", "results.csv", "progress.csv", "metrics.csv",
-    "result.json", "*monitor.csv", "progress.txt", "metrics.jsonl", "results*.json", "*.csv",
+    "result.json", "*monitor.csv", "progress.txt", "metrics.jsonl", "results*.json",
+    "wandb-summary.json", "*.csv",
     "*.jsonl", "*.json",
 )  # fmt: skip
 
@@ -81,6 +84,9 @@ def read_files(pattern: str) -> pd.DataFrame:
     for part in tables:
         notes += part.attrs.get(NOTES, ())
     table.attrs[NOTES] = notes
+    said = {part.attrs[DIRECTION] for part in tables if DIRECTION in part.attrs}
+    if len(said) == 1:
+        table.attrs[DIRECTION] = said.pop()
     return table
 
 
@@ -221,9 +227,10 @@ def _read_folder(folder: Path) -> pd.DataFrame:
         runs.append(table)
     table = pd.concat(runs, ignore_index=True)
     depth = len(files[0].relative_to(folder).parts)  # of all files
-    pattern = folder.joinpath(*["*"] * (depth - 1), files[0].name)
-    if depth == 1:
-        pattern = folder / f"*{files[0].suffix}"
+    name = files[0].name
+    if len({path.name for path in files}) > 1:
+        name = f"*{files[0].suffix}"
+    pattern = folder.joinpath(*["*"] * (depth - 1), name)
     table.attrs[NOTES] = [f"Read: {pattern}, {counted(len(files), 'file')}."]
     return table
 
@@ -253,6 +260,8 @@ def _result_files(folder: Path) -> list[Path]:
         files = by_depth[depth]
         if depth == 1:
             return files
+        if len({path.parent for path in files}) == len(files):
+            return files  # one in each folder, such as a name with the time
         names = Counter(path.name for path in files)
         [(most_common, _)] = names.most_common(1)
         return [path for path in files if path.name == most_common]
@@ -263,7 +272,7 @@ def _may_be_results(path: Path, folder: Path) -> bool:
     """Return whether a file is no file of settings, not hidden, and of no report of our own."""
     inside = path.relative_to(folder).parts
     hidden = any(part.startswith(".") for part in inside)
-    settings = path.name in {name.split("/")[-1] for name in FILES}
+    settings = path.name in {name.split("/")[-1] for name in FILES} | _OF_MACHINES
     return (
         path.is_file()
         and not hidden

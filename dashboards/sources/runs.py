@@ -1,7 +1,7 @@
 """Build results from a table of any program's runs: one row per run or per evaluation."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,14 +10,18 @@ import pandas as pd
 
 from dashboards.results import Results
 from dashboards.sources.conditions import equal
-from dashboards.sources.endings import check_endings, ended_without_score
-from dashboards.sources.names import RUN_NAMES, STEPS, with_columns, with_step
+from dashboards.sources.delimited import NOTES
+from dashboards.sources.directions import DEFAULT, DIRECTION, direction
+from dashboards.sources.endings import check_endings, counter_of, ended_without_score
+from dashboards.sources.names import RUN_NAMES, with_columns
+from dashboards.sources.numerals import NO_SCORE, are_versions
 from dashboards.sources.repeated_seeds import with_seeds_apart
+from dashboards.sources.roles import check_explained, seed_column, with_step, without_summaries
 from dashboards.sources.run_columns import RunColumns
-from dashboards.sources.run_tables import NOTES
 from dashboards.sources.settings import FILES
 from dashboards.sources.shapes import one_row_per_run, without_lists
 from dashboards.sources.states import row_states, run_state, state_column
+from dashboards.sources.tasks import over_tasks
 from dashboards.sources.units import check_units
 from dashboards.sources.unseeded_runs import LABELS, with_labels
 from dashboards.sources.unseeded_runs import NOTE as UNSEEDED
@@ -33,11 +37,6 @@ _SETTINGS = (
     "params.", "config.", "hparams.", "params_", *(f"{name.split('/')[-1]}:" for name in FILES)
 )  # fmt: skip
 _STATE = "state of a row"  # column with the state of a row's run
-# texts in the column of the score that stand for a failed run
-_NO_SCORE = (
-    "", "-", "--", "—", "n/a", "na", "nan", "none", "null", "diverged", "failed", "fail", "crashed",
-    "crash", "error", "oom", "timeout",
-)  # fmt: skip
 _MAX_NAMED = 8  # at most this many names in a message
 _MAX_CHARS = 80  # of a value in a message
 _MAX_LISTED_CHARS = 600  # of a list of configurations
@@ -55,16 +54,28 @@ def read_runs(table: pd.DataFrame, columns: RunColumns, *, adaptive: bool = True
         ConfigError: the table cannot give a verdict.
     """
     read = list(table.attrs.get(NOTES, ()))
+    of_source = table.attrs.get(DIRECTION)
     table = table.reset_index(drop=True)  # tables put together may repeat numbers of rows
-    table = without_lists(one_row_per_run(table, columns))
+    table, of_shape = one_row_per_run(table, columns)
+    table = without_lists(table)
     _check_columns(table, columns)
     columns, notes = with_columns(columns, table)
+    mode, of_direction = direction(columns.score, columns.mode, of_source)
+    columns = replace(columns, mode=mode)
+    notes += of_direction
     if not columns.seed:
-        table, columns = with_labels(table, columns, STEPS)
+        seed = seed_column(table, columns)
+        if seed is not None:
+            columns = replace(columns, seed=seed)
+            notes.append(f"The seed is the column {seed}.")
+    table, left_out = without_summaries(table, columns)
+    notes += left_out
+    if not columns.seed:
+        table, columns = with_labels(table, columns)
         notes.append(UNSEEDED)
     columns, of_step = with_step(columns, table)
     _check_roles(columns)
-    notes = [*read, *notes, *of_step]
+    notes = [*read, *of_shape, *notes, *of_step]
     runs = _typed(table, columns)
     state = state_column(runs, columns)
     runs[_STATE] = row_states(runs, columns)
@@ -77,12 +88,21 @@ def read_runs(table: pd.DataFrame, columns: RunColumns, *, adaptive: bool = True
     points = list(dict.fromkeys(runs[columns.point].itertuples(index=False, name=None)))
     numbers = {point: str(number) for number, point in enumerate(points)}
     notes += _check_unlisted_settings(runs, columns, state)
+    check_explained(runs, columns, _spoken(runs, columns, state))
     arm = _arm_names(points, columns)
-    trials = _trials(runs, columns, numbers, arm)
+    counter = counter_of(runs, columns)
+    trials = _trials(runs, columns, numbers, arm, counter)
     arms, baseline = _baseline(numbers, arm, columns)
     _check_stopped(trials, baseline, state)
-    check_endings(trials, columns)
-    check_units(trials, columns)
+    by_task = _by_task(trials)
+    for part in by_task.values():
+        check_endings(part, columns, counter)
+        check_units(part, columns)
+    task_of: dict[Hashable, str] = {}
+    if columns.task:
+        compared_with = None if columns.against is not None else baseline
+        trials, task_of, of_tasks = over_tasks(trials, columns, compared_with)
+        notes += of_tasks
     _check_seeds(trials, columns)
     if columns.at_step is not None:
         longest = runs[columns.step].max() if columns.step in runs else columns.at_step
@@ -102,7 +122,7 @@ def read_runs(table: pd.DataFrame, columns: RunColumns, *, adaptive: bool = True
         kinds[key] = _kind(runs[column])
     results = Results(
         name="",
-        objective=Objective(columns.metric, columns.mode, window),
+        objective=Objective(columns.metric, mode, window),
         trials=tuple(trials),
         searched=tuple(columns.keys),
         kinds=kinds,
@@ -111,7 +131,14 @@ def read_runs(table: pd.DataFrame, columns: RunColumns, *, adaptive: bool = True
         baseline=baseline,
         arms=arms if columns.tuned else (),
         warnings=tuple(notes),
+        task_of=task_of,
     )
+    if columns.task:
+        parts = {}
+        for task, part in by_task.items():
+            if baseline in {trial.configuration for trial in part}:
+                parts[task] = replace(results, trials=tuple(part), task_of={}, warnings=())
+        results = replace(results, by_task=parts)
     if columns.problems is not None:
         return _with_problems(results, columns.problems)
     return results
@@ -122,14 +149,16 @@ def _trials(
     columns: RunColumns,
     numbers: Mapping[tuple[Any, ...], str],
     arm: Mapping[tuple[Any, ...], str],
+    counter: str | None,
 ) -> list[TrialRecord]:
     """Return a trial for every configuration and seed that has rows."""
     evaluated: set[float] = set()
     if columns.step in runs:
         evaluated = set(runs.loc[runs[columns.score].notna(), columns.step])
     trials = []
-    for (*point, seed), rows in runs.groupby([*columns.point, columns.seed], sort=False):
-        values = tuple(point)
+    for key, rows in runs.groupby(columns.run, sort=False):
+        values = key[: len(columns.point)]
+        seed = key[-1]
         trial = TrialRecord(
             name=f"c{numbers[values]}-s{seed}",
             configuration=numbers[values],
@@ -138,12 +167,24 @@ def _trials(
             parameters=dict(zip(columns.keys, values, strict=True)),
             rule=arm[values],
             arm=arm[values] if columns.tuned else "",
+            task=" ".join(map(str, key[len(columns.point) : -1])),
         )
         if columns.trial in rows:
             trial = replace(trial, name=str(rows[columns.trial].iloc[0]))
-        trials.append(_with_scores(trial, rows, columns, evaluated))
+        trial = _with_scores(trial, rows, columns, evaluated)
+        if counter is not None and trial.state == "COMPLETE":
+            trial = replace(trial, step=float(pd.to_numeric(rows[counter], errors="coerce").max()))
+        trials.append(trial)
     trials.sort(key=lambda trial: (int(trial.configuration), len(trial.seed), trial.seed))
     return trials
+
+
+def _by_task(trials: Sequence[TrialRecord]) -> dict[str, list[TrialRecord]]:
+    """Return task -> its trials."""
+    by_task: dict[str, list[TrialRecord]] = {}
+    for trial in trials:
+        by_task.setdefault(trial.task, []).append(trial)
+    return by_task
 
 
 def _without_running(
@@ -164,7 +205,7 @@ def _without_running(
             f"wait for them; if they crashed, add --failed {state}={runs[state].iloc[0]}",
             code="no-run-ended",
         )
-    named = runs.loc[running, [*columns.point, columns.seed]].drop_duplicates()
+    named = runs.loc[running, columns.run].drop_duplicates()
     return runs[~running], [
         f"Left out: {counted(len(named), 'run')} not ended yet, according to the column {state}. "
         f"After a crash, add --failed {state}={runs.loc[running, state].iloc[0]}."
@@ -293,7 +334,7 @@ def _scores(runs: pd.DataFrame, columns: RunColumns) -> "pd.Series[float]":
     """
     raw = runs[columns.score]
     scores = pd.to_numeric(raw, errors="coerce")
-    failed = raw.astype(str).str.strip().str.lower().isin(_NO_SCORE)
+    failed = raw.astype(str).str.strip().str.lower().isin(NO_SCORE)
     wrong = raw[(scores.isna() & raw.notna() & ~failed) | scores.abs().between(*_TOO_LARGE)]
     if len(wrong):
         value = shortened(str(wrong.iloc[0]), _MAX_CHARS)
@@ -310,7 +351,8 @@ def _scores(runs: pd.DataFrame, columns: RunColumns) -> "pd.Series[float]":
 
 def _numbers(values: "pd.Series[Any]") -> "pd.Series[Any]":
     numbers = pd.to_numeric(values, errors="coerce")
-    return numbers if numbers.notna().all() else values.astype(str).str.strip()
+    texts = values.astype(str).str.strip()
+    return numbers if numbers.notna().all() and not are_versions(texts.unique()) else texts
 
 
 def _kind(values: "pd.Series[Any]") -> str:
@@ -329,13 +371,11 @@ def _check_unlisted_settings(
     If --by is a column of names, such as W&B's ``Name``, a configuration represents all of its
     settings. The return value is then a note on the settings that differ between configurations.
     """
-    spoken = {*columns.every, columns.trial, _STATE, state}
-    if is_run_table(runs):
-        spoken |= set(RUN_COLUMNS)
+    spoken = _spoken(runs, columns, state)
     others = [str(column) for column in runs if column not in spoken]
-    trials = runs.groupby([*columns.point, columns.seed], sort=False)[others].nunique(dropna=False)
+    trials = runs.groupby(columns.run, sort=False)[others].nunique(dropna=False)
     settings = [column for column in others if (trials[column] == 1).all()]
-    runs = runs[[*columns.point, columns.seed, *settings]].drop_duplicates()
+    runs = runs[[*columns.run, *settings]].drop_duplicates()
     values = runs.groupby(columns.point, sort=False)[settings].nunique(dropna=False)
     by_seed = runs.groupby(columns.seed)[settings].nunique(dropna=False)
     several = runs.groupby(columns.point).size().gt(1).any()
@@ -356,6 +396,8 @@ def _check_unlisted_settings(
             of_names.append(column)
         elif fixed or mixed:
             apart.append(column)
+    apart.sort(key=lambda column: runs[column].nunique(dropna=False))  # run ids and paths last
+    of_names.sort(key=lambda column: runs[column].nunique(dropna=False))
     if apart:
         raise ConfigError(
             f"runs differ in {listed(apart, _MAX_NAMED)}, which --by leaves out",
@@ -367,6 +409,12 @@ def _check_unlisted_settings(
     if not of_names:
         return []
     return [f"Configurations differ in {listed(of_names, _MAX_NAMED)}."]
+
+
+def _spoken(runs: pd.DataFrame, columns: RunColumns, state: str | None) -> set[str | None]:
+    """Return the columns that have a role, or that describe a run of W&B."""
+    spoken: set[str | None] = {*columns.every, columns.trial, _STATE, state}
+    return spoken | set(RUN_COLUMNS) if is_run_table(runs) else spoken
 
 
 def _repeats_point(runs: pd.DataFrame, column: str, columns: RunColumns) -> bool:
@@ -430,7 +478,7 @@ def _with_scores(
     score = curve.score(columns.window)
     if columns.take == "best":
         finite = [value for value in curve.values if np.isfinite(value)]
-        score = max(finite, key=lambda value: sign_of(columns.mode) * value)
+        score = max(finite, key=lambda value: sign_of(columns.mode or DEFAULT) * value)
     trial = replace(trial, state=state, score=score)
     if stepwise:
         trial = replace(trial, step=float(curve.steps[-1]))
@@ -446,6 +494,9 @@ def _same_twice(rows: pd.DataFrame, columns: RunColumns, trial: TrialRecord) -> 
         rows = rows[rows[columns.step] == repeated]
         setting += f" at {columns.step} {repeated:.0f}"
     what = f"{setting} has seed {trial.seed} several times"
+    separate = (
+        "" if columns.pairing == "unpaired" else "; if these are separate runs, add --unpaired"
+    )
     others = [column for column in rows if column not in (columns.score, columns.step)]
     differ = [str(column) for column in others if rows[column].nunique() > 1]
     if differ:
@@ -453,8 +504,8 @@ def _same_twice(rows: pd.DataFrame, columns: RunColumns, trial: TrialRecord) -> 
     return ConfigError(
         what,
         columns.source,
-        "drop the repeated run, or name the column that distinguishes the rows with --by, --step "
-        "or --where; if these are separate runs, add --unpaired",
+        "drop the repeated run, or name the column that distinguishes the rows with --by, --step, "
+        "--task or --where" + separate,
         code="repeated-run",
     )
 
@@ -534,6 +585,11 @@ def _baseline(
         settings = dict(zip(columns.by, point, strict=False))
         if all(equal(settings[column], value) for column, value in columns.baseline.items()):
             matching.append(point)
+    if len({arm[point] for point in matching}) > 1:  # 1.1 and 1.10, of which one was typed
+        wanted = [str(value) for value in columns.baseline.values()]
+        places = [list(columns.by).index(column) for column in columns.baseline]
+        typed = [p for p in matching if [str(p[place]) for place in places] == wanted]
+        matching = typed or matching
     arms = list(dict.fromkeys(arm[point] for point in matching))
     if len(arms) != 1:
         count = f"matches {len(arms)} configurations" if arms else "matches no configuration"

@@ -30,6 +30,9 @@ def settings_beside(path: Path) -> dict[str, Any]:
         ValueError: a file of settings cannot be read.
     """
     settings = _settings_in(path.parent, path.name)
+    if "wandb" in path.parts[-4:-1]:  # RUN/wandb/run-ID/files/: the run's own settings, too
+        own = _settings_in(path.parents[path.parts[::-1].index("wandb")], path.name)
+        settings = settings | {key: value for key, value in own.items() if key not in settings}
     return settings or _settings_in(path.parent.parent, path.name)
 
 

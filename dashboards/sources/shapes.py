@@ -1,37 +1,126 @@
-"""Turn tables with a column per configuration or per seed into one row per run."""
+"""Turn other shapes of tables into one row per run: a column per configuration or per seed, a row
+per column, several scores in a cell.
+"""
+
+import json
+import re
+from typing import Any
 
 import pandas as pd
 
+from dashboards.sources.roles import is_summary, words_of
 from dashboards.sources.run_columns import RunColumns
+from loptune.errors import ConfigError, listed, shortened
+
+# names of a column per seed: 0, seed 1, s0, run1
+_OF_SEED = re.compile(r"(?:seed|s|run|r|trial|rep|repeat|replicate)?[\s_=-]*(\d+)", re.I)
+_WITH_SPREAD = re.compile(
+    r"[-+]?[\d.,]+\s*(?:±|\+/-|\+-|\\pm)\s*[\d.,]+.*|[-+]?[\d.]+\s*\([\d.]+\)"
+)
+_MAX_CHARS = 80
+_MAX_NAMED = 6
 
 
-def one_row_per_run(table: pd.DataFrame, columns: RunColumns) -> pd.DataFrame:
-    """Return the table with one row per run.
+def one_row_per_run(table: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFrame, list[str]]:
+    """Return the table with one row per run, and a note if that changed it.
 
-    If the table has no column of the score, two shapes are recognized. One has a column of seeds
-    and a column per configuration, the baseline included. The other has a column of configurations
-    and a column per seed, named by integers.
+    Without a column of the score, three shapes are recognized: a column per configuration, the
+    baseline included, beside a column of seeds; a column per seed, such as ``seed 1`` or ``s1``,
+    beside the columns of settings; and a row per column.
+
+    Raises:
+        ConfigError: the scores are means with deviations, not single runs.
     """
-    if columns.score in table or len(columns.by) != 1 or columns.tuned:
+    table = table.rename(columns=lambda name: str(name).strip())
+    notes: list[str] = []
+    if columns.score not in table and len(columns.by) == 1 and not columns.tuned:
+        table = _upright(table, columns)
+        table, notes = _melted(table, columns)
+    if columns.score in table:
+        table, of_lists = _one_score_a_cell(table, columns.score)
+        notes += of_lists
+    return table, notes
+
+
+def _upright(table: pd.DataFrame, columns: RunColumns) -> pd.DataFrame:
+    """Return a table whose first column has the names of columns with these as columns."""
+    if len(table.columns) < 2 or table.empty:
+        return table
+    names = table.iloc[:, 0].astype(str).str.strip()
+    if columns.score not in set(names) or names.duplicated().any():
         return table
     (by,) = columns.by
-    seed = columns.seed or "seed"
-    available = [str(column).strip() for column in table]
+    first = str(table.columns[0])
+    upright = table.set_index(table.columns[0]).T.rename_axis(index=None, columns=None)
+    upright.columns = [str(name).strip() for name in upright]
+    if by not in upright:  # the names of configurations stand in the header
+        upright.insert(0, by, [re.sub(r"\.\d+$", "", str(name)) for name in upright.index])
+    elif first not in (by, columns.score):
+        upright.insert(0, first, upright.index)
+    return upright.reset_index(drop=True).infer_objects()
+
+
+def _melted(table: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFrame, list[str]]:
+    """Return a table with a column per configuration or per seed as one row per run."""
+    if columns.score in table:
+        return table, []
+    (by,) = columns.by
+    available = list(map(str, table))
+    seed = columns.seed or next((name for name in available if words_of(name) == ["seed"]), "seed")
     if seed in available and by not in available:
         if str(columns.baseline.get(by)) not in available:
-            return table
-        others = [name for name in available if name not in (seed, *columns.ignore)]
-        return table.rename(columns=str).melt(
-            id_vars=[seed], value_vars=others, var_name=by, value_name=columns.score
+            return table, []
+        others = [name for name in available if name not in (seed, *columns.ignore, *columns.task)]
+        kept = [name for name in (seed, *columns.task) if name in available]
+        melted = table.melt(id_vars=kept, value_vars=others, var_name=by, value_name=columns.score)
+        return melted, []
+    if by not in available or seed in available:
+        return table, []
+    seeds = {name: match[1] for name in available if (match := _OF_SEED.fullmatch(name))}
+    seeds.pop(by, None)
+    if len(seeds) < 2 or len(set(seeds.values())) < len(seeds):
+        return table, []
+    kept = [name for name in available if name not in seeds and not is_summary(name)]
+    melted = table.melt(
+        id_vars=kept, value_vars=list(seeds), var_name=seed, value_name=columns.score
+    )
+    melted[seed] = melted[seed].map(seeds)
+    return melted, [f"Every column of {listed(list(seeds), _MAX_NAMED)} is a seed."]
+
+
+def _one_score_a_cell(table: pd.DataFrame, score: str) -> tuple[pd.DataFrame, list[str]]:
+    """Return a row per value of cells that hold lists of scores; refuse means with deviations."""
+    cells = table[score]
+    if pd.api.types.is_numeric_dtype(cells):
+        return table, []
+    texts = cells.dropna().astype(str).str.strip()
+    spread = texts[texts.map(lambda text: bool(_WITH_SPREAD.fullmatch(text)))]
+    if len(spread):
+        raise ConfigError(
+            f"'{shortened(spread.iloc[0], _MAX_CHARS)}' is a mean with its deviation: it does not "
+            "hold the scores of single runs",
+            score,
+            "a verdict needs one row per run: save the scores of the runs themselves",
+            code="summary-scores",
         )
-    if by in available and seed not in available:
-        seeds = [name for name in available if name.removeprefix("seed").strip("_ -").isdigit()]
-        if len(seeds) < 2:
-            return table
-        return table.rename(columns=str).melt(
-            id_vars=[by], value_vars=seeds, var_name=seed, value_name=columns.score
-        )
-    return table
+    lists = cells.map(_as_list)
+    if lists.map(lambda values: isinstance(values, list)).sum() == 0:
+        return table, []
+    table = table.assign(**{score: lists}).explode(score, ignore_index=True)
+    return table, [f"The column {score} holds lists: each of their values is a run."]
+
+
+def _as_list(cell: Any) -> Any:
+    """Return a cell's list of numbers, or the cell as it is."""
+    if isinstance(cell, str) and cell.strip().startswith("["):
+        try:
+            cell = json.loads(cell)
+        except ValueError:
+            return cell
+    numbers = isinstance(cell, list | tuple) and all(
+        isinstance(value, int | float) for value in cell
+    )
+    return list(cell) if numbers else cell
 
 
 def without_lists(table: pd.DataFrame) -> pd.DataFrame:

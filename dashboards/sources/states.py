@@ -1,9 +1,12 @@
 """How runs ended, according to the program that started them: W&B, MLflow, Ray, Optuna, SLURM."""
 
+import re
+
 import pandas as pd
 
 from dashboards.sources.run_columns import RunColumns
 from dashboards.trial import State
+from loptune.errors import ConfigError
 
 COLUMNS = ("State", "state", "status", "Status", "_state", "run_state", "run_status", "STATUS")
 _STATES: dict[State, tuple[str, ...]] = {
@@ -22,20 +25,36 @@ _STATES: dict[State, tuple[str, ...]] = {
     "PRUNED": ("pruned",),
 }  # fmt: skip
 _WORDS = {word: state for state, words in _STATES.items() for word in words}
+_MOST_KNOWN = 0.5  # part of the rows
 # least informative state first, for a run whose rows differ
 _ORDER: tuple[State, ...] = ("COMPLETE", "RUNNING", "PRUNED", "FAIL")
 
 
 def state_column(table: pd.DataFrame, columns: RunColumns) -> str | None:
-    """Return the column with the end state of each run, or None: its values are all known words,
-    and it has no other role.
+    """Return the column with the end state of each run, or None: most of its values are known
+    words, and it has no other role.
+
+    Raises:
+        ConfigError: one of its words is unknown.
     """
     for column in COLUMNS:
-        if column not in table or column in {*columns.point, columns.score, columns.seed}:
+        if column not in table or column in columns.every:
             continue
-        words = table[column].dropna().astype(str).map(_word)
-        if len(words) and words.isin(_WORDS).all():
-            return column
+        texts = table[column].dropna().astype(str)
+        known = texts.map(lambda text: _word(text) in _WORDS)
+        spoken = {condition.column for condition in columns.failed}
+        if not len(texts) or known.mean() < _MOST_KNOWN:
+            continue
+        if not known.all() and column not in spoken:
+            unknown = texts[~known].iloc[0]
+            raise ConfigError(
+                f"'{unknown}' is not a known end of a run",
+                f"column {column}",
+                f"if these runs failed, add --failed '{column}={unknown}'; if the column says "
+                f"nothing of how runs ended, add --ignore {column}",
+                code="unknown-state",
+            )
+        return column
     return None
 
 
@@ -45,7 +64,7 @@ def row_states(table: pd.DataFrame, columns: RunColumns) -> "pd.Series[str]":
     column = state_column(table, columns)
     if column is not None:
         states = table[column].map(
-            lambda value: "COMPLETE" if pd.isna(value) else _WORDS[_word(value)]
+            lambda value: "COMPLETE" if pd.isna(value) else _WORDS.get(_word(value), "COMPLETE")
         )
     for condition in columns.failed:
         states = states.mask(condition.holds(table[condition.column]), "FAIL")
@@ -58,5 +77,8 @@ def run_state(states: "pd.Series[str]") -> State:
 
 
 def _word(value: object) -> str:
-    text = str(value).strip().lower().replace(" ", "_")
-    return text.rpartition(".")[2]  # as in RunStatus.FAILED
+    """Return a state's word: ``failed`` for ``RunStatus.FAILED`` and for ``failed (OOM)``."""
+    text = str(value).strip().lower().rpartition(".")[2]
+    whole = text.replace(" ", "_").replace("-", "_")
+    first = re.split(r"[^a-z_]", text.strip())[0]
+    return whole if whole in _WORDS or first not in _WORDS else first

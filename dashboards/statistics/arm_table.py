@@ -12,13 +12,18 @@ from typing import Literal
 
 import numpy as np
 
-from dashboards.statistics.arms import ArmScores
 from dashboards.statistics.compared import Comparison
 from dashboards.statistics.difference import Difference, Layout, Outcome, outcome_of
+from dashboards.statistics.layouts import ArmScores
+from dashboards.statistics.over_tasks import Tasks, mean_over_tasks
 from dashboards.statistics.seed_noise import Scores
 
 ArmOutcome = Literal["baseline", "not compared"] | Outcome
-_NOT_ON_BLOCKS = ("unpaired", "against a number")  # layouts in which a seed is only a label
+_NOT_ON_BLOCKS = (
+    "unpaired",
+    "by task",
+    "against a number",
+)  # layouts in which a seed is only a label
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +83,7 @@ def arm_rows(
     comparison: Comparison,
     names: Mapping[str, str],
     not_worse_by: float | None = None,
+    tasks: Tasks | None = None,
 ) -> list[ArmRow]:
     """Return a row per arm: the baseline first, then the others from the best to the worst.
 
@@ -88,11 +94,12 @@ def arm_rows(
         comparison: the gains of the arms over the baseline.
         names: arm -> its name for readers.
         not_worse_by: the margin of a non-inferiority test, in units of the score.
+        tasks: seed -> task, if means are means over tasks.
     """
     found = {each.configuration: each for each in comparison.differences}
     on_blocks = []  # arms whose seeds are blocks
     for arm in scores:
-        if arm not in found or found[arm].layout not in _NOT_ON_BLOCKS:
+        if not tasks and (arm not in found or found[arm].layout not in _NOT_ON_BLOCKS):
             on_blocks.append(arm)
     blocks: set[object] = set()
     for arm in on_blocks:
@@ -101,7 +108,7 @@ def arm_rows(
     compared: list[ArmRow] = []
     others: list[ArmRow] = []
     for arm, runs in scores.items():
-        row = _measured(arm, names[arm], runs, sign)
+        row = _measured(arm, names[arm], runs, sign, tasks)
         if arm in on_blocks:
             row = replace(row, missing=len(blocks - set(runs)))
         if arm == baseline:
@@ -116,12 +123,16 @@ def arm_rows(
     return [*first, *compared, *others]
 
 
-def _measured(arm: str, name: str, runs: ArmScores, sign: int) -> ArmRow:
+def _measured(arm: str, name: str, runs: ArmScores, sign: int, tasks: Tasks | None) -> ArmRow:
     """Return an arm with its own runs only, before it is compared."""
     values = [score for score in runs.values() if math.isfinite(score)]
     row = ArmRow(
         configuration=arm, name=name, runs=len(runs), failed=len(runs) - len(values), sign=sign
     )
+    if values and tasks:
+        scored = {seed: score for seed, score in runs.items() if math.isfinite(score)}
+        mean, deviation = mean_over_tasks(scored, tasks)
+        return replace(row, mean=mean, sd=deviation)
     if values:
         row = replace(row, mean=float(np.mean(values)))
     if len(values) > 1:

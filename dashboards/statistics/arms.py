@@ -27,7 +27,6 @@ compared apart, with its share of the level, so that it leaves the other results
 import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from scipy import special
@@ -35,16 +34,15 @@ from scipy import special
 from dashboards.statistics.blocks import Known
 from dashboards.statistics.compared import Comparison
 from dashboards.statistics.comparison import compare
-from dashboards.statistics.difference import Difference, Layout, outcome_of
+from dashboards.statistics.difference import Difference, Layout
 from dashboards.statistics.failures import compare_with_failures, ended, failed_seeds
-from dashboards.statistics.levels import SIGNIFICANCE_LEVEL, level
+from dashboards.statistics.layouts import Pairing, Samples, layout_of, tested
+from dashboards.statistics.levels import SIGNIFICANCE_LEVEL
+from dashboards.statistics.over_tasks import Tasks, compare_over_tasks
 from dashboards.statistics.problems import Answers
 from dashboards.statistics.seed_noise import Noise, Scores, finite_scores, require_baseline
 from dashboards.statistics.unpaired import compare_unpaired
 
-Pairing = Literal["auto", "paired", "unpaired"]
-
-_SHARED = 0.5  # fraction of the smaller arm's seeds from which on seeds are blocks
 # Level of the test for correlated shared seeds, divided by the number of arms. At 0.01 a chance
 # correlation of few seeds, and with it a small variance of their differences, is picked too often.
 _CORRELATED = 0.001
@@ -52,48 +50,25 @@ _CORRELATED = 0.001
 # higher one would often take arms with heavy-tailed scores apart, and lose their part of the noise.
 _NOISIER = 0.001
 _EQUAL = 1e-12  # a variance of rounding errors, as a part of another arm's
-ArmScores = Mapping[Hashable, float]
 
 
 @dataclass(frozen=True)
-class _Samples:
-    """Scores of the baseline and of one arm, failed seeds imputed."""
+class Plan:
+    """How runs were planned, on which their comparison depends."""
 
-    base: ArmScores
-    arm: ArmScores
-
-    @property
-    def shared(self) -> list[Hashable]:
-        """Seeds that both have, in the arm's order."""
-        return [seed for seed in self.arm if seed in self.base]
-
-    @property
-    def rest(self) -> tuple[list[float], list[float]]:
-        """Scores on seeds that the other lacks: the baseline's, the arm's."""
-        base = [score for seed, score in self.base.items() if seed not in self.arm]
-        arm = [score for seed, score in self.arm.items() if seed not in self.base]
-        return base, arm
-
-
-def layout_of(base: ArmScores, arm: ArmScores, pairing: Pairing = "auto") -> Layout:
-    """Return how an arm is compared with the baseline, from the seeds of both."""
-    if pairing != "auto":
-        return pairing
-    samples = _Samples(base, arm)
-    shared = len(samples.shared)
-    smaller = min(len(base), len(arm))
-    if shared < _SHARED * smaller or (shared == 1 and smaller > 1):
-        return "unpaired"
-    rest_of_base, rest_of_arm = samples.rest
-    return "partly paired" if rest_of_base and rest_of_arm else "paired"
+    # for runs of other programs, whether a seed is a block; if None, every trial of a seed was
+    # planned with the others' and seeds are blocks
+    pairing: Pairing | None = None
+    # a number to compare with instead of a baseline, oriented as the gains
+    against: float | None = None
+    tasks: Tasks | None = None  # seed -> task, if every task has seeds of its own
 
 
 def compare_as_asked(
     gains: Scores,
     baseline: str,
+    plan: Plan,
     *,
-    pairing: Pairing | None = None,
-    against: float | None = None,
     known: Known | None = None,
     answers: Answers | None = None,
     repeats: float = 1,
@@ -104,9 +79,7 @@ def compare_as_asked(
     Args:
         gains: configuration -> seed -> score, larger is better; NaN where the run failed.
         baseline: the configuration to beat, or the name of the number.
-        pairing: for runs of other programs, whether a seed is a block. If None, every trial of a
-            seed was planned with the others' and seeds are blocks.
-        against: a number to compare with instead of a baseline, oriented as the gains.
+        plan: how the runs were planned.
         known: what was known before these seeds: whether seeds are blocks, and gains of the same
             configurations on other seeds, which add to the noise estimate only.
         answers: per-problem accuracies, if the score is an accuracy.
@@ -115,11 +88,14 @@ def compare_as_asked(
     Raises:
         ValueError: the baseline has no score.
     """
-    if against is not None:
-        return compare_with_number(gains, against, baseline)
-    if pairing is not None:
+    if plan.tasks:
+        pairing = plan.pairing or "auto"
+        return compare_over_tasks(gains, baseline, plan.tasks, pairing, plan.against)
+    if plan.against is not None:
+        return compare_with_number(gains, plan.against, baseline)
+    if plan.pairing is not None:
         blocks = None if known is None else known.blocks
-        return compare_arms(gains, baseline, pairing, answers=answers, blocks=blocks)
+        return compare_arms(gains, baseline, plan.pairing, answers=answers, blocks=blocks)
     return compare(gains, baseline, known=known, answers=answers, repeats=repeats)
 
 
@@ -160,7 +136,7 @@ def _layouts(scores: Scores, baseline: str, pairing: Pairing) -> dict[str, Layou
     names = [name for name in scored if name != baseline]
     layouts = {name: layout_of(scores[baseline], scores[name], pairing) for name in names}
     for name in names:
-        samples = _Samples(scored[baseline], scored[name])
+        samples = Samples(scored[baseline], scored[name])
         if layouts[name] == "partly paired" and _correlated(samples, len(names)):
             layouts[name] = "paired"
     return layouts
@@ -210,7 +186,7 @@ def _compare(
     labels = [name for name in names if layouts[name] == "unpaired"]
     apart = compare_unpaired(counted, baseline, labels, len(names))
     for name in names:
-        samples = _Samples(base, counted[name])
+        samples = Samples(base, counted[name])
         if name in apart:
             differences[name] = apart[name].difference
             noises[name] = apart[name].noise
@@ -297,7 +273,7 @@ def _compare_with_number(counted: Scores, number: float, name: str) -> Compariso
         )
         if len(values) > 1:
             error = math.sqrt(variances[arm] / len(values))
-            difference = _tested(difference, error, len(values) - 1, len(counted))
+            difference = tested(difference, error, len(values) - 1, len(counted))
         differences.append(difference)
     return Comparison(differences=tuple(differences), paired={}, noise=_within(counted), failed={})
 
@@ -332,7 +308,7 @@ def _within(counted: Scores) -> Noise:
     return noise
 
 
-def _correlated(samples: _Samples, comparisons: int) -> bool:
+def _correlated(samples: Samples, comparisons: int) -> bool:
     """Return whether both arms are clearly correlated over their shared seeds."""
     shared = samples.shared
     if len(shared) < 3:
@@ -348,7 +324,7 @@ def _correlated(samples: _Samples, comparisons: int) -> bool:
 
 
 def _unpaired(
-    name: str, samples: _Samples, variances: Mapping[str, float], baseline: str, comparisons: int
+    name: str, samples: Samples, variances: Mapping[str, float], baseline: str, comparisons: int
 ) -> Difference:
     """Compare the means of all runs of both arms."""
     base = np.array(list(samples.base.values()))
@@ -363,11 +339,11 @@ def _unpaired(
         layout="unpaired",
     )
     error = math.sqrt(variances[baseline] / len(base) + variances[name] / len(arm))
-    return _tested(difference, error, seeds - 1, comparisons)
+    return tested(difference, error, seeds - 1, comparisons)
 
 
 def _partly_paired(
-    name: str, samples: _Samples, variances: Mapping[str, float], baseline: str, comparisons: int
+    name: str, samples: Samples, variances: Mapping[str, float], baseline: str, comparisons: int
 ) -> Difference:
     """Combine the differences on shared seeds with the difference of means over other seeds."""
     shared = samples.shared
@@ -391,23 +367,4 @@ def _partly_paired(
         median=median,
         layout="partly paired",
     )
-    return _tested(difference, error, seeds - 1, comparisons)
-
-
-def _tested(difference: Difference, error: float, dof: int, comparisons: int) -> Difference:
-    """Add Bonferroni's interval and p values at `levels.level`; none without an estimate of the
-    noise.
-    """
-    if dof < 1 or not error > 0:
-        return difference
-    needed = float(special.stdtrit(dof, 1 - level(dof) / comparisons))
-    corrected = comparisons * SIGNIFICANCE_LEVEL / level(dof)
-    t = difference.gain / error
-    interval = (difference.gain - needed * error, difference.gain + needed * error)
-    return replace(
-        difference,
-        interval=interval,
-        p=min(1.0, corrected * float(special.stdtr(dof, -t))),
-        p_worse=min(1.0, corrected * float(special.stdtr(dof, t))),
-        outcome=outcome_of(interval, difference.seeds),
-    )
+    return tested(difference, error, seeds - 1, comparisons)

@@ -11,7 +11,7 @@ from typing import Literal
 from dashboards.fresh_seeds import MIN_SEEDS
 from dashboards.statistics.levels import SIGNIFICANCE_LEVEL
 
-Layout = Literal["paired", "partly paired", "unpaired", "against a number"]
+Layout = Literal["paired", "partly paired", "unpaired", "by task", "against a number"]
 # not better: by the worthwhile amount, in rounds; not worse: by the margin that was asked for
 Outcome = Literal["better", "worse", "not better", "not worse", "undecided"]
 

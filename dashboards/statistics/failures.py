@@ -7,7 +7,7 @@ the difference between runs that ended.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -34,20 +34,27 @@ def ended(scores: Scores) -> Scores:
     return {name: row for name, row in finite_scores(scores).items() if row}
 
 
-def imputed_against(claim: Claim, scores: Scores, baseline: str | None) -> Scores:
+def imputed_against(
+    claim: Claim, scores: Scores, baseline: str | None, tasks: Mapping[Hashable, str] | None = None
+) -> Scores:
     """Return scores, larger is better, with failed seeds imputed to oppose a claim about an arm.
 
     A configuration that failed on every seed is left out: no run says how it scores. ``baseline``
-    is None if the arms are compared with a number.
+    is None if the arms are compared with a number. ``tasks`` is seed -> task, if scores of
+    different tasks are on different scales.
     """
-    known = all_scores(ended(scores))
-    worst = min(known, default=math.nan)
-    best = max(known, default=math.nan)
-    of_arm, of_baseline = (worst, best) if claim == "better" else (best, worst)
+    known: dict[str, list[float]] = {}
+    for row in ended(scores).values():
+        for seed, score in row.items():
+            known.setdefault("" if tasks is None else tasks[seed], []).append(score)
     imputed = {}
     for name, row in ended(scores).items():
-        score = of_baseline if name == baseline else of_arm
-        imputed[name] = {seed: row.get(seed, score) for seed in scores[name]}
+        lowest = (claim == "better") != (name == baseline)
+        filled = {}
+        for seed in scores[name]:
+            of_task = known.get("" if tasks is None else tasks[seed], [math.nan])
+            filled[seed] = row.get(seed, min(of_task) if lowest else max(of_task))
+        imputed[name] = filled
     return imputed
 
 
@@ -61,7 +68,10 @@ def imputed_for_stopping(scores: Scores, baseline: str) -> Scores:
 
 
 def compare_with_failures(
-    compare: Callable[[Scores], Comparison], scores: Scores, baseline: str | None
+    compare: Callable[[Scores], Comparison],
+    scores: Scores,
+    baseline: str | None,
+    tasks: Mapping[Hashable, str] | None = None,
 ) -> Comparison:
     """Return the comparison of runs that ended, with bounds and p-values that failed runs oppose.
 
@@ -69,6 +79,7 @@ def compare_with_failures(
         compare: the comparison of scores without failed runs.
         scores: configuration -> seed -> score, larger is better; NaN if the run failed.
         baseline: the arm to beat; None if the arms are compared with a number.
+        tasks: seed -> task, if scores of different tasks are on different scales.
     """
     failed = failed_seeds(scores)
     comparison = replace(compare(ended(scores)), failed=failed)
@@ -76,7 +87,7 @@ def compare_with_failures(
         return comparison
     opposing = []
     for claim in CLAIMS:
-        opposed = compare(imputed_against(claim, scores, baseline))
+        opposed = compare(imputed_against(claim, scores, baseline, tasks))
         opposing.append({each.configuration: each for each in opposed.differences})
     differences = []
     for found in comparison.differences:

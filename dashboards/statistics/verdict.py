@@ -13,10 +13,11 @@ from typing import Literal
 import numpy as np
 
 from dashboards.fresh_seeds import MIN_SEEDS
-from dashboards.statistics.arms import Pairing, compare_as_asked
+from dashboards.statistics.arms import Plan, compare_as_asked
 from dashboards.statistics.blocks import Known
 from dashboards.statistics.compared import Comparison
 from dashboards.statistics.difference import Difference, Layout
+from dashboards.statistics.layouts import Pairing
 from dashboards.statistics.levels import repeats_factor
 from dashboards.statistics.power import minimum_detectable_effect, seeds_for
 from dashboards.statistics.problems import Answers
@@ -163,7 +164,7 @@ def verdict(
         mode: whether larger or smaller scores are better.
         adaptive: whether scores on these seeds decided which configurations were tried.
         answers: per-problem accuracies, if the score is an accuracy.
-        pairing: as for `compare_as_asked`.
+        pairing: as in a `Plan`.
         earlier: scores of the same configurations on other seeds, which add to the noise estimate
             only.
 
@@ -174,7 +175,7 @@ def verdict(
     comparison = compare_as_asked(
         oriented(scores, sign),
         baseline,
-        pairing=pairing,
+        Plan(pairing=pairing),
         known=None if earlier is None else Known(oriented(earlier, sign)),
         answers=answers,
     )

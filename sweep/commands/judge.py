@@ -69,6 +69,12 @@ def judge(
     ignore: Annotated[
         Columns, Option("columns that may differ between configurations", group=_COLUMNS)
     ] = "",
+    task: Annotated[
+        Columns,
+        Option(
+            "columns of tasks or data sets, over which differences are averaged", group=_COLUMNS
+        ),
+    ] = "",
     problems: Annotated[
         "str | pd.DataFrame",
         Option(
@@ -119,8 +125,13 @@ def judge(
         ),
     ] = False,
     mode: Annotated[
-        Literal["max", "min"], Option("whether larger or smaller scores are better", group=_SCORE)
-    ] = "max",
+        Literal["max", "min"] | None,
+        Option(
+            "whether larger or smaller scores are better (default: as an Optuna study says, else "
+            "max)",
+            group=_SCORE,
+        ),
+    ] = None,
     take: Annotated[
         Literal["last", "best"],
         Option("a run's score: its last evaluations, or its best, which is biased", group=_SCORE),
@@ -226,6 +237,7 @@ def judge(
         seed=seed,
         fresh=fresh,
         tuned=_columns(tuned),
+        task=_columns(task),
         ignore=_columns(ignore),
         failed=conditions(failed) if isinstance(failed, str) else failed,
         source=table if isinstance(table, str) else "a table",
@@ -283,6 +295,10 @@ def show(judgement: "Judgement") -> None:
         from dashboards.pictures.differences import arm_cells
 
         print_table(*arm_cells(judgement.results), width=_TABLE_WIDTH)
+    if judgement.results.by_task:
+        from dashboards.pictures.differences import task_cells
+
+        print_table(*task_cells(judgement.results), width=_TABLE_WIDTH)
     print(f"report: {judgement.page}")
 
 

@@ -68,6 +68,7 @@ def with_trials(results: Results, table: pd.DataFrame, **changes: Any) -> Result
         "curves",
         "latest",
         "solved",
+        "task",
     }
     before = {trial.name: trial for trial in results.trials}
     trials = []

@@ -39,8 +39,19 @@ def test_a_column_of_states_is_read_and_named(column, word):
 
 
 def test_a_column_with_other_words_is_no_state():
-    found, notes = states(runs().assign(state=["ohio", "finished", "utah"] * 4))
+    table = runs().assign(state=["ohio", "finished", "utah"] * 4)
+    with refused("not-repeats"):
+        trials(table)
+    found, notes = states(table, ignore=["state"])
     assert "FAIL" not in found and "state" not in notes
+
+
+def test_one_unknown_word_of_a_state_is_asked_about():
+    ends = ["finished"] * 10 + ["failed (OOM)", "hung up"]
+    with refused("unknown-state", names=["hung up"]):
+        trials(runs().assign(status=ends))
+    found, _ = states(runs().assign(status=ends), failed=[Condition("status", "=", "hung up")])
+    assert found.count("FAIL") == 2
 
 
 def test_a_run_that_has_not_ended_is_left_out_and_named():
@@ -133,8 +144,15 @@ def test_the_column_of_steps_is_found_if_rows_repeat():
     results = judge(table, **ASKED).results
     assert results.trials[0].curves["acc"].steps == (0, 10, 20, 30)
     assert "global_step" in " ".join(results.warnings)
-    # one row per run: how far it got is no step of an evaluation
-    assert all(np.isnan(t.step) for t in trials(runs().assign(global_step=range(12))))
+
+
+def test_a_counter_says_which_runs_died_early_in_a_table_with_one_row_per_run():
+    table = runs().assign(_step=[100] * 11 + [3])
+    with refused("unequal-steps", names=["'_step<95'"]):
+        trials(table)
+    found, _ = states(table, failed=[Condition("_step", "<", "95")])
+    assert found.count("FAIL") == 1
+    assert [trial.step for trial in trials(table, allow_unequal=True)][-1] == 3
 
 
 def test_settings_are_named_by_their_keys():
@@ -262,7 +280,6 @@ def test_repeated_seeds_may_hide_a_setting_or_a_run_started_twice():
     of_tasks = ["walker"] * 8 + ["hopper"] * 2
     for table in (
         drawn_seeds().drop(columns="Name"),
-        drawn_seeds(task=of_tasks * 2),
         drawn_seeds(**{"config.env": [0] * 8 + [1] * 2 + [0] * 10}),
         drawn_seeds(seed=[0, 1, 2, 3, 4] * 4),  # planned, and each started twice
         drawn_seeds(acc=[0.5, 0.6, 0.7, 0.8] * 2 + [0.8, 0.5] + [0.1 * y for y in range(10)]),
@@ -270,6 +287,8 @@ def test_repeated_seeds_may_hide_a_setting_or_a_run_started_twice():
         with refused("repeated-run") as caught:
             trials(table)
         assert "--unpaired" in caught.value.hint
+    with refused("not-repeats", names=["--task task"]):
+        trials(drawn_seeds(task=of_tasks * 2))
     table = drawn_seeds().drop(columns="Name")
     assert len(trials(table, pairing="unpaired")) == 20
     with refused("repeated-run"):  # a row given twice

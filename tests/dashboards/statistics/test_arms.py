@@ -7,8 +7,9 @@ from scipy import stats
 
 from dashboards import judge
 from dashboards.pictures.verdict import headline
-from dashboards.statistics.arms import compare_arms, layout_of
+from dashboards.statistics.arms import compare_arms
 from dashboards.statistics.comparison import compare
+from dashboards.statistics.layouts import layout_of
 from dashboards.statistics.verdict import Tested, Undecided
 
 ASKED = {"by": ["cfg"], "baseline": {"cfg": "base"}, "score": "acc", "seed": "seed", "fresh": True}

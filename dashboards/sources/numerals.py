@@ -1,0 +1,121 @@
+"""Read numbers as people write them: decimal commas, and signs between thousands."""
+
+import re
+from collections.abc import Iterable
+
+import pandas as pd
+
+from loptune.errors import ConfigError
+
+_GROUPED = {  # sign between thousands -> numbers written with it
+    ",": re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?"),
+    ".": re.compile(r"[-+]?[1-9]\d{0,2}(\.\d{3})+(,\d+)?"),
+    " ": re.compile(r"[-+]?[1-9]\d{0,2}([ '\u00a0\u202f\u2019]\d{3})+([.,]\d+)?"),
+}
+_WITH_COMMA = re.compile(r"[-+]?\d[\d.]*,\d+(e[-+]?\d+)?|[-+]?\d{1,3}(,\d{3})+(\.\d+)?", re.I)
+_DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+(e[-+]?\d+)?", re.I)
+_DECIMAL_POINT = re.compile(r"[-+]?\d*\.\d+(e[-+]?\d+)?", re.I)
+_LARGE_INTEGER = re.compile(r"[-+]?[1-9]\d{2}")
+_SIGNS = re.compile(r"[ '\u00a0\u202f\u2019]")
+_TRAILING_ZEROS = re.compile(r"[-+]?\d+\.\d+")
+_MAX_NAMED = 3
+# texts in the column of the score that stand for a failed run
+NO_SCORE = (
+    "", "-", "--", "—", "n/a", "na", "nan", "none", "null", "diverged", "failed", "fail", "crashed",
+    "crash", "error", "oom", "timeout",
+)  # fmt: skip
+
+
+def with_numbers(table: pd.DataFrame, where: str) -> tuple[pd.DataFrame, list[str]]:
+    """Return a table with numbers in the columns of texts that are written with commas or spaces,
+    and notes on how they were read.
+
+    Raises:
+        ConfigError: a comma may be a decimal comma or stand between thousands.
+    """
+    texts = {column: _texts(table[column]) for column in table.select_dtypes(["object", "string"])}
+    comma = None  # the meaning of a comma in the file, once a column shows it
+    if any((table[column] % 1 > 0).any() for column in table.select_dtypes("float")):
+        comma = "thousands"  # decimals have a point
+    for cells in texts.values():
+        comma = _comma(cells) or comma
+    notes = []
+    for column, cells in texts.items():
+        plain, note = _plain(cells, comma, f"{where}, column {column}")
+        if not note:
+            continue
+        notes.append(f"Column {column}: {note}")
+        versions = are_versions(plain)
+        read = dict(zip(cells, plain if versions else map(float, plain), strict=True))
+        values = [read.get(str(cell).strip(), cell) for cell in table[column]]
+        numbers = pd.Series(values, index=table.index)
+        table[column] = pd.to_numeric(numbers, errors="coerce") if _only(numbers) else numbers
+    return table, notes
+
+
+def _only(values: "pd.Series[float]") -> bool:
+    return bool(pd.to_numeric(values, errors="coerce").notna().eq(values.notna()).all())
+
+
+def _texts(column: "pd.Series[str]") -> list[str]:
+    """Return the distinct texts of a column, without blanks and words for a failed run."""
+    texts = [text.strip() for text in column.dropna().astype(str).unique()]
+    return [text for text in texts if text.lower() not in NO_SCORE]
+
+
+def _comma(cells: Iterable[str]) -> str | None:
+    """Return what commas mean in a column: ``decimal``, ``thousands``, or None if it does not show
+    it.
+    """
+    cells = list(cells)
+    if not cells or not all(_is_number(cell) for cell in cells):
+        return None
+    with_comma = [cell for cell in cells if "," in cell]
+    if any(not _GROUPED[","].fullmatch(cell) for cell in with_comma):
+        return "decimal"
+    if any("." in cell or cell.count(",") > 1 for cell in with_comma):
+        return "thousands"
+    if with_comma and any(_LARGE_INTEGER.fullmatch(cell) for cell in cells):
+        return "thousands"  # 950 beside 1,020
+    if not with_comma and any(_DECIMAL_POINT.fullmatch(cell) for cell in cells):
+        return None if all(_GROUPED["."].fullmatch(cell) for cell in cells) else "thousands"
+    return None
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return bool(_WITH_COMMA.fullmatch(cell) or _GROUPED[" "].fullmatch(cell))
+    return True
+
+
+def _plain(cells: list[str], comma: str | None, where: str) -> tuple[list[str], str]:
+    """Return the texts of a column as Python writes numbers, and a note if that changed them."""
+    spaced = [cell for cell in cells if _GROUPED[" "].fullmatch(cell)]
+    if spaced:
+        cells = [_SIGNS.sub("", cell) if cell in spaced else cell for cell in cells]
+    changed = [cell for cell in cells if "," in cell]
+    if not changed or not all(_is_number(cell) for cell in cells):
+        note = f"{spaced[0]} is read as {_SIGNS.sub('', spaced[0])}." if spaced else ""
+        return cells, note
+    if comma is None:
+        raise ConfigError(
+            f"the comma in {', '.join(changed[:_MAX_NAMED])} may stand before decimals or between "
+            "thousands",
+            where,
+            "write the numbers with a decimal point and without signs between thousands",
+            code="ambiguous-comma",
+        )
+    if comma == "thousands":
+        read = [cell.replace(",", "") for cell in cells]
+    else:
+        read = [cell.replace(".", "").replace(",", ".") if "," in cell else cell for cell in cells]
+    example = changed[0]
+    return read, f"{example} is read as {read[cells.index(example)]}."
+
+
+def are_versions(texts: Iterable[str]) -> bool:
+    """Return whether numbers differ only in zeros at their end, as versions 1.1 and 1.10 do."""
+    plain = {text.strip() for text in texts if _TRAILING_ZEROS.fullmatch(text.strip())}
+    return len({float(text) for text in plain}) < len(plain)

@@ -1,0 +1,379 @@
+"""Find what the columns that nobody named are: the seed, the step, a task.
+
+A row is a run only if all its columns are explained. A column may be the score, a setting, the
+seed, the step, the name of the run, or another measurement. A column that divides the runs of a
+configuration into recurring kinds is none of them: its rows are tasks, metrics or splits.
+"""
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+import pandas as pd
+
+from dashboards.sources.run_columns import RunColumns
+from dashboards.sources.wandb_tables import is_run_table
+from loptune.errors import ConfigError, listed, shortened
+from loptune.parameter_names import shown
+from loptune.terminal.table import counted
+
+# of what a program logs once per evaluation, the most telling first
+STEPS = (
+    "_step", "global_step", "Step", "steps", "training_iteration", "time/total_timesteps",
+    "timesteps_total", "num_env_steps_sampled_lifetime", "total_timesteps", "env_step", "env_steps",
+    "frame", "frames", "TotalEnvInteracts", "iteration", "iter", "round", "episode", "Episode",
+    "Epoch", "epoch",
+)  # fmt: skip
+_STEP_WORDS = (
+    "step", "steps", "timestep", "timesteps", "iter", "iters", "iteration", "iterations",
+    "epoch", "epochs", "checkpoint", "ckpt", "checkpoints", "token", "tokens", "sample",
+    "samples", "frame", "frames", "episode", "episodes", "update", "updates", "batch",
+    "batches", "round", "rounds", "interact", "interacts", "transition", "transitions",
+    "example", "examples", "generation", "gen", "t", "hour", "hours", "minutes", "seconds",
+    "progress",
+)  # fmt: skip
+# columns whose values name a run, the most telling first
+NAMES = ("ID", "run_id", "id", "trial_id", "Name", "name", "run_name", "run", "Run", "trial")
+_REPEATS = (
+    "rep", "reps", "repeat", "repeats", "repetition", "repetitions", "replicate", "replicates",
+    "replica", "trial", "trials", "run", "runs", "idx", "index", "instance", "id", "attempt",
+    "number",
+)  # fmt: skip
+# of columns that describe where and when a run was made
+_OF_PLACE = (
+    "host", "hostname", "node", "gpu", "device", "machine", "date", "time", "timestamp",
+    "created", "started", "finished", "updated", "commit", "git", "sha", "user", "path", "dir",
+    "directory", "file", "folder", "url", "link", "note", "notes", "comment", "comments",
+    "tag", "tags", "command", "pid", "job", "log", "output",
+)  # fmt: skip
+_SUMMARIES = (
+    "avg", "average", "mean", "std", "sd", "stdev", "stddev", "sem", "stderr", "median", "min",
+    "max", "sum", "total", "overall", "var", "variance", "count", "ci", "iqm", "iqr",
+    "mean±std",
+)  # fmt: skip
+_FEWEST_GRID = 8  # values of an unknown column that looks like steps
+_MOST_NUMBERS = 12  # values of a column of numbers that divides runs into kinds
+_FEWEST_REPEATED = 4  # consecutive rows that cannot be equal by chance
+_MAX_CHARS = 40  # of a value in a message
+_MAX_VALUES = 4
+
+
+def words_of(name: str) -> list[str]:
+    """Return the lower-case words of a column's name, without its file or folder."""
+    last = re.split(r"[:./]", name.strip())[-1] or name
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", last)
+    return [word.lower() for word in re.split(r"[^A-Za-z0-9±]+", spaced) if word]
+
+
+def _is_seed(name: str) -> bool:
+    words = words_of(name)
+    together = "".join(words)
+    return (
+        any(word in ("seed", "seeds", "rng") for word in words)
+        or together.endswith("seed")
+        or together.startswith(("randomstate", "seed"))
+    )
+
+
+def is_summary(text: str) -> bool:
+    """Return whether a text names a summary of other values, such as ``avg`` or ``std``."""
+    return bool(set(words_of(text)).intersection(_SUMMARIES))
+
+
+def seed_column(table: pd.DataFrame, columns: RunColumns) -> str | None:
+    """Return the column of the seed, if the command does not name one; None without one.
+
+    A column that is blank in every row, such as RLlib's ``"seed": null``, is no column of seeds.
+
+    Raises:
+        ConfigError: several columns could be the seed.
+    """
+    taken = {*columns.point, columns.score, *columns.ignore, *columns.task}
+    found = []
+    for column in map(str, table):
+        if column not in taken and _is_seed(column) and table[column].notna().any():
+            found.append(column)
+    exact = [column for column in found if words_of(column) == ["seed"]]
+    varying = [column for column in found if table[column].nunique() > 1]
+    candidates = [column for column in varying if column in exact] or varying or exact
+    if not candidates:
+        return None
+    codes = [table[column].astype(str).factorize()[0].tolist() for column in candidates]
+    if any(other != codes[0] for other in codes[1:]):
+        raise ConfigError(
+            f"several columns could be the seed: {listed(candidates, _MAX_VALUES)}",
+            "--seed",
+            f"name the one that tells runs apart, such as --seed {candidates[0]}",
+            code="ambiguous-seed",
+        )
+    return min(candidates, key=lambda column: (column != "seed", len(column)))
+
+
+def step_columns(table: pd.DataFrame, columns: RunColumns) -> list[str]:
+    """Return the columns that may be the step, by their names, the most telling first."""
+    taken = {*columns.point, columns.score, columns.seed, *columns.ignore, *columns.task}
+    named = [column for column in (columns.step, *STEPS) if column in table]
+    for column in map(str, table):
+        if set(words_of(column)).intersection(_STEP_WORDS) and pd.api.types.is_numeric_dtype(
+            table[column]
+        ):
+            named.append(column)
+    return [column for column in dict.fromkeys(named) if column not in taken]
+
+
+def with_step(columns: RunColumns, table: pd.DataFrame) -> tuple[RunColumns, list[str]]:
+    """Return the roles with the column of steps, and a note on it if it was not named."""
+    if columns.step in table:
+        return columns, []
+    of_run = columns.run
+    scored = table[table[columns.score].notna()]
+    if not scored.duplicated(of_run).any():
+        return columns, []
+    for column in [*step_columns(table, columns), *_grids(scored, of_run, columns)]:
+        steps = pd.to_numeric(scored[column], errors="coerce")
+        # the first with only integers that never repeat in a run; False for a blank
+        if (steps % 1 == 0).all() and not scored.duplicated([*of_run, column]).any():
+            return replace(columns, step=column), [f"step is the column {column}."]
+    return columns, []
+
+
+def _grids(scored: pd.DataFrame, of_run: list[str], columns: RunColumns) -> list[str]:
+    """Return columns of numbers that look like steps: within every run they grow from row to row,
+    and runs share most of the values.
+    """
+    taken = {*columns.every, *of_run}
+    grids = []
+    for column in map(str, scored):
+        values = scored[column]
+        if column in taken or not pd.api.types.is_numeric_dtype(values) or values.isna().any():
+            continue
+        if values.nunique() < _FEWEST_GRID or {"fold", "split", *_REPEATS} & set(words_of(column)):
+            continue
+        growing = values.groupby([scored[name] for name in of_run]).diff().dropna() > 0
+        shared = values.duplicated(keep=False).mean()
+        if growing.all() and shared > 0.5:
+            grids.append(column)
+    return grids
+
+
+def without_summaries(table: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFrame, list[str]]:
+    """Leave out rows that summarize other rows, such as ``avg`` and ``std`` in the column of seeds;
+    return a note on them.
+    """
+    names = {columns.seed, columns.step, *NAMES}
+    notes = []
+    for column in map(str, table):
+        if column in (*columns.point, columns.score, *columns.task):
+            continue
+        texts = table[column].astype(str).str.strip().str.lower()
+        summaries = texts.isin(_SUMMARIES)
+        if not summaries.any() or summaries.all():
+            continue
+        rest = pd.to_numeric(texts[~summaries & table[column].notna()], errors="coerce")
+        if column in names or rest.notna().all():
+            words = listed(sorted(set(texts[summaries])), _MAX_VALUES)
+            notes.append(
+                f"Left out: {counted(int(summaries.sum()), 'row')} with {words} in the column "
+                f"{column}, which summarize others."
+            )
+            table = table[~summaries]
+    return table.reset_index(drop=True), notes
+
+
+def check_repeats(table: pd.DataFrame, columns: RunColumns) -> None:
+    """Refuse a table that holds the same rows several times, without seeds to show it.
+
+    Raises:
+        ConfigError: names the repeated rows.
+    """
+    rows = ["\x1f".join(map(str, row)) for row in table.itertuples(index=False)]
+    where = _repeated_block(rows)
+    counts = pd.Series(rows).value_counts()
+    twice = (counts > 1).all() and len(counts) >= _FEWEST_REPEATED
+    measured = []  # besides the score
+    for column in map(str, table.select_dtypes("float")):
+        if column not in (*columns.point, columns.score):
+            measured.append(table[column].nunique() > len(counts) / 2)
+    telling = any(measured) and (counts - 1).sum() > 1
+    if where is None and not twice and not telling:
+        return
+    named = f"{int((counts - 1).sum())} of {len(rows)} rows repeat others"
+    if where is not None:
+        first, again, length = where
+        named = f"rows {again + 1} to {again + length} repeat rows {first + 1} to {first + length}"
+    raise ConfigError(
+        f"{named}: the same runs stand in the table several times",
+        columns.source,
+        "remove the repeated rows; if they are runs of their own, add a column that names each run",
+        code="repeated-rows",
+    )
+
+
+def _repeated_block(rows: Sequence[str]) -> tuple[int, int, int] | None:
+    """Return the places of two equal blocks of consecutive rows and their length, if there are."""
+    places: dict[tuple[str, ...], int] = {}
+    for place in range(len(rows) - _FEWEST_REPEATED + 1):
+        block = tuple(rows[place : place + _FEWEST_REPEATED])
+        if len(set(block)) < _FEWEST_REPEATED:
+            continue
+        first = places.setdefault(block, place)
+        if place - first >= _FEWEST_REPEATED:
+            length = _FEWEST_REPEATED
+            while (
+                place + length < len(rows)
+                and first + length < place
+                and rows[first + length] == rows[place + length]
+            ):
+                length += 1
+            return first, place, length
+    return None
+
+
+def check_explained(
+    runs: pd.DataFrame, columns: RunColumns, spoken: Collection[str | None]
+) -> None:
+    """Refuse rows as runs if a column divides them into kinds that recur: tasks, metrics, splits.
+
+    Args:
+        runs: the rows, with labels for runs without seeds.
+        columns: the roles.
+        spoken: columns that have a role or describe a run.
+
+    Raises:
+        ConfigError: names the column, and what it may be.
+    """
+    of_run = columns.run
+    scored = runs[runs[columns.score].notna()]
+    at_once = scored
+    if columns.step in runs:
+        at_once = scored.drop_duplicates([*of_run, columns.step, columns.score])
+        of_run_at_once = [*of_run, columns.step]
+    else:
+        of_run_at_once = of_run
+    others = [str(column) for column in runs if column not in spoken and column not in of_run]
+    repeated = at_once[at_once.duplicated(of_run_at_once, keep=False)]
+    if not repeated.empty:  # several rows of one seed, at one step
+        for column in others:
+            if _may_be_task(column) and not repeated.duplicated([*of_run_at_once, column]).any():
+                differing = repeated.groupby(of_run_at_once)[column].nunique(dropna=False)
+                if (differing > 1).any() and _recurs(repeated, column, columns):
+                    raise _not_repeats(runs, column, columns)
+        return
+    single = runs.groupby(of_run, sort=False)[others].nunique(dropna=False)
+    constant = [column for column in others if (single[column] <= 1).all()]
+    one_each = runs.drop_duplicates(of_run)
+    for column in constant:
+        if _may_be_task(column) and _divides(one_each, column, columns):
+            raise _not_repeats(runs, column, columns)
+
+
+def _may_be_task(column: str) -> bool:
+    words = set(words_of(column))
+    return not (words.intersection((*_OF_PLACE, *_REPEATS)) or column in NAMES)
+
+
+def _recurs(rows: pd.DataFrame, column: str, columns: RunColumns) -> bool:
+    """Return whether the values of a column recur over configurations or seeds: it is neither a
+    name of single runs nor a measurement.
+    """
+    values = rows[column].dropna()
+    if not pd.api.types.is_numeric_dtype(values) or values.dtype == bool:
+        return values.nunique() <= len(values) / 2
+    sets = {frozenset(cells) for _, cells in rows.groupby(columns.point)[column]}
+    return len(sets) == 1 and values.nunique() <= max(_MOST_NUMBERS, len(values) / 4)
+
+
+def _divides(runs: pd.DataFrame, column: str, columns: RunColumns) -> bool:
+    """Return whether a column divides the runs of a configuration into kinds that recur."""
+    present = runs[runs[column].notna()]
+    values = present[column]
+    by_arm = present.groupby(columns.point, sort=False)[column]
+    if values.nunique() < 2 or not (by_arm.nunique() > 1).any():
+        return False
+    if _same_for_all(present, column, columns):
+        return False
+    numbers = pd.to_numeric(values, errors="coerce")
+    if numbers.isna().any() or values.dtype == bool:
+        return bool(values.nunique() <= len(values) / 2)
+    counts = [cells.value_counts() for _, cells in by_arm]
+    sets = {frozenset(each.index) for each in counts}
+    if len(counts) < 2 or len(sets) > 1:
+        return False
+    balanced = all(each.to_dict() == counts[0].to_dict() for each in counts)
+    repeated = min(int(each.min()) for each in counts) > 1
+    return balanced or (repeated and values.nunique() <= _MOST_NUMBERS / 2)
+
+
+def _same_for_all(runs: pd.DataFrame, column: str, columns: RunColumns) -> bool:
+    """Return whether a seed has the same value in all configurations, and every configuration has
+    every seed: then the column is a part of the seed.
+    """
+    by_seed = runs.groupby(columns.seed)
+    arms = len(runs.drop_duplicates(columns.point))
+    return bool((by_seed[column].nunique() == 1).all() and (by_seed.size() == arms).all())
+
+
+def _not_repeats(runs: pd.DataFrame, column: str, columns: RunColumns) -> ConfigError:
+    values = runs[column].dropna()
+    named = [shortened(shown(value), _MAX_CHARS) for value in values.drop_duplicates()]
+    quoted = f'"{column}"' if "," in column else column
+    condition = _quoted(f"{quoted}={named[0]}")
+    return ConfigError(
+        f"rows of one configuration differ in {column} ({listed(named, _MAX_VALUES)}): they are "
+        "not repeats of one run",
+        column,
+        f"if they are tasks, judge one with --where {condition}, or all together with --task "
+        f"{_quoted(quoted)}; if it is a setting, add it to --by; if it makes no difference, add "
+        f"--ignore {_quoted(quoted)}",
+        code="not-repeats",
+    )
+
+
+def _quoted(text: str) -> str:
+    return f"'{text}'" if re.search(r"[\s\"()&;|<>*?$\[\]]", text) else text
+
+
+def named_runs(table: pd.DataFrame, columns: RunColumns) -> "pd.Series[int]":
+    """Return a number for each row's run, of a table without seeds.
+
+    A run is a row, or the rows with one name that have a step each. Without names, the rows of a
+    configuration are one run if they have a step each.
+
+    Raises:
+        ConfigError: rows are evaluations of runs that cannot be told apart.
+    """
+    rows = pd.Series(range(1, len(table) + 1), index=table.index)
+    names = [name for name in NAMES if name in table and table[name].notna().all()]
+    point = [*columns.point, *columns.task]
+    if is_run_table(table) or any(table[name].is_unique for name in names):
+        return rows
+    if any(not table.duplicated([*point, name]).any() for name in names):
+        return rows
+    several = [step for step in step_columns(table, columns) if table[step].nunique() > 1]
+    for of_run in [*([*point, name] for name in names), point]:
+        several += _grids(table, of_run, columns)
+    for step in several:
+        for name in names:
+            if not table.duplicated([*point, name, step]).any():
+                return table.groupby([*point, name], sort=False, dropna=False).ngroup() + 1
+        if not table.duplicated([*point, step]).any():
+            return table.groupby(point, dropna=False).ngroup() + 1
+    if several:
+        raise ConfigError(
+            f"rows with several values of {several[0]} cannot be assigned to runs",
+            columns.source,
+            "name the column that identifies runs with --seed; if each row is a run, add "
+            f"--ignore {several[0]}",
+            code="runs-not-told-apart",
+        )
+    for name in names:
+        if (table.groupby(point, dropna=False)[name].nunique() > 1).any():
+            example = table[name][table.duplicated([*point, name])].iloc[0]
+            raise ConfigError(
+                f"the run {shortened(shown(example), _MAX_CHARS)} has several rows",
+                f"column {name}",
+                "name the column of the training step with --step, or of the task with --task; if "
+                f"each row is a run, add --ignore {name}",
+                code="runs-not-told-apart",
+            )
+    return rows

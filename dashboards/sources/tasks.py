@@ -1,0 +1,116 @@
+"""Average the runs of a seed over tasks, or keep them apart if every task has seeds of its own."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from dashboards.sources.run_columns import RunColumns
+from dashboards.trial import State, TrialRecord
+from loptune.errors import ConfigError, listed
+from loptune.terminal.table import counted
+
+_SHARED = 0.5  # part of an arm's seeds from which on its tasks share them
+_MAX_NAMED = 4
+
+
+def over_tasks(
+    trials: Sequence[TrialRecord], columns: RunColumns, baseline: str | None
+) -> tuple[list[TrialRecord], dict[Hashable, str], list[str]]:
+    """Return the trials to compare, the task of each seed if tasks have seeds of their own, and
+    notes.
+
+    Configurations that lack a task are left out: their mean would be over other tasks.
+
+    Raises:
+        ConfigError: the baseline or every other configuration lacks a task; or each task has one
+            run, so noise cannot be estimated.
+    """
+    tasks = list(dict.fromkeys(trial.task for trial in trials))
+    cells: dict[str, dict[str, list[TrialRecord]]] = {}
+    for trial in trials:
+        cells.setdefault(trial.configuration, {}).setdefault(trial.task, []).append(trial)
+    lacking = {
+        number: [task for task in tasks if task not in cell] for number, cell in cells.items()
+    }
+    whole = [number for number, missing in lacking.items() if not missing]
+    rules = {trial.configuration: trial.rule for trial in trials}
+    partial = [f"{rules[number]} ({len(cells[number])})" for number in cells if number not in whole]
+    if (baseline is not None and baseline not in whole) or len(whole) < min(2, len(cells)):
+        raise ConfigError(
+            f"not all of the {len(tasks)} tasks ran in {listed(partial, _MAX_NAMED)}, so no mean "
+            "over tasks is comparable",
+            ",".join(columns.task),
+            f"choose tasks that all have, with --where {columns.task[0]}=VALUE",
+            code="lacks-tasks",
+        )
+    notes = []
+    if partial:
+        notes.append(
+            f"Left out, because not all of the {len(tasks)} tasks ran: "
+            f"{listed(partial, _MAX_NAMED)}."
+        )
+    if all(_share_seeds(cells[number]) for number in whole):
+        kept, left_out = _seed_means(cells, whole, tasks)
+        notes.append(
+            f"A seed's score is its mean over {counted(len(tasks), 'task')}; a task is not a run."
+        )
+        if left_out:
+            notes.append(f"Left out: {counted(left_out, 'run')} of seeds that lack a task.")
+        return kept, {}, notes
+    if not any(len(cell) > 1 for number in whole for cell in cells[number].values()):
+        raise ConfigError(
+            "every task has one run of a configuration, so noise cannot be estimated",
+            ",".join(columns.task),
+            "run at least 3 seeds of every task",
+            code="one-seed",
+        )
+    kept = []
+    task_of: dict[Hashable, str] = {}
+    for number in whole:
+        for task, runs in cells[number].items():
+            for trial in runs:
+                seed = f"{task} {trial.seed}"
+                task_of[seed] = task
+                kept.append(replace(trial, seed=seed))
+    notes.append(
+        "Every task has seeds of its own: differences are taken within tasks and averaged; a task "
+        "is not a run."
+    )
+    return kept, task_of, notes
+
+
+def _share_seeds(cell: Mapping[str, Sequence[TrialRecord]]) -> bool:
+    """Return whether at least half of a configuration's seeds ran on all tasks."""
+    seeds = [{trial.seed for trial in runs} for runs in cell.values()]
+    return len(set.intersection(*seeds)) >= _SHARED * min(map(len, seeds))
+
+
+def _seed_means(
+    cells: Mapping[str, Mapping[str, Sequence[TrialRecord]]],
+    numbers: Sequence[str],
+    tasks: Sequence[str],
+) -> tuple[list[TrialRecord], int]:
+    """Return one trial per configuration and seed with the mean score over all tasks, and the
+    number of runs left out.
+    """
+    kept = []
+    left_out = 0
+    for number in numbers:
+        by_seed: dict[str, list[TrialRecord]] = {}
+        for runs in cells[number].values():
+            for trial in runs:
+                by_seed.setdefault(trial.seed, []).append(trial)
+        for trials in by_seed.values():
+            if len(trials) < len(tasks):
+                left_out += len(trials)
+                continue
+            states = {trial.state for trial in trials}
+            state: State = "COMPLETE"
+            if states & {"FAIL", "PRUNED"}:
+                state = "FAIL" if "FAIL" in states else "PRUNED"
+            score = float(np.mean([trial.score for trial in trials]))
+            first = trials[0]
+            mean = replace(first, state=state, score=score, task="", curves={}, solved=None)
+            kept.append(replace(mean, name=f"c{number}-s{first.seed}"))
+    return kept, left_out

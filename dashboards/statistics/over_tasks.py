@@ -1,0 +1,162 @@
+"""Compare arms over several tasks if every task has seeds of its own.
+
+Arms are compared within each task, and the differences are averaged: each task has the same weight,
+and none counts as a run. So an arm that ran more often on an easy task does not gain by that
+(Simpson's paradox). The variance of the average is the sum of the tasks' variances, divided by the
+squared number of tasks, with Satterthwaite's degrees of freedom. A task in which an arm has one run
+takes the mean variance of the other tasks. Several arms are corrected by Bonferroni's method.
+
+Tasks that share their seeds need none of this: a seed's mean over the tasks is one score.
+"""
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dashboards.statistics.compared import Comparison
+from dashboards.statistics.difference import Difference
+from dashboards.statistics.failures import compare_with_failures
+from dashboards.statistics.layouts import Pairing, layout_of, tested
+from dashboards.statistics.seed_noise import Noise, Scores, finite_scores, require_baseline
+
+Tasks = Mapping[Hashable, str]  # seed -> its task
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A mean of one task."""
+
+    mean: float
+    median: float
+    runs: int
+    variance: float  # of one value; NaN for a single one
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "_Part":
+        variance = float(np.var(values, ddof=1)) if len(values) > 1 else math.nan
+        return cls(float(np.mean(values)), float(np.median(values)), len(values), variance)
+
+
+def compare_over_tasks(
+    scores: Scores, baseline: str, tasks: Tasks, pairing: Pairing, against: float | None = None
+) -> Comparison:
+    """Compare every arm with the baseline, or a number, within each task; average the differences.
+
+    Args:
+        scores: arm -> seed -> score, larger is better; NaN if the run failed.
+        baseline: the arm to beat, or the name of the number.
+        tasks: seed -> task. Every arm has seeds in every task.
+        pairing: whether seeds are blocks; decided for each arm and task if ``auto``.
+        against: the number, oriented as the scores.
+
+    Raises:
+        ValueError: the baseline has no score.
+    """
+    if against is None:
+        require_baseline(finite_scores(scores), baseline)
+    count = len(set(tasks.values()))
+
+    def compared(counted: Scores) -> Comparison:
+        rows = {name: _by_task(row, tasks) for name, row in counted.items()}
+        rows = {name: row for name, row in rows.items() if len(row) == count}
+        others = [name for name in rows if against is not None or name != baseline]
+        differences = []
+        for name in others:
+            parts = [[_Part.of(list(cell.values())) for cell in rows[name].values()]]
+            runs = len(counted[name])
+            if against is None and baseline in rows:
+                parts = _parts(rows[name], rows[baseline], pairing)
+                runs = min(runs, len(counted[baseline]))
+            found = _averaged(name, baseline, parts, count, runs, len(others), against)
+            differences.append(found)
+        return Comparison(tuple(differences), {}, _within(counted, tasks), {})
+
+    of_arms = baseline if against is None else None
+    return compare_with_failures(compared, scores, of_arms, tasks)
+
+
+def mean_over_tasks(row: Mapping[Hashable, float], tasks: Tasks) -> tuple[float, float]:
+    """Return the mean of the tasks' means, and the standard deviation within tasks."""
+    parts = [_Part.of(list(part.values())) for part in _by_task(row, tasks).values()]
+    known = [part.variance for part in parts if part.runs > 1]
+    deviation = math.sqrt(float(np.mean(known))) if known else math.nan
+    return float(np.mean([part.mean for part in parts])), deviation
+
+
+def _by_task(row: Mapping[Hashable, float], tasks: Tasks) -> dict[str, dict[Hashable, float]]:
+    by_task: dict[str, dict[Hashable, float]] = {}
+    for seed, score in row.items():
+        by_task.setdefault(tasks[seed], {})[seed] = score
+    return by_task
+
+
+def _parts(
+    arm: Mapping[str, Mapping[Hashable, float]],
+    base: Mapping[str, Mapping[Hashable, float]],
+    pairing: Pairing,
+) -> list[list[_Part]]:
+    """Return what adds up to the differences of all tasks: differences on shared seeds, scores of
+    the arm, negative scores of the baseline.
+    """
+    pairs: list[_Part] = []
+    of_arm: list[_Part] = []
+    of_base: list[_Part] = []
+    for task, row in arm.items():
+        shared = [seed for seed in row if seed in base[task]]
+        if layout_of(base[task], row, pairing) == "paired" and shared:
+            pairs.append(_Part.of([row[seed] - base[task][seed] for seed in shared]))
+        else:
+            of_arm.append(_Part.of(list(row.values())))
+            of_base.append(_Part.of([-score for score in base[task].values()]))
+    return [pairs, of_arm, of_base]
+
+
+def _averaged(
+    name: str,
+    baseline: str,
+    parts: Sequence[Sequence[_Part]],
+    tasks: int,
+    runs: int,
+    comparisons: int,
+    against: float | None,
+) -> Difference:
+    """Return the sum of all parts divided by the number of tasks, with its test.
+
+    Parts of a single value take the mean variance of the others of their kind.
+    """
+    total = of_dof = 0.0
+    for kind in parts:
+        known = [part.variance for part in kind if part.runs > 1]
+        for part in kind:
+            typical = float(np.mean(known)) if known else math.nan
+            variance = (part.variance if part.runs > 1 else typical) / part.runs
+            total += variance
+            if part.runs > 1:
+                of_dof += variance**2 / (part.runs - 1)
+    every = [part for kind in parts for part in kind]
+    offset = against or 0.0
+    difference = Difference(
+        configuration=name,
+        baseline=baseline,
+        gain=sum(part.mean for part in every) / tasks - offset,
+        seeds=runs,
+        median=sum(part.median for part in every) / tasks - offset,
+        layout="by task" if against is None else "against a number",
+    )
+    if not total > 0 or not of_dof > 0:
+        return difference
+    dof = max(1, math.floor(total**2 / of_dof + 1e-6))
+    return tested(difference, math.sqrt(total) / tasks, dof, comparisons)
+
+
+def _within(counted: Scores, tasks: Tasks) -> Noise:
+    """Return the noise of one score around the mean of its arm and task."""
+    noise = Noise(math.nan, 0)
+    for row in counted.values():
+        for cell in _by_task(row, tasks).values():
+            if len(cell) > 1:
+                values = list(cell.values())
+                noise = noise.pooled(Noise(float(np.std(values, ddof=1)), len(values) - 1))
+    return noise

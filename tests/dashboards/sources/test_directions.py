@@ -1,0 +1,40 @@
+"""Whether larger or smaller scores are better."""
+
+import pandas as pd
+import pytest
+
+from dashboards import judge
+from dashboards.sources.directions import DIRECTION, direction
+from tests.dashboards.test_judging import ASKED, runs
+from tests.refusals import refused
+
+SMALLER = (
+    "loss", "val/loss", "eval_loss", "test-error", "RMSE", "mse", "nll", "perplexity", "valPPL",
+    "bpb", "regret", "FID", "wer", "CER", "log_loss", "latency", "top1_err", "brier", "ece", "cost",
+    "mean_absolute_error",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SMALLER)
+def test_a_name_that_speaks_for_smaller_is_asked_about(name):
+    with refused("which-direction", names=["--mode min"]):
+        direction(name, None, None)
+    assert direction(name, "max", None) == ("max", [])
+
+
+def test_a_verdict_on_a_loss_asks_first():
+    with refused("which-direction"):
+        judge(runs().rename(columns={"acc": "val_loss"}), **{**ASKED, "score": "val_loss"})
+
+
+@pytest.mark.parametrize("name", ["accuracy", "return", "neg_mean_squared_error", "lossless", "r2"])
+def test_other_names_are_larger_is_better(name):
+    assert direction(name, None, None) == ("max", [])
+
+
+def test_a_study_says_it(tmp_path):
+    table = pd.DataFrame(runs())
+    table.attrs[DIRECTION] = "min"
+    judged = judge(table, **ASKED)
+    assert judged.results.objective.mode == "min" and judged.arms[-1].name.endswith("dapo")
+    assert judge(table, mode="max", **ASKED).results.objective.mode == "max"
