@@ -16,4 +16,9 @@ COPY . /opt/loptune
 RUN python -m pip install --no-cache-dir -c /opt/loptune/constraints-gpu.txt '/opt/loptune[all,vllm]' pytest
 # Models and compiled kernels outlive the container where /work does.
 ENV HF_HOME=/work/.cache/huggingface LOPTUNE_CACHE=/work/.cache/loptune
+# Not root: a reward or a model's code then has no rights over the container. Another owner of the mounted folder:
+# docker run --user "$(id -u):$(id -g)".
+RUN getent passwd 1000 || useradd --uid 1000 --create-home loptune
+RUN mkdir -p /work && chown 1000:1000 /work
+USER 1000
 WORKDIR /work

@@ -38,5 +38,16 @@ if [ -n "$uv" ]; then
     [ "$torch" = index ] || set -- --torch-backend cpu "$@"
     exec uv pip install --python "$venv/bin/python" "$@"
 fi
-[ "$torch" = index ] || set -- --extra-index-url "$cpu_index" "$@"
-exec "$venv/bin/python" -m pip install --disable-pip-version-check "$@"
+pip() { "$venv/bin/python" -m pip install --disable-pip-version-check "$@"; }
+# the pip that Python brings may be years old
+pip --quiet --upgrade pip
+if [ "$torch" = fit ]; then
+    # From PyTorch's index torch alone: with two indexes of equal rank, pip would take any package from the one that
+    # offers the higher version.
+    if [ "$1" = -c ]; then
+        pip --no-deps --index-url "$cpu_index" -c "$2" torch
+    else
+        pip --no-deps --index-url "$cpu_index" torch
+    fi
+fi
+pip "$@"
