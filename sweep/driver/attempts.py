@@ -21,6 +21,7 @@ from loptune.errors import StorageError, one_line
 from sweep.record.disk import CheckpointSpace, shrink_ended
 from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import SweepRecord, failure_note
+from sweep.search.history import explained_by_settings
 from sweep.search.trial_report import GIVEN_UP, TrialReport
 from sweep.trials.nodes import is_lost_node
 from trainer.attempt import begin_attempt, newest_attempt
@@ -37,7 +38,7 @@ class AfterFailure(Enum):
 
 
 class RetryBudget:
-    """Counts each trial's failures, which Tune does not limit. A lost node is no failure.
+    """Counts each trial's failures, which Tune does not limit. A lost node is not a failure.
 
     Args:
         max_failures: retries of each trial.
@@ -47,16 +48,20 @@ class RetryBudget:
         self.max_failures = max_failures
         self._failures: Counter[str] = Counter()
         self._given_up: set[str] = set()
+        self._last_reasons: dict[str, str] = {}  # by trial
 
-    def after_failure(self, trial: str, *, node_was_lost: bool) -> AfterFailure:
+    def after_failure(self, trial: str, *, node_was_lost: bool, reason: str = "") -> AfterFailure:
         """Count a failure and return the action after it.
 
+        An error of the program that is word for word the same twice is not tried a third time.
         Without retries left, a trial is started once more only to report its failure, so that it
         has an ordinary result.
         """
         if not node_was_lost:
             self._failures[trial] += 1
-        if self._failures[trial] <= self.max_failures:
+        repeats = reason == self._last_reasons.get(trial) and explained_by_settings(reason)
+        self._last_reasons[trial] = reason
+        if self._failures[trial] <= self.max_failures and not repeats:
             return AfterFailure.RETRY
         if trial in self._given_up:
             return AfterFailure.END
@@ -198,7 +203,7 @@ class TrialEvents(tune.Callback):  # type: ignore[misc]
         name = trial.config["trial"]
         reason = self._reason(trial)
         node_was_lost = is_lost_node(_error_of(trial))
-        step = self._budget.after_failure(name, node_was_lost=node_was_lost)
+        step = self._budget.after_failure(name, node_was_lost=node_was_lost, reason=reason)
         trial.config["attempt"] += 1
         if step is AfterFailure.RETRY:
             failures = None if node_was_lost else self._budget.count(name)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -48,6 +48,10 @@ _FULL_BYTES = 2**20
 _UPLOAD_AFTER_S = 30.0
 _LAST_LINES = 5
 _LAST_BYTES = 65_536  # bytes to read from the end of standard error
+_LAST_LINE_BYTES = (
+    256  # of the line before a reader's position, to notice a file that was rewritten
+)
+_LONG_LINE_BYTES = 65_536  # an unfinished line of more bytes is read in parts
 _STEP = TypeAdapter(NonNegativeInt)
 _Values = dict[tuple[int, str], str]  # (step, metric) -> its latest value
 
@@ -73,6 +77,8 @@ class CommandRun:
             "stdout": _Lines(RunFolder(self._run_dir).stdout, PREFIX, assignment.context.metric),
         }
         self._read_so_far = ReadSoFar(self._run_dir, RunFolder(self._folder).correctness)
+        # step of this process's latest value of the objective, by file
+        self._objective_steps: dict[str, int] = {}
         self._abandoned_seconds = 0.0  # of dropped lines, not yet in the record again
         self.step = 0
         self.done = self.stopped = False
@@ -133,14 +139,28 @@ class CommandRun:
                 process = start_warm(config.preload, words, environment, output, theirs)
             if process is None:
                 launch = [sys.executable, "-P", "-m", "sweep.programs.launch", str(theirs)]
-                process = subprocess.Popen(
-                    [*launch, *words],
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    pass_fds=(theirs,),
-                    start_new_session=True,
-                )
+                try:
+                    process = subprocess.Popen(
+                        [*launch, *words],
+                        env=environment,
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        pass_fds=(theirs,),
+                        start_new_session=True,
+                    )
+                except OSError as error:
+                    if error.errno != errno.E2BIG:
+                        raise
+                    longest = max(words, key=len)
+                    raise ConfigError(
+                        f"the command line is too long: one argument has {len(longest):,} "
+                        "characters, and Linux allows 128 KiB",
+                        f"program.command: {shortened(longest, 60)}",
+                        "leave the value out of the command, and read it in the program: the JSON "
+                        "file $LOPTUNE_CONFIG contains every value",
+                        key="program.command",
+                        code="argument-too-long",
+                    ) from None
         os.close(theirs)
         return process
 
@@ -214,10 +234,32 @@ class CommandRun:
             is_new = self._process is None or self._is_new(line)
             self.step = step = line.pop("step")
             if is_new:
+                self._check_order(step, line, files=positions)
                 self._log(line)
             self._read_so_far.save(positions)
             if is_new:
                 yield line | {"step": step}
+
+    def _check_order(self, step: int, line: Record, files: Iterable[str]) -> None:
+        """Refuse an evaluation of the running process at a step below the last one in its file.
+
+        The score is the mean of the evaluations at the largest steps. If steps decrease, as in a
+        countdown, these are the first ones.
+        """
+        metric = self._assignment.context.metric
+        if self._process is None or metric not in line:
+            return
+        for file in files:
+            last = self._objective_steps.get(file, step)
+            if step < last:
+                raise ConfigError(
+                    f"steps decrease: the command logged {metric} at step {step} after step {last}",
+                    str(self._run_dir),
+                    'log the number of training steps so far as "step"',
+                    key="step",
+                    code="steps-decrease",
+                )
+            self._objective_steps[file] = step
 
     def _is_new(self, line: Record) -> bool:
         """Drop the steps that a line of the running process abandons; return whether the line has a
@@ -269,7 +311,10 @@ class CommandRun:
         logged = {name for _, name in [*self._earlier, *self._own]}
         if metric not in logged:
             names = sorted(logged - {"step"})
-            hint = f'append lines such as {{"step": 20, "{metric}": 0.61}}'
+            hint = (
+                f'append lines such as {{"step": 20, "{metric}": 0.61}}; a command that submits a '
+                "job must wait for its end, for example sbatch --wait"
+            )
             if names:
                 hint = nearest(metric, names).replace("valid:", "it logged:")
             raise ConfigError(
@@ -323,11 +368,11 @@ class _Lines:
         self._prefix = prefix
         self._metric = metric
         self._offset = 0
-        self._last = b""  # line before the offset
+        self._last = b""  # end of the line before the offset
 
     @property
     def position(self) -> Position:
-        """How far the file is read: the offset, and the line before it."""
+        """How far the file is read: the offset, and the end of the line before it."""
         return self._offset, self._last.decode("latin-1")
 
     @position.setter
@@ -350,8 +395,8 @@ class _Lines:
             file.seek(max(0, self._offset - len(self._last)))
             if file.read(len(self._last)) != self._last:
                 self._offset = file.seek(0)
-            for line in file:
-                if not line.endswith(b"\n"):
+            for line, is_complete in self._lines(file):
+                if not is_complete:
                     if ended:
                         yield from self._end_line(line, file)
                     return
@@ -362,9 +407,29 @@ class _Lines:
                         yield waiting
                     waiting = metrics
                 self._offset += len(line)
-                self._last = line
+                self._last = line[-_LAST_LINE_BYTES:]
                 if waiting is not None:
                     yield waiting
+
+    def _lines(self, file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
+        """Yield the lines from the file's position, each with whether it is complete.
+
+        On standard output a progress bar may write megabytes without a newline. What it has
+        overwritten by a carriage return, and a long text without a metric, is read once.
+        """
+        for line in file:
+            if line.endswith(b"\n"):
+                yield line, True
+                continue
+            read = 0
+            if self._prefix:
+                read = line.rfind(b"\r") + 1
+                prefix = self._prefix.encode()
+                if len(line) - read > _LONG_LINE_BYTES and prefix not in line[read:]:
+                    read = len(line) - len(prefix)  # the prefix may have begun
+            if read:
+                yield line[:read], True
+            yield line[read:], False
 
     def _end_line(self, line: bytes, file: BinaryIO) -> Iterator[Record]:
         try:

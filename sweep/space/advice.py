@@ -27,6 +27,12 @@ def _is_better_if_smaller(metric: str) -> bool:
     return any(word in _SMALLER_IS_BETTER for word in _words(metric))
 
 
+def _is_seed(key: str) -> bool:
+    """Return whether a key names a random seed: ``seed``, ``train.seed``, ``random_state``."""
+    words = re.split(r"[^a-z]+", key.lower())
+    return "seed" in words or words[-2:] == ["random", "state"] or words[-1:] == ["rng"]
+
+
 def _coarse_scores(spec: SweepSpec) -> Iterator[Advice]:
     """Yield a warning if one more correct answer would look like a worthwhile improvement."""
     objective = spec.objective
@@ -68,6 +74,15 @@ def advise_space(spec: SweepSpec) -> Iterator[Advice]:
             "write mode: min if a smaller value is better",
         )
     yield from _coarse_scores(spec)
+    for key in spec.parameters:
+        if _is_seed(key):
+            yield Advice(
+                f"{key} looks like a random seed: the search would choose the seed that happens to "
+                "score well, not a better setting",
+                f"parameters.{key}",
+                f"remove it from the parameters, pass {{seed}} to the program as its {key}, and "
+                "list seeds: [0, 1, 2]",
+            )
     yield from ineffective_key_warnings(spec.search, "search.")
     for index, baseline in enumerate(spec.baselines):
         for key, value in baseline.items():

@@ -71,6 +71,18 @@ def test_a_trial_is_retried_until_its_failures_are_spent_and_then_reports():
     assert RetryBudget(0).after_failure("a", node_was_lost=False) is AfterFailure.REPORT
 
 
+def test_an_error_that_repeats_word_for_word_is_not_tried_a_third_time():
+    exits = "the command ended with 1: ValueError: 48 % 5 != 0"
+    budget = RetryBudget(5)
+    follows = [budget.after_failure("a", node_was_lost=False, reason=exits) for _ in range(2)]
+    assert follows == [AfterFailure.RETRY, AfterFailure.REPORT]
+    others = [exits, f"{exits} at step 3", "the command was ended by SIGKILL"]
+    budget = RetryBudget(5)
+    for reason in [*others, others[-1], others[-1]]:  # the machine's may repeat
+        after = budget.after_failure("a", node_was_lost=False, reason=reason)
+        assert after is AfterFailure.RETRY
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_attempts_are_numbered_and_given_up_whatever_the_display_does(tmp_path, fails):
     folder = tmp_path / "demo" / "trials" / TRIAL

@@ -18,6 +18,7 @@ from loptune.errors import ConfigError, MissingError
 from loptune.files import read_records
 from sweep.programs.base import Assignment
 from sweep.programs.command import CommandProgram
+from sweep.programs.process import _Lines
 from sweep.space.advice import advise_space
 from sweep.space.file import load_space
 from tests.refusals import refused
@@ -291,6 +292,49 @@ with open(sys.argv[1] + "/metrics.jsonl", "w") as file:
     ]
     # steps 2 and 3 of the first process are later than the second one's first line
     assert evaluated == [(1, 0.5), (2, 0.875)]
+
+
+def test_steps_that_decrease_are_refused(tmp_path):
+    script = """
+import json
+for step in (3, 2, 1):
+    print("[loptune]", json.dumps({"step": step, "eval/accuracy": 1 / step}), flush=True)
+"""
+    with trial(tmp_path, script) as run:
+        assert run.train_until_evaluation()["step"] == 3
+        with refused("steps-decrease", ConfigError, "step"):
+            run.train_until_evaluation()
+
+
+def test_an_argument_above_the_limit_of_linux_names_the_file_with_every_value(tmp_path):
+    with trial(tmp_path, "") as run:
+        run._assignment.config.command.append("x" * 200_000)
+        with refused("argument-too-long", ConfigError, "program.command") as caught:
+            run.train_until_evaluation()
+    assert "LOPTUNE_CONFIG" in caught.value.hint
+
+
+def test_a_progress_bar_without_newlines_is_read_once(tmp_path):
+    path = tmp_path / "stdout.log"
+    lines = _Lines(path, "[loptune]", "acc")
+    path.write_bytes(b"")
+    frames = 0
+    for _ in range(50):
+        with path.open("ab") as file:
+            file.write(b"\repoch 1" + b"#" * 2000)
+        assert list(lines.new(ended=False)) == []
+        offset, last = lines.position
+        frames += path.stat().st_size - offset  # what the next call reads again
+        assert len(last) <= 256
+    assert frames < 50 * 2100
+    with path.open("ab") as file:
+        file.write(b"." * 200_000)  # no carriage return either
+    assert list(lines.new(ended=False)) == []
+    assert path.stat().st_size - lines.position[0] < 100
+    with path.open("ab") as file:
+        file.write(b'[loptune] {"step": 1, "acc": 0.5}\n')
+    assert [(line["step"], line["acc"]) for line in lines.new(ended=False)] == [(1, 0.5)]
+    assert list(lines.new(ended=False)) == []
 
 
 REPORTS = """

@@ -15,6 +15,26 @@ def test_the_published_spaces_need_none():
         assert list(advise_space(load_space(find_space(name)))) == []
 
 
+@pytest.mark.parametrize(
+    ("key", "is_seed"),
+    [
+        ("random_state", True),
+        ("train.seed", True),
+        ("seed_everything", True),
+        ("seedling", False),
+        ("initial_state", False),
+    ],
+)
+def test_a_searched_seed_is_advised_against(tmp_path, key, is_seed):
+    program = {"command": ["true", f"{{{key}}}"], "defaults": {key: 1}}
+    parameters = {key: {"int": [0, 9]}}
+    space = write_space(
+        tmp_path / "space.yaml", SPACE, program=program, parameters=parameters, baselines=[]
+    )
+    advised = [advice.where for advice in advise_space(load_space(space))]
+    assert (f"parameters.{key}" in advised) == is_seed
+
+
 def test_a_window_longer_than_a_trial():
     (advice,) = advise_space(load_space(find_space("quickstart"), ["objective.window=30"]))
     assert " 30 " in advice.what and " 5" in advice.what
