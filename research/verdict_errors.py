@@ -34,7 +34,7 @@ from dashboards.statistics.failures import CLAIMS, Claim
 from dashboards.statistics.guards import Variances, difference_noise
 from dashboards.statistics.levels import SIGNIFICANCE_LEVEL, level
 from dashboards.statistics.problems import split
-from dashboards.statistics.seed_noise import BLOCKS
+from dashboards.statistics.seed_noise import BLOCKS, BLOCKS_OF_ONE
 from dashboards.statistics.verdict import COLLAPSE_LEVEL, Tested, Verdict, verdict
 from research.evaluation_intervals import CORRELATION
 from research.tables import percent, print_rows
@@ -400,7 +400,9 @@ def own_test(
         of_seeds += 2 * weight * stage.mean(axis=1).var(axis=1, ddof=1) / dof
     if blocks is None:
         with np.errstate(divide="ignore", invalid="ignore"):
-            blocks = np.nan_to_num(stats.f.sf(of_seeds / (own / 2), dof, dof), nan=1.0) < BLOCKS
+            blocks = (
+                np.nan_to_num(stats.f.sf(of_seeds / (own / 2), dof, dof), nan=1.0) < BLOCKS_OF_ONE
+            )
     unpaired = of_runs.sum(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         welch = np.nan_to_num(dof * unpaired**2 / (of_runs**2).sum(axis=1), nan=float(dof))

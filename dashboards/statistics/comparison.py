@@ -15,8 +15,8 @@ With few seeds differences often vary little by chance, so a variance below the 
 runs is averaged with it, unless seeds are blocks.
 - With one configuration nothing can be pooled. If seeds are blocks, it is compared by the paired t
 test, otherwise by Welch's test with Satterthwaite's degrees of freedom.
-- Whether seeds are blocks is known before the scores are seen (`blocks`), or an F test at 0.1%
-shows it.
+- Whether seeds are blocks is known before the scores are seen (`blocks`), or an F test shows
+it: at 0.1%, and at 0.001% for one configuration.
 - Scores are not normal. With few degrees of freedom the level is smaller (`levels.level`).
 - The baseline may be noisier: the variance of a difference is at least the baseline's variance plus
 the others'. If an F test finds the baseline noisier (or there are only two seeds to test with), it
@@ -51,6 +51,8 @@ from dashboards.statistics.guards import Variances, difference_noise, evaluation
 from dashboards.statistics.levels import SIGNIFICANCE_LEVEL, level
 from dashboards.statistics.problems import Answers, evaluation_noise
 from dashboards.statistics.seed_noise import (
+    BLOCKS,
+    BLOCKS_OF_ONE,
     Noise,
     PairedDifference,
     Scores,
@@ -150,9 +152,11 @@ def _compare(counted: Scores, baseline: str, test: _Test) -> Comparison:
         if baseline in without_failure:
             stages.append(_Stage(_matched(without_failure, baseline, candidates), baseline))
     noise = functools.reduce(Noise.pooled, [seed_noise(stage.scores) for stage in stages])
+    alone = len(candidates) == 1 and test.comparisons in (None, 1)
     blocks = test.known.blocks
     if blocks is None:
-        blocks = seeds_are_blocks([stage.scores for stage in stages])
+        at = BLOCKS_OF_ONE if alone and test.thresholds is None else BLOCKS
+        blocks = seeds_are_blocks([stage.scores for stage in stages], at)
     # Equal scores on all seeds mean coarse scores, not zero noise; any residual is rounding error.
     values = np.array(all_scores(stages[0].scores))
     rounding = max(1e-9 * float(np.ptp(values)), 1e-13 * float(np.abs(values).max()))
@@ -174,7 +178,6 @@ def _compare(counted: Scores, baseline: str, test: _Test) -> Comparison:
         if measurable and len(gains) > 1:
             evaluation = evaluation_noise(test.answers or {}, name, baseline, list(pair.by_seed))
             variances = _variances(stages, name, noise, evaluation)
-            alone = len(candidates) == 1 and test.comparisons in (None, 1)
             if alone and test.thresholds is None and not evaluation_alone(variances)[0]:
                 error = _own_error(stages, name, baseline, blocks=blocks)
                 noises[name] = error.noise

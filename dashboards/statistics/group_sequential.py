@@ -26,7 +26,7 @@ CLAIM_EXPONENT = 1.0
 FUTILITY_EXPONENT = 0.7  # the futility error is spent early
 _MAX_ANALYSES = 8
 # Seeds at the first interim analysis. Analyses at three and four seeds report too many false
-# positives on real trainings with equal means, and add no power in the end
+# positives on public trainings with equal means, and add no power in the end
 # (research/verdict_on_real_runs.py).
 FIRST_ANALYSIS_SEEDS = 5
 PATHS = 100_000  # simulated confirmations; boundaries are accurate to about 0.01 to 0.02

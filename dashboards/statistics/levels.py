@@ -19,10 +19,10 @@ DETECTABLE_ERRORS = float(special.ndtri(1 - SIGNIFICANCE_LEVEL) + special.ndtri(
 
 
 def level(dof: Degrees) -> Degrees:
-    """Return the level at which a test on normal scores makes ``SIGNIFICANCE_LEVEL`` on real
+    """Return the level at which a test on normal scores makes ``SIGNIFICANCE_LEVEL`` on public
     trainings.
 
-    Scores of real trainings are not normal, and a noise estimate with few degrees of freedom cannot
+    Scores of trainings are not normal, and a noise estimate with few degrees of freedom cannot
     show it. At a level of 5%, t tests on three seeds have 7 to 8% false positives. With many
     degrees of freedom the level is ``SIGNIFICANCE_LEVEL``.
     """

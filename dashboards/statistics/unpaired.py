@@ -27,7 +27,7 @@ from dashboards.statistics.seed_noise import Noise, Scores
 _LEAST_RUNS = 4
 _SCARCE = 4  # in the level of several arms
 # Level of the test for an arm that is noisier than the others, divided by the number of arms. At
-# 0.001 the heavy-tailed arms of real trainings are often taken out, whose noise the others share.
+# 0.001 the heavy-tailed arms of public trainings are often taken out, whose noise the others share.
 _NOISIER = 1e-8
 
 
