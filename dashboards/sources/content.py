@@ -2,6 +2,7 @@
 
 import codecs
 import gzip
+import itertools
 import sqlite3
 import zlib
 from contextlib import closing
@@ -13,6 +14,9 @@ from loptune.files import open_regular
 
 MAX_BYTES = 1 << 29  # of one file, decompressed
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+_MAX_VALUE_BYTES = 1 << 26  # of a database
+_STEPS_PER_CALL = 1_000_000  # of a database's virtual machine, some milliseconds
+_MAX_STEPS = 1_000
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -77,6 +81,21 @@ def is_database(path: Path) -> bool:
         return file.read(16).startswith(b"SQLite format 3")
 
 
+def open_database(path: Path, mode: str = "ro") -> sqlite3.Connection:
+    """Open a SQLite database that somebody else made. Nothing in it computes without end or makes
+    values larger than a file may be. With ``mode="rw"``, a log of writes beside it is read, too.
+
+    Raises:
+        sqlite3.Error: it cannot be opened.
+    """
+    database = sqlite3.connect(f"{path.resolve().as_uri()}?mode={mode}", uri=True)
+    database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES)
+    database.execute("PRAGMA trusted_schema = OFF")
+    calls = itertools.count()
+    database.set_progress_handler(lambda: next(calls) >= _MAX_STEPS, _STEPS_PER_CALL)
+    return database
+
+
 def database_tables(path: Path) -> set[str]:
     """Return the names of the tables in a SQLite database, which is only read; empty for any other
     file.
@@ -84,7 +103,7 @@ def database_tables(path: Path) -> set[str]:
     if not is_database(path):
         return set()
     try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+        with closing(open_database(path)) as database:
             rows = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
             return {name for (name,) in rows}
     except sqlite3.Error:

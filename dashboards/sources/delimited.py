@@ -3,18 +3,21 @@
 import csv
 import io
 import re
+import warnings
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from dashboards.sources.content import read_text
 from dashboards.sources.numerals import are_versions, with_numbers
 from loptune.errors import ConfigError
+from loptune.row_files import first_repeated
 
 _SEPARATORS = ",;\t|"
 NOTES = "notes"  # key of a table's attrs: notes on how it was read
 _MOST_VERSIONS = 100  # distinct values
-_PERCENT = re.compile(r"\s*[-+]?\d*\.?\d+\s*%\s*")
+_PERCENT = re.compile(r"\s*[-+]?(?:\d+(?:\.\d*)?|\.\d+)\s*%\s*")
 _MONITOR = {"r", "l", "t"}  # SB3's monitor.csv: return, length and time of an episode
 _TENSORBOARD = {"Wall time", "Step", "Value"}
 
@@ -38,25 +41,36 @@ def read_delimited(path: Path) -> pd.DataFrame:
     else:
         separator = separator or ","
         _check_rows(text, separator, path)
-    table = pd.read_csv(
-        io.StringIO(text), sep=separator, skipinitialspace=True, index_col=False, low_memory=False
-    )
-    for name in _few_decimals(table):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)  # it would leave values out
+        table = pd.read_csv(
+            io.StringIO(text),
+            sep=separator,
+            skipinitialspace=True,
+            index_col=False,
+            low_memory=False,
+        )
+    names = _few_decimals(table)
+    if names:
         cells = pd.read_csv(
             io.StringIO(text),
             sep=separator,
             skipinitialspace=True,
             index_col=False,
-            usecols=[name],
+            usecols=names,
             dtype=str,
-        )[name]
-        if are_versions(cells.dropna().unique()):
-            table[name] = cells
+        )
+        versions = [name for name in names if are_versions(cells[name].dropna().unique())]
+        table = _replaced(table, {name: cells[name] for name in versions})
     table.columns = [str(name).strip() for name in table]
     nameless = [name for name in table if str(name).startswith("Unnamed: ")]
     table = table.drop(columns=nameless)
-    for column in table.select_dtypes(["object", "string"]):
-        table[column] = _percentages(table[column])
+    converted: dict[Any, pd.Series[float]] = {}
+    for name in table.select_dtypes(["object", "string"]) if "%" in text else ():
+        numbers = _percentages(table[name])
+        if numbers is not None:
+            converted[name] = numbers
+    table = _replaced(table, converted)
     table, notes = with_numbers(table, str(path))
     if set(table.columns) >= _MONITOR:
         table["step"] = table["l"].cumsum()
@@ -64,6 +78,16 @@ def read_delimited(path: Path) -> pd.DataFrame:
         table = table.drop(columns="Wall time")
     table.attrs[NOTES] = notes
     return table
+
+
+def _replaced(table: pd.DataFrame, columns: dict[Any, "pd.Series[Any]"]) -> pd.DataFrame:
+    """Return the table with other values in some columns, set all at once: one by one takes
+    quadratic time.
+    """
+    if not columns:
+        return table
+    parts = [table.drop(columns=list(columns)), pd.DataFrame(columns)]
+    return pd.concat(parts, axis="columns")[list(table)]
 
 
 def _few_decimals(table: pd.DataFrame) -> list[str]:
@@ -110,7 +134,7 @@ def _check_rows(text: str, separator: str, path: Path) -> None:
     """Refuse tables whose values or columns pandas would silently shift or rename."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     names = [name.strip() for name in next(reader, [])]
-    repeated = next((name for name in names if name and names.count(name) > 1), None)
+    repeated = first_repeated([name for name in names if name])
     if repeated is not None:
         raise ConfigError(
             f"duplicate column {repeated}",
@@ -129,9 +153,11 @@ def _check_rows(text: str, separator: str, path: Path) -> None:
             )
 
 
-def _percentages(values: "pd.Series[str]") -> "pd.Series[float] | pd.Series[str]":
-    """Return a column in which every value has a percent sign as numbers in percent."""
+def _percentages(values: "pd.Series[str]") -> "pd.Series[float] | None":
+    """Return a column in which every value has a percent sign as numbers in percent; None for any
+    other.
+    """
     texts = values.dropna().astype(str)
     if texts.empty or not texts.map(lambda text: bool(_PERCENT.fullmatch(text))).all():
-        return values
+        return None
     return pd.to_numeric(values.str.replace("%", "").str.strip())

@@ -1,6 +1,7 @@
 """The table of file formats: how each is recognized, and its reader."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -16,8 +17,11 @@ from dashboards.sources import (
     verl_logs,
     wandb_tables,
 )
-from loptune.errors import ConfigError
+from loptune.errors import ConfigError, StorageError, UserError, first_line, shortened
 from loptune.extras import require
+from loptune.files import check_regular
+
+_MAX_REASON = 200  # characters
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,39 @@ _REMEDIES = {
     ("*.db", "*.sqlite", "*.sqlite3"): "of databases, Optuna's studies and Trackio's "
     "projects are read, and MLflow's stores: mlflow:EXPERIMENT --store sqlite:///FILE",
 }
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """Return the rows of a file, by the reader of its format.
+
+    Raises:
+        UserError: unsupported file type, or the reader refuses it.
+        StorageError: the reader fails, in whatever way: the file is damaged.
+    """
+    check_regular(path)
+    kind = format_of(path)
+    with reading(path, kind.name):
+        return kind.read(path)
+
+
+@contextmanager
+def reading(path: Path, kind: str) -> Iterator[None]:
+    """Turn any failure of a reader into the error that names the file and its format.
+
+    Raises:
+        StorageError: the block failed otherwise than by a UserError.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # of parsers that were written for undamaged files
+        raise StorageError(
+            f"cannot read the file as {kind}: {shortened(first_line(error), _MAX_REASON)}",
+            str(path),
+            "fix the file or leave it out",
+            code="unreadable-file",
+        ) from error
 
 
 def format_of(path: Path) -> Format:

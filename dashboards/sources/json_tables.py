@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from dashboards.sources.content import read_text
-from loptune.row_files import read_json
+from loptune.row_files import first_repeated, read_json
 
 # texts that stand for numbers which JSON does not have, as W&B and Trackio write them
 _NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": -float("inf")}
@@ -55,9 +55,7 @@ def read_json_table(path: Path) -> pd.DataFrame:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"duplicate key {repeated}")
+        raise ValueError(f"duplicate key {first_repeated(name for name, _ in pairs)}")
     return values
 
 

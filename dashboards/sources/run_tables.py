@@ -1,6 +1,5 @@
 """Read tables of runs from files and folders."""
 
-import csv
 import glob
 import os
 import re
@@ -8,21 +7,20 @@ from collections import Counter
 from pathlib import Path
 
 import pandas as pd
-import yaml
 
 from dashboards.sources import tensorboard, wandb_tables
 from dashboards.sources.content import MAX_BYTES, is_utf16
 from dashboards.sources.delimited import NOTES
 from dashboards.sources.directions import DIRECTION
-from dashboards.sources.formats import format_of
+from dashboards.sources.formats import read_table, reading
 from dashboards.sources.json_tables import read_json_table
 from dashboards.sources.settings import FILES, settings_beside
-from loptune.errors import ConfigError, MissingError, StorageError, first_line, listed, shortened
+from loptune.errors import ConfigError, MissingError, StorageError, listed
+from loptune.files import check_regular
 from loptune.terminal.table import counted
 
 _SPECIAL = re.compile(r"(\{[A-Za-z_]\w*\}|\*\*/|\*|\?)")
 _PATTERNS = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
-_MAX_REASON = 200  # characters
 _MAX_NAMED = 5
 _OF_MACHINES = {"wandb-metadata.json", "package.json", "environment.json"}
 EVENTS = "folder of event files"  # column that is dropped in the end
@@ -88,6 +86,11 @@ def read_files(pattern: str) -> pd.DataFrame:
     if len(said) == 1:
         table.attrs[DIRECTION] = said.pop()
     return table
+
+
+def _text(path: str | Path) -> str:
+    """Return a path, or a part of one, as text, whatever bytes are in it."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _glob_of(part: str) -> str:
@@ -156,23 +159,17 @@ def _without_doubles(paths: list[Path]) -> list[Path]:
 
 
 def _read(path: Path, named: re.Pattern[str]) -> pd.DataFrame:
-    try:
+    with reading(path, "a table of runs"):
         table = _read_folder(path) if path.is_dir() else _read_file(path)
-    except (OSError, ValueError, csv.Error, yaml.YAMLError) as error:
-        raise StorageError(
-            f"cannot read the file: {shortened(first_line(error), _MAX_REASON)}",
-            str(path),
-            "fix the file or leave it out",
-            code="unreadable-file",
-        ) from None
     if match := named.fullmatch(str(path)):
         notes = table.attrs.get(NOTES, ())
-        table = table.assign(**match.groupdict())
+        table = table.assign(**{name: _text(part) for name, part in match.groupdict().items()})
         table.attrs[NOTES] = notes
     return table
 
 
 def _read_file(path: Path) -> pd.DataFrame:
+    check_regular(path)
     if path.stat().st_size > MAX_BYTES:
         raise StorageError(
             f"the file is larger than {MAX_BYTES >> 20} MiB",
@@ -182,11 +179,11 @@ def _read_file(path: Path) -> pd.DataFrame:
         )
     if path.match(tensorboard.PATTERN):
         return _read_events(path.parent)
-    table = format_of(path).read(path)
+    table = read_table(path)
     if table.empty:
         if not len(table.columns):
             raise ValueError("no rows; a failed run needs one row with a blank score")
-        table = pd.DataFrame([{**dict.fromkeys(table.columns), EMPTY: str(path)}])
+        table = pd.DataFrame([{**dict.fromkeys(table.columns), EMPTY: _text(path)}])
     return table.assign(**settings_beside(path))
 
 
@@ -195,7 +192,7 @@ def _read_folder(folder: Path) -> pd.DataFrame:
     if summaries:
         runs = []
         for path in summaries:
-            summary = read_json_table(path).assign(run=path.parents[1].name)
+            summary = read_json_table(path).assign(run=_text(path.parents[1].name))
             runs.append(summary.assign(**settings_beside(path)))
         return pd.concat(runs, ignore_index=True)
     places = tensorboard.event_folders(folder)
@@ -204,7 +201,7 @@ def _read_folder(folder: Path) -> pd.DataFrame:
     if places:
         tables = []
         for place in places:
-            run = place.relative_to(folder).as_posix()
+            run = _text(place.relative_to(folder))
             tables.append(_read_events(place).assign(run=run))
         return pd.concat(tables, ignore_index=True)
     files = _result_files(folder)
@@ -220,9 +217,9 @@ def _read_folder(folder: Path) -> pd.DataFrame:
         inside = path.relative_to(folder)
         table = _read_file(path)
         if "run" not in table:
-            run = path.name.partition(".")[0]
+            run = _text(path.name.partition(".")[0])
             if len(inside.parts) > 1:
-                run = inside.parent.as_posix()
+                run = _text(inside.parent)
             table = table.assign(run=run)
         runs.append(table)
     table = pd.concat(runs, ignore_index=True)
@@ -242,7 +239,7 @@ def _read_events(folder: Path) -> pd.DataFrame:
     table = tensorboard.read_events(folder)
     if table.empty:
         table = pd.DataFrame({"step": [float("nan")]})
-    return table.assign(**settings_beside(folder / EVENTS), **{EVENTS: str(folder)})
+    return table.assign(**settings_beside(folder / EVENTS), **{EVENTS: _text(folder)})
 
 
 def _result_files(folder: Path) -> list[Path]:

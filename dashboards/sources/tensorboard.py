@@ -1,11 +1,14 @@
 """Read the scalars of TensorBoard's event files."""
 
 import logging
+import math
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from loptune.extras import require
+from loptune.files import check_regular
 
 PATTERN = "*tfevents*"
 
@@ -21,6 +24,8 @@ def read_events(place: Path) -> pd.DataFrame:
         ValueError: TensorBoard cannot read them.
     """
     require("tensorboard", str(place))
+    for path in place.glob(PATTERN) if place.is_dir() else (place,):
+        check_regular(path)
     logging.getLogger("tensorboard").setLevel(logging.ERROR)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.util import tensor_util
@@ -37,11 +42,21 @@ def read_events(place: Path) -> pd.DataFrame:
         if events.SummaryMetadata(tag).plugin_data.plugin_name != "scalars":
             continue
         values[tag] = {
-            event.step: float(tensor_util.make_ndarray(event.tensor_proto))
+            event.step: float(tensor_util.make_ndarray(_scalar(event.tensor_proto, tag)).item())
             for event in events.Tensors(tag)
         }
     table = pd.DataFrame({tag: pd.Series(points) for tag, points in values.items()})
     return table.sort_index().rename_axis("step").reset_index()
+
+
+def _scalar(tensor: Any, tag: str) -> Any:
+    """Return the tensor, which has one value: its memory is not what it takes on disk, but what its
+    shape asks for.
+    """
+    size = math.prod(dimension.size for dimension in tensor.tensor_shape.dim)
+    if size != 1:
+        raise ValueError(f"the scalar {tag} is a tensor of {size} values")
+    return tensor
 
 
 def event_folders(root: Path) -> list[Path]:

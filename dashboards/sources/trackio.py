@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from dashboards.sources.content import database_tables, is_database
+from dashboards.sources.content import MAX_BYTES, database_tables, is_database, open_database
 from dashboards.sources.json_tables import parsed_number
 
 
@@ -37,9 +37,11 @@ def read_project(path: Path) -> pd.DataFrame:
         for suffix in ("", "-wal"):
             source = path.with_name(path.name + suffix)
             if source.is_file():
+                if source.stat().st_size > MAX_BYTES:
+                    raise ValueError(f"{source.name} is larger than {MAX_BYTES >> 20} MiB")
                 shutil.copyfile(source, copy.with_name(copy.name + suffix))
         try:
-            with closing(sqlite3.connect(copy)) as connection:
+            with closing(open_database(copy, "rw")) as connection:
                 logged = _rows(connection, "metrics", "metrics, step", "ORDER BY id")
                 configured = _rows(connection, "configs", "config", "")
         except sqlite3.Error as error:

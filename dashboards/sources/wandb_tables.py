@@ -15,6 +15,7 @@ _SUMMARY = "files/wandb-summary.json"
 _LINE = re.compile(r"(?P<name>.+) - (?P<metric>.+?)(?P<band>__(?:MIN|MAX|STD|STDERR))?")
 _NOT_FINITE = re.compile(r"(?<=[:,\[(] )-?(?:nan|inf)(?=[,}\])])")
 _MAX_CELL_CHARS = 1 << 20
+_MAX_NAME_CHARS = 1_000  # of a line in a chart
 # columns of the table of runs that describe a run and are no settings
 RUN_COLUMNS = (
     "Name", "ID", "State", "Notes", "User", "Tags", "Created", "Runtime", "Sweep", "Group",
@@ -66,7 +67,10 @@ def _melt_chart(table: pd.DataFrame) -> pd.DataFrame:
     columns Name, step (its horizontal axis) and metric. The columns of its bands (``__MIN``,
     ``__MAX``) are left out.
     """
-    lines = {column: _LINE.fullmatch(str(column)) for column in table}
+    lines = {}
+    for column in table:
+        is_short = len(str(column)) <= _MAX_NAME_CHARS  # longer ones take quadratic time
+        lines[column] = _LINE.fullmatch(str(column)) if is_short else None
     others = [column for column, line in lines.items() if line is None]
     found = {column: line for column, line in lines.items() if line is not None}
     banded = any(line["band"] for line in found.values())

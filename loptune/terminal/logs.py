@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterator
 from typing import Literal
 
+from loptune.errors import printable
+
 Verbosity = Literal["quiet", "normal", "verbose"]
 
 OWN_LOGGERS = ("rewards", "trainer", "dashboards", "sweep", "loptune")
@@ -31,6 +33,10 @@ class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
         self.verbosity = verbosity
         self.setLevel(LEVELS[verbosity])
         self.setFormatter(_DETAILED if verbosity == "verbose" else _BARE)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record's text with control characters escaped."""
+        return printable(super().format(record))
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the record."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from loptune.errors import INTERRUPTED, MissingError, StorageError, UserError
 from loptune.extras import missing_extra
 from loptune.files import as_storage_error
+from loptune.terminal.escaped_output import escaped_output
 
 _logger = logging.getLogger(__name__)
 
@@ -31,7 +32,8 @@ def run_main(command: Callable[[], int]) -> int:
     """Run a command, print user-facing errors, and return the exit code."""
     _open_closed_streams()
     try:
-        code = command()
+        with escaped_output():
+            code = command()
         sys.stdout.flush()  # flush now: a failure at interpreter exit could not be handled
         return code
     except UserError as error:

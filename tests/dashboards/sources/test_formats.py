@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import sys
 
 import pandas as pd
@@ -351,3 +352,59 @@ def test_damaged_files_are_named(tmp_path, name, content):
     with pytest.raises(UserError) as caught:
         read_files(str(path))
     assert name in caught.value.where
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    "name", ["a.csv", "a.json", "a.jsonl", "a.db", "a.log", "a.parquet", "events.out.tfevents.1"]
+)
+def test_a_pipe_is_refused(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    with refused("no-regular-file"):
+        read_files(str(tmp_path / name))
+
+
+@pytest.mark.timeout(30)
+def test_a_pipe_beside_event_files_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "events.out.tfevents.2")
+    (tmp_path / "events.out.tfevents.1").touch()
+    with refused("no-regular-file"):
+        read_files(str(tmp_path))
+
+
+def test_a_tensor_is_a_scalar_by_its_shape(tmp_path):
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+    from tensorboard.compat.proto.tensor_pb2 import TensorProto
+    from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    plugin = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="scalars"))
+    for name, sizes in (("one", [1, 1]), ("many", [1 << 31, 4])):
+        shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=size) for size in sizes])
+        tensor = TensorProto(dtype=1, float_val=[0.5], tensor_shape=shape)
+        value = Summary.Value(tag="acc", tensor=tensor, metadata=plugin)
+        (tmp_path / name).mkdir()
+        with (tmp_path / name / "events.out.tfevents.1").open("wb") as file:
+            event = Event(step=3, summary=Summary(value=[value]))
+            RecordWriter(file).write(event.SerializeToString())
+    assert read_files(str(tmp_path / "one/events*")).acc.tolist() == [0.5]
+    with refused("unreadable-file"):
+        read_files(str(tmp_path / "many/events*"))
+
+
+@pytest.mark.timeout(60)  # quadratic: minutes
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", f"a,b\n{'1' * 120_000},2\n"),
+        ("a.csv", f"a,b\n{'1' * 120_000}x,2\n"),
+        ("a.txt", f"a b\n{' ' * 120_000}x 2\n"),
+        ("a.csv", ",".join(f"c{n}" for n in range(60_000)) + "\n" + "1," * 59_999 + "1\n"),
+        ("a.csv", f"Step,{' - a' * 20_000}x,b - acc\n1,2,3\n"),
+        ("a.jsonl", json.dumps({f"c{n}": n for n in range(60_000)}) + "\n"),
+    ],
+)
+def test_reading_takes_time_in_proportion_to_the_size(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    assert len(read_files(str(tmp_path / name))) == 1
