@@ -6,6 +6,8 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
+from loptune.errors import ConfigError
+
 CREDENTIALS_IN_URL = "credentials_in_url"  # type of the error; its input must not be shown
 
 
@@ -24,10 +26,31 @@ def split_credentials(url: str) -> tuple[str, str, str]:
     return urlunsplit(parts._replace(netloc=host)), unquote(name), unquote(password)
 
 
-def _refuse_credentials(url: str) -> str:
+def has_credentials(url: str) -> bool:
+    """Return whether a URL holds a secret: a password, or a user name for HTTP, which is often a
+    token. A database's user name is not secret.
+    """
     clean, name, password = split_credentials(url)
-    # a database user name is not secret; an HTTP user name is often a token
-    if password or (name and clean.startswith("http")):
+    return bool(password or (name and clean.startswith("http")))
+
+
+def check_address(url: str | None, where: str) -> None:
+    """Refuse an address with credentials, without printing it. ``where`` names the option.
+
+    Raises:
+        ConfigError: it has some.
+    """
+    if url is not None and has_credentials(url):
+        raise ConfigError(
+            "the address must not contain a user name or password, because addresses are printed",
+            where,
+            "remove them; for MLflow set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
+            code="credentials-in-url",
+        )
+
+
+def _refuse_credentials(url: str) -> str:
+    if has_credentials(url):
         raise PydanticCustomError(
             CREDENTIALS_IN_URL,
             "must not contain a user name or password, because configurations are recorded",

@@ -59,7 +59,11 @@ class Section(BaseModel):
     is_value: ClassVar[bool] = False
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True
+        hide_input_in_errors=True,  # it may be a password
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        validate_default=True,
     )
 
     @field_validator("*", mode="before")

@@ -90,6 +90,7 @@ def open_database(path: Path, mode: str = "ro") -> sqlite3.Connection:
     """
     database = sqlite3.connect(f"{path.resolve().as_uri()}?mode={mode}", uri=True)
     database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES)
+    database.text_factory = lambda text: text.decode("utf-8", "backslashreplace")
     database.execute("PRAGMA trusted_schema = OFF")
     calls = itertools.count()
     database.set_progress_handler(lambda: next(calls) >= _MAX_STEPS, _STEPS_PER_CALL)
@@ -106,5 +107,5 @@ def database_tables(path: Path) -> set[str]:
         with closing(open_database(path)) as database:
             rows = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
             return {name for (name,) in rows}
-    except sqlite3.Error:
+    except (sqlite3.Error, UnicodeDecodeError):  # a damaged name in its message
         return set()

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from loptune.credentials import check_address
 from loptune.errors import StorageError
 from loptune.section import Count
 from loptune.terminal.arguments import Commands
@@ -338,6 +339,7 @@ def _store_uri(store: str | None, runs_dir: Path) -> str:
         store = Path(store).resolve().as_uri()
     elif store is not None and Path(store).is_file():
         store = f"sqlite:///{store}"
+    check_address(store, "--store")
     uri = tracking_uri(TrackingConfig(uri=store), runs_dir)
     folder = folder_of(uri)
     if folder is not None:

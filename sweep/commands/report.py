@@ -4,6 +4,7 @@ import argparse
 from dataclasses import asdict
 from functools import partial
 
+from loptune.credentials import check_address
 from loptune.errors import MissingError
 from loptune.run_names import lock_owner
 from loptune.terminal.arguments import Commands, add_json, add_runs_dir, port
@@ -61,6 +62,7 @@ def _evidence(arguments: argparse.Namespace) -> int:
     from dashboards.evidence import HEADINGS, collect_comparisons
     from dashboards.sources.mlflow import read_sweeps
 
+    check_address(arguments.store, "command line, STORE")
     uri = tracking_uri(TrackingConfig(uri=arguments.store), arguments.runs_dir)
     connect(uri)  # reading would create a missing store
     counted, left = collect_comparisons(read_sweeps(uri))

@@ -37,3 +37,14 @@ def test_credentials_in_a_configuration_are_refused_and_not_repeated(override):
 def test_a_database_may_be_told_its_user():
     uri = "postgresql://me@host/mlflow"
     assert apply_overrides(load_config("tiny_kk"), {"tracking.uri": uri}).tracking.uri == uri
+
+
+@pytest.mark.parametrize(
+    "words", [["evidence"], ["judge", "mlflow:e", "--by=a", "--score=b", "--store"]]
+)
+def test_an_address_with_a_password_is_refused_and_not_printed(tmp_path, words, capsys):
+    from sweep.cli import main
+
+    assert main([*words, "http://me:hunter2@127.0.0.1:9", f"--runs-dir={tmp_path}"]) == 2
+    printed = capsys.readouterr()
+    assert "[credentials-in-url]" in printed.err and "hunter2" not in printed.out + printed.err
