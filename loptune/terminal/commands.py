@@ -41,6 +41,7 @@ class Option:
     flags: Mapping[str, str] = field(default_factory=dict)  # a choice that is a flag -> its help
     excludes: str = ""  # at most one of the options with this word is allowed
     takes_rest: bool = False  # takes all words that follow
+    separated: bool = False  # text of values separated by commas; given twice, they are joined
     is_path: bool = False  # names a file or a folder that is read or written
     dest: str = ""  # attribute of the parsed arguments, if not the parameter's name
 
@@ -191,6 +192,27 @@ class HelpFormatter(argparse.HelpFormatter):
         return "\n\n".join(paragraphs)
 
 
+class _Accumulate(argparse.Action):
+    """Joins the values of an option that is given several times; argparse would keep the last."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        """Store the values, after the ones of earlier occurrences."""
+        before = vars(namespace).setdefault("_given", {})
+        if self.nargs is None:  # comma-separated text
+            joined: Any = ",".join([*before.get(self.dest, []), values])
+            before[self.dest] = [joined]
+        else:
+            joined = [*before.get(self.dest, []), *values]
+            before[self.dest] = joined
+        setattr(namespace, self.dest, joined)
+
+
 def _add_argument(place: Any, argument: Argument, default: Any) -> None:
     """Add a parameter to a parser or a group."""
     option = argument.option
@@ -231,7 +253,9 @@ def _add_argument(place: Any, argument: Argument, default: Any) -> None:
     if option.takes_rest:
         words["nargs"] = argparse.REMAINDER
     elif argument.is_list:
-        words["nargs"] = "+"
+        words |= {"nargs": "+", "action": _Accumulate}
+    elif option.separated:
+        words["action"] = _Accumulate
     place.add_argument(flag, type=argument.read, **words)
 
 

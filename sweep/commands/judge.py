@@ -50,7 +50,10 @@ def judge(
     ],
     *,
     by: Annotated[
-        Columns, Option("comma-separated columns that define a configuration", group=_COLUMNS)
+        Columns,
+        Option(
+            "comma-separated columns that define a configuration", group=_COLUMNS, separated=True
+        ),
     ],
     score: Annotated[str, Option("column of the score", group=_COLUMNS)],
     seed: Annotated[
@@ -61,19 +64,27 @@ def judge(
         ),
     ] = "",
     baseline: Annotated[
-        Values, Option("COLUMN=VALUE,... of the configuration to beat", group=_COLUMNS)
+        Values,
+        Option("COLUMN=VALUE,... of the configuration to beat", group=_COLUMNS, separated=True),
     ] = "",
     tuned: Annotated[
         Columns,
-        Option("comma-separated columns that were tuned for each value of --by", group=_COLUMNS),
+        Option(
+            "comma-separated columns that were tuned for each value of --by",
+            group=_COLUMNS,
+            separated=True,
+        ),
     ] = "",
     ignore: Annotated[
-        Columns, Option("columns that may differ between configurations", group=_COLUMNS)
+        Columns,
+        Option("columns that may differ between configurations", group=_COLUMNS, separated=True),
     ] = "",
     task: Annotated[
         Columns,
         Option(
-            "columns of tasks or data sets, over which differences are averaged", group=_COLUMNS
+            "columns of tasks or data sets, over which differences are averaged",
+            group=_COLUMNS,
+            separated=True,
         ),
     ] = "",
     problems: Annotated[
@@ -90,7 +101,11 @@ def judge(
     ] = "trial",
     where: Annotated[
         str,
-        Option("COLUMN=VALUE,... that rows must have; !=, <, <=, > and >= work too", group=_ROWS),
+        Option(
+            "COLUMN=VALUE,... that rows must have; !=, <, <=, > and >= work too",
+            group=_ROWS,
+            separated=True,
+        ),
     ] = "",
     names: Annotated[
         str,
@@ -101,7 +116,9 @@ def judge(
     failed: Annotated[
         "str | Sequence[Condition]",
         Option(
-            "COLUMN=VALUE,... of failed runs, in addition to those of a state column", group=_ROWS
+            "COLUMN=VALUE,... of failed runs, in addition to those of a state column",
+            group=_ROWS,
+            separated=True,
         ),
     ] = "",
     at_step: Annotated[

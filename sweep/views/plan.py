@@ -245,6 +245,9 @@ def _range(parameter: ParameterSpec) -> str:
     text = f"{kind} {low:g} to {high:g}"
     if step is not None and kind != "logint":
         text += f", step {step:g}"
+        last = (parameter.options or [high])[-1]
+        if last < high:
+            text += f" (up to {last:g}: the step does not divide the range)"
     return text
 
 

@@ -30,7 +30,9 @@ def many_kinds(  # noqa: PLR0913
         Literal["auto", "paired", "unpaired"],
         Option("", flags={"paired": "by seed", "unpaired": "apart"}),
     ] = "auto",
-    columns: Annotated[str | Sequence[str] | Mapping[str, str], Option("columns")] = "",
+    columns: Annotated[
+        str | Sequence[str] | Mapping[str, str], Option("columns", separated=True)
+    ] = "",
     rows: Annotated["str | Rows", Option("rows", group="rows", excludes="one")] = "",  # noqa: F821
     all_rows: Annotated["bool | Rows", Option("all", group="rows", excludes="one")] = False,  # noqa: F821
     output: Annotated[Path | None, Option("a folder", metavar="FOLDER")] = None,
@@ -92,6 +94,11 @@ def test_words_become_values_of_the_annotated_types():
         "output": Path("out"),
         "rest": ["--count", "0"],
     }
+
+
+def test_values_of_an_option_given_twice_are_joined():
+    assert called("here --columns x,y --columns z")["columns"] == "x,y,z"
+    assert called("here --columns x")["columns"] == "x"
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ from safetensors.torch import save_file
 from sweep.record.folder import sweep_folder
 from sweep.record.sweep_record import SweepRecord
 from sweep.space.file import load_space
+from sweep.space.parameters import ParameterSpec
 from sweep.trials.cluster import Node
-from sweep.views.plan import Disk, make_plan, short_memory
+from sweep.views.plan import Disk, _range, make_plan, short_memory
 from tests.sweep.harness import FOUR_GPUS, SHORT, write_space
 from trainer.planning.memory import Device, Footprint
 
@@ -195,3 +196,19 @@ def test_gpus_that_stay_idle_are_named(tmp_path, typed, fraction, gpus, at_a_tim
     out = typed(f"sweep plan {space} --gpus {gpus} --cpus 96 resources.gpus_per_trial={fraction}")
     lines = [line for line in out.splitlines() if line.startswith("at a time")]
     assert [at_a_time] == [line[13:].rstrip() for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("parameter", "text"),
+    [
+        ({"int": [1, 10, 4]}, "int 1 to 10, step 4 (up to 9: the step does not divide the range)"),
+        ({"int": [1, 9, 4]}, "int 1 to 9, step 4"),
+        (
+            {"quniform": [0.0, 1.0, 0.3]},
+            "quniform 0 to 1, step 0.3 (up to 0.9: the step does not divide the range)",
+        ),
+        ({"quniform": [0.1, 0.5, 0.1]}, "quniform 0.1 to 0.5, step 0.1"),
+    ],
+)
+def test_a_step_that_misses_the_upper_end_is_shown(parameter, text):
+    assert _range(ParameterSpec.model_validate(parameter)) == text
