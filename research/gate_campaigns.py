@@ -42,6 +42,7 @@ WORTHWHILE = 1.0  # in standard deviations of one score between seeds
 CORRELATION = 0.5  # of two configurations on one seed, with normal noise
 FIRST, MOST = 8, 32  # seeds of a baseline and of a proposal: the gate's defaults
 RECHECK_EVERY = 5  # kept changes
+REFRESH_AFTER = 10  # proposals that were not kept, after which the baseline runs again
 LUCKY_OF = 5  # equal configurations of which the luckiest was taken for the baseline
 MIN_SEEDS = 8  # of a table of residuals
 MIN_CONFIGURATIONS = 20  # of a study's better half
@@ -53,6 +54,8 @@ class Scenario:
 
     gain: float = 0.0  # of one proposal in ten
     drift: float = 0.0  # SD of the random walk of all scores, a proposal
+    trend: float = 0.0  # by which all scores rise, a proposal
+    heavy: bool = False  # normal noise divided by a root of chi-square: Student's t, 3 dof
     growth: float = 1.0  # the noise's SD at the last proposal, in units of the first
     lucky: bool = False
 
@@ -64,6 +67,9 @@ SCENARIOS = {
     "3 SD": Scenario(gain=3.0),
     "no gains, scores drift": Scenario(drift=0.05),
     "1 SD, scores drift": Scenario(gain=1.0, drift=0.05),
+    "no gains, scores rise": Scenario(trend=0.01),
+    "no gains, t3": Scenario(heavy=True),
+    "1 SD, t3": Scenario(gain=1.0, heavy=True),
     "1 SD, noise triples": Scenario(gain=1.0, growth=3.0),
     "1 SD, lucky baseline": Scenario(gain=1.0, lucky=True),
     "2 SD, lucky baseline": Scenario(gain=2.0, lucky=True),
@@ -140,6 +146,7 @@ class World:
     def begin(self, proposal: int) -> None:
         """Let scores and noise change before a proposal, numbered from 0."""
         self._offset += self.scenario.drift * self.rng.standard_normal(self.campaigns)
+        self._offset += self.scenario.trend
         self._sd = self.scenario.growth ** (proposal / (PROPOSALS - 1))
 
     def fresh(self, which: Integers) -> None:
@@ -171,6 +178,8 @@ class World:
             noise = math.sqrt(self.correlation) * self._normal[which, :seeds]
             own = self.rng.standard_normal(wanted.shape)
             noise = noise + math.sqrt(1 - self.correlation) * own
+            if self.scenario.heavy:  # scaled to an SD of 1: the variance of t3 is 3
+                noise = noise / np.sqrt(self.rng.chisquare(3, size=wanted.shape))
         else:
             noise = self.residuals[row[:, None], self._column[which, :seeds]]
         self.runs[which] += wanted.sum(axis=1)
@@ -340,9 +349,20 @@ def answers(
     correlation: Floats,
     dof: Integers,
     level: Floats,
+    evalues: bool = False,
 ) -> Answers:
     """Return what `gate.answer` says of many proposals; scores [proposals, seeds] are NaN where
     nothing ran.
+
+    Args:
+        proposal: scores of the proposals.
+        baseline: scores of their baselines.
+        sd: estimated SD of one score between seeds.
+        correlation: estimated, of two configurations on one seed.
+        dof: degrees of freedom of ``sd``.
+        level: of each proposal.
+        evalues: keep what has an e-value of at least 1 / level, instead of what exceeds the
+            group-sequential boundary.
     """
     count = np.isfinite(proposal).sum(axis=1)
     total = np.isfinite(baseline).sum(axis=1)
@@ -382,8 +402,39 @@ def answers(
         low = gain - t_keep * error
     high = gain - special.stdtrit(dof, special.ndtr(-discard_at)) * error
     kept = (low > 0) & (sd > 0)  # scores that do not vary are an error of the command
+    if evalues:
+        kept = (e_value(gain, error, dof) >= 1 / level) & (count >= gate.FIRST_CLAIM) & (sd > 0)
     dropped = ~kept & ((high < WORTHWHILE) | last)
     return Answers(kept, ~kept & ~dropped, upcoming)
+
+
+def e_value(gain: Floats, error: Floats, dof: Integers) -> Floats:
+    """Return the mean over `E_GAINS` of the likelihood ratio of a gain against none.
+
+    With a known standard error it is an e-process: its expectation without a gain is at most 1
+    whenever one stops. With an estimated one, Student's t replaces the normal and it is
+    approximate.
+    """
+    ratios = []
+    error = np.maximum(error, np.finfo(float).tiny ** 0.25)  # 0 for scores that do not vary
+    for alternative in E_GAINS:
+        without = np.log1p((gain / error) ** 2 / dof)
+        having = np.log1p(((gain - alternative) / error) ** 2 / dof)
+        ratios.append(np.exp(np.minimum((dof + 1) / 2 * (without - having), _MOST_LOG)))
+    mean: Floats = np.mean(ratios, axis=0)
+    return mean
+
+
+_MOST_LOG = 500.0  # of a likelihood ratio: more would overflow
+E_GAINS = (0.75, 1.0, 1.5, 2.5)  # alternatives of the e-values, in units of the worthwhile gain
+
+
+@dataclass(frozen=True)
+class Test:
+    """By which test proposals are kept."""
+
+    level: Floats  # of each campaign's proposal
+    evalues: bool  # as in `answers`
 
 
 @dataclass
@@ -486,13 +537,16 @@ class Levels:
             self._budget[campaign, place:] = 0.0
 
 
-def gated(kind: str = "lord", *, recheck: int = 0) -> Rule:
+def gated(kind: str = "lord", *, recheck: int = 0, refresh: int = 0, evalues: bool = False) -> Rule:
     """Return loptune's gate.
 
     Args:
         kind: of the levels.
         recheck: compare the baseline with the first one after so many kept changes, on fresh seeds
             of both; if it is not confirmed, go back to the last that was. 0: never.
+        refresh: run the baseline again on fresh seeds after so many proposals that were not kept.
+            0: never.
+        evalues: as in `answers`.
     """
 
     def rule(world: World) -> Outcome:
@@ -508,6 +562,7 @@ def gated(kind: str = "lord", *, recheck: int = 0) -> Rule:
         unchecked = np.zeros(world.campaigns, dtype=np.int64)  # kept changes
         confirmed_until = np.zeros(world.campaigns, dtype=np.int64)  # proposals
         confirmed = truth.copy(), row.copy()
+        age = np.zeros(world.campaigns, dtype=np.int64)  # proposals since the baseline was run
         for number in range(PROPOSALS):
             world.begin(number)
             proposed = world.configurations(everyone)
@@ -518,7 +573,7 @@ def gated(kind: str = "lord", *, recheck: int = 0) -> Rule:
                 gain=world.gains[:, number],
                 baseline=baseline,
                 sums=sums,
-                level=levels.at(number),
+                test=Test(levels.at(number), evalues),
             )
             sums.add(everyone, scores)
             sums.add_pair(everyone, scores, baseline)
@@ -546,6 +601,10 @@ def gated(kind: str = "lord", *, recheck: int = 0) -> Rule:
                 confirmed_until[won] = number + 1
                 unchecked[due] = 0
                 which = np.union1d(which, lost)
+            age += 1
+            if refresh:
+                which = np.union1d(which, np.flatnonzero(age >= refresh))
+            age[which] = 0
             _measure_again(world, which, truth=truth, row=row, baseline=baseline, sums=sums)
         return _outcome(world, kept)
 
@@ -573,7 +632,7 @@ def _decide(
     gain: Floats,
     baseline: Floats,
     sums: Sums,
-    level: Floats,
+    test: "Test",
 ) -> tuple[Booleans, Floats]:
     """Run proposals until they are decided; return which are kept, and their scores. Runs that
     the baseline lacks are added to ``baseline``.
@@ -585,7 +644,7 @@ def _decide(
         _Pair(truth=(truth, truth + gain), rows=rows, scores=(baseline, scores)),
         seeds=np.ones(world.campaigns, dtype=np.int64),
         sums=sums,
-        level=level,
+        test=test,
     )
     return better, scores
 
@@ -600,7 +659,7 @@ class _Pair:
 
 
 def _run_until_decided(
-    world: World, which: Integers, pair: _Pair, *, seeds: Integers, sums: Sums, level: Floats
+    world: World, which: Integers, pair: _Pair, *, seeds: Integers, sums: Sums, test: "Test"
 ) -> Booleans:
     """Run both arms in the campaigns ``which`` until the test has decided, from ``seeds`` on;
     return where the challenger is better. Runs are added to the scores of ``pair``.
@@ -621,7 +680,8 @@ def _run_until_decided(
             sd=sd,
             correlation=correlation,
             dof=dof,
-            level=level[active],
+            level=test.level[active],
+            evalues=test.evalues,
         )
         better[active[said.keep]] = True
         seeds[active] = said.next_seeds
@@ -650,7 +710,7 @@ def _recheck(
         pair,
         seeds=np.full(len(which), gate.FIRST_CLAIM),
         sums=sums,
-        level=np.full(len(which), RATE),
+        test=Test(np.full(len(which), RATE), evalues=False),
     )
     world.use(block)  # proposals go on with the seeds of their baseline
     return good, (latest, first)
@@ -664,6 +724,9 @@ RULES: dict[str, Rule] = {
     "bootstrap of autoresearch-mlx": bootstrap(),
     "the gate": gated(),
     "the gate, rechecked": gated(recheck=RECHECK_EVERY),
+    "the gate, baseline again": gated(refresh=REFRESH_AFTER),
+    "e-LOND": gated("lond", evalues=True),
+    "e-LOND, baseline again": gated("lond", evalues=True, refresh=REFRESH_AFTER),
     "the gate, levels by LOND": gated("lond"),
     "the gate, levels by spending": gated("spending"),
 }

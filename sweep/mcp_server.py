@@ -147,6 +147,8 @@ TOOLS = (
     Tool("gate_propose", GATE["propose"], reads_only=False),
     Tool("gate_record", GATE["record"], reads_only=False),
     Tool("gate_recheck", GATE["recheck"], reads_only=False),
+    Tool("gate_run", GATE["run"], reads_only=False),
+    Tool("gate_withdraw", GATE["withdraw"], reads_only=False),
 )
 
 

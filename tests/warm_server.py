@@ -137,12 +137,16 @@ def become(request: dict[str, Any], descriptors: list[int]) -> None:
 
 
 def run(words: list[str]) -> None:
-    """Run ``[-u] -m MODULE ARGUMENTS`` or ``SCRIPT ARGUMENTS``, as ``python`` would."""
+    """Run ``[-u] [-P] -m MODULE ARGUMENTS`` or ``SCRIPT ARGUMENTS``, as ``python`` would."""
     if words[0] == "-u":
+        words = words[1:]
+    here = words[0] != "-P"
+    if not here:
         words = words[1:]
     if words[0] == "-m":
         sys.argv = words[1:]
-        sys.path.insert(0, os.getcwd())
+        if here:
+            sys.path.insert(0, os.getcwd())
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv = words

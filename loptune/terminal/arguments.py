@@ -3,6 +3,7 @@
 import argparse
 import math
 import platform
+import re
 import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -15,6 +16,7 @@ from loptune.yaml_document import nearest
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
+_NEGATIVE_NUMBER = re.compile(r"-(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$|-(inf|infinity|nan)$", re.I)
 _DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = (
     "Documentation on datasets, rewards, search spaces, clusters and the paper's "
@@ -37,6 +39,7 @@ def parse_arguments(
         syntax.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    _take_negative_numbers(parser)
     _check_command(parser, words)
     arguments, rest = parser.parse_known_args(words)
     unknown = next((word for word in rest if word.startswith("-")), None)
@@ -52,6 +55,17 @@ def parse_arguments(
     if rest:
         arguments.overrides = [*arguments.overrides, *rest]
     return arguments
+
+
+def _take_negative_numbers(parser: argparse.ArgumentParser) -> None:
+    """Let a parser and its commands take every negative number as Python prints it, such as -1e-05
+    and -inf, for a value. argparse knows -1 and -0.5 only.
+    """
+    parser._negative_number_matcher = _NEGATIVE_NUMBER
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in (action.choices or {}).values():
+                _take_negative_numbers(command)
 
 
 def _nearest_option(

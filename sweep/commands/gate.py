@@ -13,12 +13,12 @@ from loptune.terminal.arguments import Commands
 from loptune.terminal.commands import Command, Option, add_command
 from loptune.terminal.logs import add_verbosity
 from loptune.terminal.table import counted, print_table
-from loptune.yaml_document import parse_override
+from loptune.yaml_document import parse_override, read_yaml
 from sweep.gate.arm import ArmName
 from sweep.gate.exit_status import EXIT_CODES
 
 if TYPE_CHECKING:
-    from sweep.gate.campaign import Campaign, GateVerdict
+    from sweep.gate.campaign import Campaign, GateVerdict, Proposal
     from sweep.space.spec import SweepSpec
 
 Folder = Annotated[str | Path, Option("folder of the campaign", is_path=True)]
@@ -83,7 +83,8 @@ def start(
         UserError: the folder has a campaign, or the settings are wrong.
     """
     from sweep.gate.batch import store_program
-    from sweep.gate.campaign import CampaignSpec, start_campaign
+    from sweep.gate.campaign import PROGRAM, CampaignSpec, start_campaign
+    from sweep.gate.program_files import file_digests, tracked_revision
     from sweep.space.file import find_space, load_space
 
     spec = None
@@ -114,10 +115,19 @@ def start(
         )
     _check_seeds(first_seeds, most_seeds)
     settings = dict(map(parse_override, overrides))
+    program: str | None = None
+    revision: str | None = None
+    files: dict[str, str] = {}
     if spec is not None:
         with tempfile.TemporaryDirectory() as draft:
             store_program(spec, Path(draft))
             _check_program(Path(draft), settings, command=None)
+            program = (Path(draft) / PROGRAM).read_text(encoding="utf-8")
+            words = _own_program(Path(draft))[0]
+        if words:
+            revision = tracked_revision(words)
+        if words and revision is None:
+            files = file_digests(words, Path(campaign))
     elif settings:
         raise ConfigError(
             f"{next(iter(settings))} is a setting of no program",
@@ -137,9 +147,10 @@ def start(
             first_seeds=first_seeds,
             most_seeds=most_seeds,
         ),
+        program=program,
+        revision=revision,
+        files=files,
     )
-    if spec is not None:
-        store_program(spec, started.folder)
     return Standing(started, started.verdict())
 
 
@@ -153,6 +164,16 @@ def _check_metric(metric: str | None, space: str, spec: "SweepSpec") -> None:
             key="objective.metric",
             code="other-objective",
         )
+
+
+def _own_program(folder: Path) -> tuple[list[str], dict[str, Any]]:
+    """Return the command line and the default settings of the program stored in a folder; nothing
+    for loptune's own trainer.
+    """
+    from sweep.gate.campaign import PROGRAM
+
+    program = read_yaml(folder / PROGRAM).data.get("program") or {}
+    return list(program.get("command") or []), dict(program.get("defaults") or {})
 
 
 def _check_program(folder: Path, settings: dict[str, Any], command: list[str] | None) -> None:
@@ -211,21 +232,35 @@ def propose(
     Raises:
         UserError: another proposal is open, or the program does not accept the change.
     """
-    from sweep.gate.batch import PROGRAM
-    from sweep.gate.campaign import Campaign
-    from sweep.gate.runs import full_revision
+    from sweep.gate import git
+    from sweep.gate.campaign import PROGRAM, Campaign
+    from sweep.gate.command_words import check_words
+    from sweep.gate.program_files import file_digests, refuse_uncommitted
 
     settings = dict(map(parse_override, overrides))
     words = None if command is None else list(command)
     if revision is not None:
-        revision = full_revision(revision)
+        revision = git.full_revision(revision)
+    defaults: dict[str, Any] = {}
+    files: dict[str, str] = {}
     with Campaign(Path(campaign)).change() as changed:
         if (changed.folder / PROGRAM).is_file():
             base = changed.baseline
+            own_words, defaults = _own_program(changed.folder)
+            if words is not None:
+                check_words(words, base.command or own_words)
+            if base.revision is not None and revision in (None, git.head()):
+                refuse_uncommitted()
+            if base.revision and revision and git.same_files(base.revision, revision):
+                revision = base.revision
+            if base.revision is None and revision is None and words is not None:
+                files = file_digests(words, changed.folder)
             _check_program(
                 changed.folder, {**base.settings, **settings}, command=words or base.command
             )
-        changed.propose(settings, command=words, revision=revision, note=note)
+        changed.propose(
+            settings, command=words, revision=revision, note=note, defaults=defaults, files=files
+        )
         return _decided(changed, run=run)
 
 
@@ -367,10 +402,50 @@ def fields(standing: Standing) -> dict[str, Any]:
         "larger_is_better": campaign.spec.mode == "max",
         **noise,
         "proposals": len(campaign.proposals),
+        "history": [_history(campaign, each) for each in campaign.proposals],
         "kept": campaign.kept,
         "recheck_due": campaign.recheck_due,
         "false_keeps": campaign.spec.false_keeps,
     }
+
+
+def _history(campaign: "Campaign", proposal: "Proposal") -> dict[str, Any]:
+    """Return what a proposal changed and what came of it."""
+    decision = proposal.decision or {}
+    return {
+        "proposal": proposal.number,
+        "change": _changed(campaign, proposal),
+        "settings": proposal.settings,
+        "command": proposal.command,
+        "revision": proposal.revision,
+        "note": proposal.note,
+        "outcome": _outcome(proposal),
+        "reason": decision.get("reason", ""),
+        "gain": decision.get("gain"),
+        "seeds": len(proposal.scores) + len(proposal.failed),
+    }
+
+
+def _outcome(proposal: "Proposal") -> str:
+    if proposal.given_up:
+        return "given up"
+    return str((proposal.decision or {}).get("outcome", "open"))
+
+
+def _changed(campaign: "Campaign", proposal: "Proposal") -> str:
+    """Return how a proposal differs from its baseline."""
+    base = campaign.baselines[proposal.baseline]
+    changed = []
+    for key, value in proposal.settings.items():
+        if base.settings.get(key) != value:
+            changed.append(f"{key}={value}")
+    if proposal.command != base.command:
+        changed.append(" ".join(proposal.command or []))
+    if proposal.revision != base.revision:
+        changed.append(f"revision {(proposal.revision or '')[:9]}")
+    if proposal.note:
+        changed.append(proposal.note)
+    return "; ".join(changed)
 
 
 def _mean(scores: dict[int, float]) -> float | None:
@@ -436,26 +511,13 @@ def _print_proposals(campaign: "Campaign") -> None:
     rows = []
     for proposal in campaign.proposals:
         decision = proposal.decision or {}
-        base = campaign.baselines[proposal.baseline]
-        changed = []
-        for key, value in proposal.settings.items():
-            if base.settings.get(key) != value:
-                changed.append(f"{key}={value}")
-        if proposal.command != base.command:
-            changed.append(" ".join(proposal.command or []))
-        if proposal.revision != base.revision:
-            changed.append(f"revision {(proposal.revision or '')[:9]}")
-        if proposal.note:
-            changed.append(proposal.note)
-        outcome = decision.get("outcome", "open")
-        if proposal.given_up:
-            outcome = "given up"
+        outcome = _outcome(proposal)
         gain = ""
         if decision.get("gain") is not None:
             gain = f"{decision['gain']:+.4g}"
         runs = len(proposal.scores) + len(proposal.failed)
         reason = decision.get("reason", "")
-        rows.append([proposal.number, "; ".join(changed), outcome, gain, runs, reason])
+        rows.append([proposal.number, _changed(campaign, proposal), outcome, gain, runs, reason])
     print_table(["proposal", "change", "outcome", "gain", "runs", "reason"], rows)
 
 

@@ -1,5 +1,6 @@
 """``sweep noise``: how much scores differ between runs of one configuration."""
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from loptune.section import Count
 from loptune.terminal.arguments import Commands
 from loptune.terminal.commands import Command, Option, add_command
 from loptune.terminal.table import print_table
+from loptune.yaml_document import dump_yaml, read_yaml
 
 if TYPE_CHECKING:
     from sweep.gate.aa_test import NoiseReport
@@ -54,6 +56,8 @@ def noise(
     """
     from sweep.gate.aa_test import measure
     from sweep.gate.batch import store_program
+    from sweep.gate.campaign import PROGRAM
+    from sweep.gate.program_files import file_digests
     from sweep.space.file import find_space, load_space
 
     if seeds < 2:
@@ -70,7 +74,13 @@ def noise(
     spec = load_space(find_space(space), overrides)
     output.mkdir(parents=True, exist_ok=True)
     store_program(spec, output)
-    return Noise(spec.objective, measure(output, seeds, repeats))
+    document = read_yaml(output / PROGRAM).data
+    words = (document.get("program") or {}).get("command") or []
+    content = dump_yaml(document)
+    if words:
+        content += dump_yaml(file_digests(words, output))
+    program = hashlib.sha256(content.encode()).hexdigest()[:8]
+    return Noise(spec.objective, measure(output, seeds, repeats, program=program))
 
 
 def show(noise: Noise) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from dashboards.statistics.levels import SIGNIFICANCE_LEVEL
 from dashboards.statistics.power import minimum_detectable_effect, sd_interval
 from loptune.errors import ConfigError
-from sweep.gate.batch import Batch, run_batch
+from sweep.gate.batch import Batch, batch_name, run_batch
 from sweep.search.event_log import read_event_log
 from sweep.search.history import ENDED, STARTED
 
@@ -51,20 +51,26 @@ class NoiseReport:
         return {seeds: minimum_detectable_effect(self.sd, seeds) for seeds in SEEDS_SHOWN}
 
 
-def measure(folder: Path, seeds: int, repeats: int) -> NoiseReport:
+def measure(folder: Path, seeds: int, repeats: int, *, program: str) -> NoiseReport:
     """Run a program's own settings on ``seeds`` seeds, and the first ``repeats`` of them again.
 
-    The folder contains the `PROGRAM`. Reuses the runs that the folder already has.
+    The folder contains the `PROGRAM`. Runs of the same program in the folder are used again.
+
+    Args:
+        folder: of the runs.
+        seeds: their number.
+        repeats: how many of them run twice.
+        program: identifies the program with its settings and files.
 
     Raises:
         ConfigError: fewer than two runs ended with a score.
         KeyboardInterrupt: it was interrupted; the same call continues.
     """
-    first = _batch("seeds", seeds)
+    first = _batch(f"seeds-{program}", seeds)
     ended = run_batch(folder, first, Path.cwd())
     again: dict[int, float] = {}
     if repeats:
-        again = run_batch(folder, _batch("again", repeats), Path.cwd()).scores
+        again = run_batch(folder, _batch(f"again-{program}", repeats), Path.cwd()).scores
     if len(ended.scores) < 2:
         reason = next(iter(ended.failed.values()), "no reason given")
         raise ConfigError(
@@ -82,7 +88,8 @@ def measure(folder: Path, seeds: int, repeats: int) -> NoiseReport:
 
 
 def _batch(name: str, seeds: int) -> Batch:
-    return Batch(name=name, settings={}, command=None, seeds=tuple(range(seeds)))
+    numbers = tuple(range(seeds))
+    return Batch(name=batch_name(name, numbers), settings={}, command=None, seeds=numbers)
 
 
 def _minutes(path: Path) -> float | None:

@@ -18,6 +18,7 @@ class Arm:
     command: list[str] | None = None
     revision: str | None = None
     note: str = ""
+    files: dict[str, str] = field(default_factory=dict)  # path -> SHA-256, if it runs in place
     scores: dict[int, float] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)  # seed -> reason
 
@@ -36,4 +37,4 @@ class Arm:
 
     def again(self) -> "Arm":
         """Return the configuration without its runs."""
-        return Arm(self.settings, self.command, self.revision, self.note)
+        return Arm(self.settings, self.command, self.revision, self.note, self.files)

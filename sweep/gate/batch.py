@@ -1,6 +1,7 @@
 """Run one configuration of a program on some seeds: a sweep of a single configuration."""
 
 import hashlib
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,13 +14,14 @@ from loptune.errors import INTERRUPTED, ConfigError
 from loptune.files import write_atomically
 from loptune.run_names import MAX_NAME_LENGTH
 from loptune.yaml_document import dump_yaml, nearest, read_yaml
+from sweep.gate.campaign import PROGRAM
 from sweep.record.sweep_record import open_sweep
 from sweep.search.history import explained_by_settings
 from sweep.space.file import dump_space, load_space
 from sweep.space.spec import SweepSpec
 
 _STDERR = 2  # its file descriptor
-PROGRAM = "program.yaml"  # the search space whose program runs, resolved, in a campaign's folder
+_PACKAGES = ("loptune", "rewards", "trainer", "dashboards", "sweep")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +116,9 @@ def batch_space(folder: Path, batch: Batch) -> dict[str, Any]:
     return {**space, "program": program}
 
 
-def run_batch(folder: Path, batch: Batch, place: Path) -> BatchResults:
+def run_batch(
+    folder: Path, batch: Batch, place: Path, *, checked_out: bool = False
+) -> BatchResults:
     """Run a batch, or resume it, and return its results.
 
     A batch that has ended is read and not started again. Runs that the machine has killed are run
@@ -124,6 +128,7 @@ def run_batch(folder: Path, batch: Batch, place: Path) -> BatchResults:
         folder: contains `PROGRAM`; the sweep's folder is written to ``runs/`` in it.
         batch: the runs.
         place: folder in which the program is started.
+        checked_out: whether ``place`` is a checkout, whose packages precede installed ones.
 
     Raises:
         ConfigError: the runs did not start or did not all end.
@@ -145,7 +150,12 @@ def run_batch(folder: Path, batch: Batch, place: Path) -> BatchResults:
     # -P: a user's own sweep.py in the folder is not started instead. Standard input stays ours (an
     # MCP client may write there), and so does standard output, on which the answer is printed.
     line = [sys.executable, "-P", "-m", "sweep", *words, "--runs-dir", str(runs_dir)]
-    ended = subprocess.run(line, cwd=place, stdin=subprocess.DEVNULL, stdout=_STDERR, check=False)
+    environment = dict(os.environ)
+    if checked_out:
+        environment["PYTHONPATH"] = _import_path(place)
+    ended = subprocess.run(
+        line, cwd=place, env=environment, stdin=subprocess.DEVNULL, stdout=_STDERR, check=False
+    )
     if ended.returncode == INTERRUPTED:
         raise KeyboardInterrupt
     if not (runs_dir / batch.name).is_dir():
@@ -163,6 +173,21 @@ def run_batch(folder: Path, batch: Batch, place: Path) -> BatchResults:
             code="batch-unfinished",
         )
     return _results(runs_dir, batch.name)
+
+
+def _import_path(place: Path) -> str:
+    """Return the PYTHONPATH with which a checkout imports its own packages, not the ones of an
+    editable install. Folders with a module of the name of one of ours are left out.
+    """
+    folders = []
+    for folder in (place / "src", place):
+        shadows = any(
+            (folder / name).exists() or (folder / f"{name}.py").exists() for name in _PACKAGES
+        )
+        if folder.is_dir() and not shadows:
+            folders.append(str(folder))
+    before = os.environ.get("PYTHONPATH")
+    return os.pathsep.join([*folders, before] if before else folders)
 
 
 def _unfinished(runs_dir: Path, name: str) -> list[TrialRecord]:

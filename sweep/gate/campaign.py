@@ -11,6 +11,7 @@ Everything else follows from these events. A proposal that is kept becomes the n
 fresh seeds: its own scores were chosen for being good.
 """
 
+import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,9 +29,11 @@ from loptune.run_names import command_line, lock_folder
 from loptune.section import Positive, Section
 from loptune.yaml_document import dump_yaml, read_yaml, validate
 from sweep.gate.arm import BASELINE, FIRST, PROPOSAL, Arm, ArmName
+from sweep.gate.program_files import check_files
 from sweep.gate.recheck import DUE_AFTER, SEEDS_APART, Recheck
 from sweep.search.event_log import read_checked, with_checksum
 
+PROGRAM = "program.yaml"  # the search space whose program runs, resolved, in a campaign's folder
 _FRESH = 1000  # distance of the seeds of successive baselines
 _DAMAGED = "restore it from a backup, or start a campaign in another folder"
 
@@ -117,11 +120,13 @@ class Campaign:
         self.baselines: list[Arm] = []
         self.proposals: list[Proposal] = []
         self.rechecks: list[Recheck] = []
+        self._program: str | None = None  # SHA-256 of the program's space
         self._confirmed = 0  # index of the last baseline that was confirmed
         self._writer: JsonLines | None = None
         path = folder / "events.jsonl"
         for _, event in read_checked(path, advice=_DAMAGED, code="campaign-checksum"):
             self._apply(event)
+        self._check_program()
 
     @property
     def baseline(self) -> Arm:
@@ -177,20 +182,34 @@ class Campaign:
         command: Sequence[str] | None = None,
         revision: str | None = None,
         note: str = "",
+        defaults: Mapping[str, Any] | None = None,
+        files: Mapping[str, str] | None = None,
     ) -> Proposal:
         """Add a proposal: the baseline with changed settings, another command, or another git
         revision.
 
+        Args:
+            settings: changed settings.
+            command: another command line.
+            revision: another commit.
+            note: what was changed, in words.
+            defaults: the program's own settings, with which ``settings`` may agree.
+            files: SHA-256 of the files that it runs in place.
+
         Raises:
-            ConfigError: an earlier proposal is undecided, or it is equal to the baseline.
+            ConfigError: an earlier proposal is undecided, it is equal to the baseline, or the
+                files of the baseline have changed.
         """
         self._refuse_while_open()
         base = self.baseline
+        check_files(base.files, self.folder)
         arm = Arm({**base.settings, **settings}, base.command, revision or base.revision)
         if command:
             arm.command = list(command)
         described = bool(note) and self.spec.space is None
-        if arm.program == base.program and not described:
+        own = defaults or {}
+        resolved = {**own, **arm.settings}, arm.command, arm.revision
+        if resolved == ({**own, **base.settings}, base.command, base.revision) and not described:
             raise ConfigError(
                 "the proposal is equal to the baseline",
                 str(self.folder),
@@ -206,6 +225,7 @@ class Campaign:
                 "command": arm.command,
                 "revision": arm.revision,
                 "note": note,
+                "files": {**base.files, **(files or {})},
             }
         )
         return self.proposals[-1]
@@ -377,6 +397,15 @@ class Campaign:
             return self._more(number, needs, tuple(self.open.scores), None)
         self._check_noise()
         answer = self._answer()
+        scores = self.open.scores
+        if answer.outcome == "keep" and len(set(scores.values())) == 1:
+            return GateVerdict(
+                outcome="discard",
+                proposal=number,
+                reason=f"all its {len(scores)} seeds score the same, {scores[min(scores)]:g}, so "
+                "the seed does not reach the program and the scores show no gain",
+                answer=answer,
+            )
         if answer.outcome == "more":
             return self._more(number, [], self._fresh_seeds(answer.next_seeds), answer)
         return GateVerdict(
@@ -536,10 +565,12 @@ class Campaign:
         """Refuse a campaign whose scores do not vary.
 
         Raises:
-            ConfigError: all scores of the baseline are equal.
+            ConfigError: all scores of each configuration are equal.
         """
         scores = list(self.baseline.scores.values())
-        if len(scores) > 1 and min(scores) == max(scores):
+        arms = [*self.baselines, *self.proposals]
+        varies = any(len(set(arm.scores.values())) > 1 for arm in arms)
+        if len(scores) > 1 and not varies:
             raise ConfigError(
                 f"all {len(scores)} runs of the baseline score {scores[0]:g}",
                 str(self.folder / "events.jsonl"),
@@ -569,7 +600,10 @@ class Campaign:
         kind = event["event"]
         if kind == "baseline":
             self._check_spec(event.get("campaign"))
-            self.baselines.append(Arm(event["settings"], event["command"], event["revision"]))
+            self._program = event.get("program")
+            first = Arm(event["settings"], event["command"], event["revision"])
+            first.files = event.get("files", {})
+            self.baselines.append(first)
         elif kind == "proposal":
             self.proposals.append(
                 Proposal(
@@ -577,6 +611,7 @@ class Campaign:
                     command=event["command"],
                     revision=event["revision"],
                     note=event["note"],
+                    files=event.get("files", {}),
                     number=event["number"],
                     baseline=len(self.baselines) - 1,
                 )
@@ -612,6 +647,22 @@ class Campaign:
             )
         elif kind == "rechecked":
             self._close_recheck(event)
+
+    def _check_program(self) -> None:
+        """Refuse a campaign whose program is not the one that it was started with.
+
+        Raises:
+            ConfigError: its space was edited.
+        """
+        path = self.folder / PROGRAM
+        if self._program is None or (path.is_file() and _digest(path) == self._program):
+            return
+        raise ConfigError(
+            "the campaign's program was edited since the campaign was started",
+            str(path),
+            "restore the file from a backup. Another program needs a campaign in another folder",
+            code="program-edited",
+        )
 
     def _check_spec(self, started: Record | None) -> None:
         """Refuse settings that differ from the ones the campaign was started with.
@@ -660,8 +711,26 @@ def _numbers(answer: gate.Answer | None) -> Record:
     }
 
 
-def start_campaign(folder: Path, spec: CampaignSpec) -> Campaign:
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def start_campaign(
+    folder: Path,
+    spec: CampaignSpec,
+    *,
+    program: str | None = None,
+    revision: str | None = None,
+    files: Mapping[str, str] | None = None,
+) -> Campaign:
     """Start a campaign in a new or empty folder.
+
+    Args:
+        folder: of the campaign.
+        spec: its settings.
+        program: the resolved search space whose program runs; None: scores are recorded by hand.
+        revision: commit that the baseline runs; None: the program runs in place.
+        files: SHA-256 of the program's files, if it runs in place.
 
     Raises:
         ConfigError: the folder already contains a campaign, or other files.
@@ -685,9 +754,15 @@ def start_campaign(folder: Path, spec: CampaignSpec) -> Campaign:
             "event": "baseline",
             "settings": spec.settings,
             "command": None,
-            "revision": None,
+            "revision": revision,
+            "files": dict(files or {}),
             "campaign": spec.model_dump(mode="json"),
         }
+        # Neither `git add -A` nor `git clean -fd` of a repository around it touches a campaign.
+        write_atomically(folder / ".gitignore", "*\n")
+        if program is not None:
+            write_atomically(folder / PROGRAM, program)
+            first["program"] = _digest(folder / PROGRAM)
         JsonLines(folder / "events.jsonl").append(with_checksum(first))
         # Last: a folder without this file is no campaign.
         write_atomically(folder / "campaign.yaml", dump_yaml(spec.model_dump(mode="json")))

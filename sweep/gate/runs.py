@@ -1,13 +1,14 @@
 """Run the trainings that a campaign needs, in the cheapest order."""
 
 import logging
-import subprocess
 from pathlib import Path
 
 from loptune.errors import ConfigError, MissingError
+from sweep.gate import git
 from sweep.gate.arm import BASELINE, FIRST, Arm
-from sweep.gate.batch import PROGRAM, Batch, batch_name, run_batch
-from sweep.gate.campaign import Campaign, GateVerdict, Need
+from sweep.gate.batch import Batch, batch_name, run_batch
+from sweep.gate.campaign import PROGRAM, Campaign, GateVerdict, Need
+from sweep.gate.program_files import check_files
 
 _logger = logging.getLogger(__name__)
 
@@ -58,7 +59,9 @@ def _run(campaign: Campaign, need: Need) -> None:
         seeds=need.seeds,
     )
     _logger.info("%s: seeds %s", label, ", ".join(map(str, need.seeds)))
-    results = run_batch(campaign.folder, batch, _place(campaign.folder, arm))
+    place = _place(campaign.folder, arm)
+    checked_out = arm.revision is not None
+    results = run_batch(campaign.folder, batch, place, checked_out=checked_out)
     campaign.record_batch(need.arm, scores=results.scores, failed=results.failed)
     if results.killed:
         seed, reason = next(iter(results.killed.items()))
@@ -72,35 +75,12 @@ def _run(campaign: Campaign, need: Need) -> None:
 
 
 def _place(folder: Path, arm: Arm) -> Path:
-    """Return the folder in which a configuration runs: here, or a checkout of its revision."""
-    if arm.revision is None:
-        return Path.cwd()
-    checkout = folder.resolve() / "checkouts" / arm.revision
-    if not checkout.is_dir():
-        checkout.parent.mkdir(exist_ok=True)
-        _git("worktree", "add", "--detach", str(checkout), arm.revision)
-    return checkout / _git("rev-parse", "--show-prefix").strip()
-
-
-def full_revision(text: str) -> str:
-    """Return the commit that a revision names now.
+    """Return the folder in which a configuration runs: here, or a checkout of its revision.
 
     Raises:
-        MissingError: there is no such revision, or no git repository here.
+        ConfigError: it runs here, and its files have changed.
     """
-    return _git("rev-parse", "--verify", f"{text}^{{commit}}").strip()
-
-
-def _git(*words: str) -> str:
-    try:
-        ended = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        raise MissingError("git is not installed", "git", "install it", code="no-git") from None
-    if ended.returncode:
-        raise MissingError(
-            f"git {words[0]} failed: {ended.stderr.strip()}",
-            str(Path.cwd()),
-            "name a revision of the repository in which you start the campaign",
-            code="no-revision",
-        )
-    return ended.stdout
+    if arm.revision is None:
+        check_files(arm.files, folder)
+        return Path.cwd()
+    return git.checkout(folder, arm.revision)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import integrate, stats
 
 from dashboards.statistics import gate
 from dashboards.statistics.online_levels import lord_level
@@ -111,3 +112,32 @@ def test_the_gate_keeps_fewer_false_gains_than_three_seeds_each():
     assert ours.found > 0.9
     assert ours.false_fraction < 0.1 < three.false_fraction
     assert checked.found > 0.9
+
+
+def test_an_e_value_is_the_mean_of_ratios_of_student_densities_and_has_expectation_one():
+    # With a known scale the ratio of densities of (gain - a) / error to gain / error has
+    # expectation 1 without a gain: integrate it over Student's density by quadrature.
+    dof, error = 12, 0.4
+
+    def density(gain):
+        return stats.t.pdf(gain / error, dof) / error
+
+    def weighted(gain):
+        value = gate_campaigns.e_value(np.array([gain]), np.array([error]), np.array([dof]))
+        return float(value[0]) * density(gain)
+
+    total, _ = integrate.quad(weighted, -60, 60, points=[0, 1, 2], limit=400)
+    assert total == pytest.approx(1, abs=1e-3)
+    ratios = [density(1.3 - gain) / density(1.3) for gain in gate_campaigns.E_GAINS]
+    value = gate_campaigns.e_value(np.array([1.3]), np.array([error]), np.array([dof]))
+    assert value[0] == pytest.approx(np.mean(ratios))
+
+
+def test_a_baseline_run_again_keeps_no_trend_as_a_gain():
+    scenario = Scenario(trend=0.02)
+    old, again = (
+        gate_campaigns.replay(gated(refresh=after), scenario, None, campaigns=30, seed=1)
+        for after in (0, 10)
+    )
+    assert (old.false > 0).mean() > 0.5
+    assert (again.false > 0).mean() < 0.3

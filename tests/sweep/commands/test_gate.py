@@ -256,7 +256,7 @@ def test_a_chain_is_checked_again_by_command(here, capsys):
 def test_a_program_that_ignores_its_seed_is_found(here, capsys, monkeypatch):
     ran = []
 
-    def run_batch(folder, batch, place):
+    def run_batch(folder, batch, place, *, checked_out=False):
         ran.append((batch.settings, batch.seeds))
         return BatchResults(dict.fromkeys(batch.seeds, 0.1), {})
 

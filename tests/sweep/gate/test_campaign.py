@@ -333,3 +333,32 @@ def test_a_failed_run_of_the_chain_does_not_confirm_it(folder):
         campaign.record("baseline", 1501, None, "diverged")
         assert campaign.decide().outcome == "unconfirmed"
         assert campaign.kept == []
+
+
+def test_equal_scores_on_all_seeds_discard_the_proposal_and_not_the_campaign(folder):
+    with Campaign(folder).change() as campaign:
+        measure_baseline(campaign)
+        campaign.propose({"seed": 7}, note="one seed for all runs")
+        while (verdict := campaign.decide()).outcome == "more":
+            for need in verdict.needs:
+                for seed in need.seeds:
+                    fixed = need.arm == "proposal"
+                    campaign.record(need.arm, seed, 1.0 if fixed else noisy(seed, 0.5))
+        assert verdict.outcome == "discard"
+        assert campaign.kept == []
+        assert campaign.verdict().outcome == "ready"
+
+
+def test_an_edited_program_of_a_campaign_is_refused(tmp_path):
+    start_campaign(tmp_path / "camp", SPEC, program="name: toy\n")
+    Campaign(tmp_path / "camp")
+    (tmp_path / "camp" / "program.yaml").write_text("name: other\n")
+    with refused("program-edited", ConfigError):
+        Campaign(tmp_path / "camp")
+
+
+def test_a_value_equal_to_the_default_is_no_change(folder):
+    with Campaign(folder).change() as campaign:
+        measure_baseline(campaign)
+        with refused("proposal-equal", ConfigError):
+            campaign.propose({"lr": 0.1}, defaults={"lr": 0.1, "steps": 3})

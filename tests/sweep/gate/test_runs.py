@@ -7,8 +7,8 @@ import pytest
 
 from loptune.errors import MissingError
 from sweep.gate import runs
-from sweep.gate.batch import PROGRAM, BatchResults, batch_name
-from sweep.gate.campaign import Campaign, CampaignSpec, start_campaign
+from sweep.gate.batch import BatchResults, batch_name
+from sweep.gate.campaign import PROGRAM, Campaign, CampaignSpec, start_campaign
 from sweep.gate.runs import run_until_decided
 from tests.refusals import refused
 
@@ -23,7 +23,7 @@ class Machine:
         self.ended = {}
         self.kills = list(kills)  # seeds whose next run the machine kills
 
-    def run_batch(self, folder, batch, place):
+    def run_batch(self, folder, batch, place, *, checked_out=False):
         arm = batch.name.split("-seeds-")[0]
         results = self.ended.setdefault(batch.name, BatchResults({}, {}, {}))
         results.killed.clear()

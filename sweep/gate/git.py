@@ -1,0 +1,111 @@
+"""The git revisions that a campaign runs: each in a checkout of its own."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from loptune.errors import MissingError
+
+_NOT_LINKED = {"__pycache__", ".git", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
+
+
+def full_revision(text: str) -> str:
+    """Return the commit that a revision names now.
+
+    Raises:
+        MissingError: there is no such revision, or no git repository here.
+    """
+    return run_git("rev-parse", "--verify", f"{text}^{{commit}}").strip()
+
+
+def head() -> str | None:
+    """Return the commit that is checked out here; None outside a repository with a commit."""
+    try:
+        return full_revision("HEAD")
+    except MissingError:
+        return None
+
+
+def changed_files() -> list[str]:
+    """Return the tracked files that differ from the commit that is checked out."""
+    status = run_git("status", "--porcelain", "--untracked-files=no", "-z")
+    return sorted(entry[3:] for entry in status.split("\0") if entry[2:3] == " ")
+
+
+def is_tracked(path: Path) -> bool:
+    """Return whether git has a file under control here."""
+    return bool(run_git("ls-files", "--", str(path)).strip())
+
+
+def same_files(one: str, other: str) -> bool:
+    """Return whether two commits contain the same files."""
+    return run_git("rev-parse", f"{one}^{{tree}}") == run_git("rev-parse", f"{other}^{{tree}}")
+
+
+def checkout(campaign: Path, revision: str) -> Path:
+    """Return the folder of a revision that corresponds to this one; check it out if necessary.
+
+    A checkout appears complete or not at all, and is restored to its revision if a run changed
+    it. Files that git does not track, such as data, are links to the ones here.
+    """
+    target = campaign.resolve() / "checkouts" / revision
+    if not _is_checkout_of(target, revision):
+        _remove(target)
+        making = target.with_name(f".making-{revision}")
+        _remove(making)
+        target.parent.mkdir(exist_ok=True)
+        run_git("worktree", "add", "--force", "--detach", str(making), revision)
+        run_git("worktree", "move", str(making), str(target))
+    run_git("reset", "--quiet", "--hard", revision, here=target)
+    _link_untracked(target, campaign.resolve())
+    return target / run_git("rev-parse", "--show-prefix").strip()
+
+
+def _is_checkout_of(folder: Path, revision: str) -> bool:
+    if not (folder / ".git").exists():
+        return False
+    try:
+        return run_git("rev-parse", "HEAD", here=folder).strip() == revision
+    except MissingError:
+        return False
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    run_git("worktree", "prune")
+
+
+def _link_untracked(target: Path, campaign: Path) -> None:
+    """Link the files here that git does not track into a checkout."""
+    root = Path(run_git("rev-parse", "--show-toplevel").strip())
+    listed = run_git("ls-files", "--others", "--directory", "-z", here=root)
+    for name in filter(None, listed.split("\0")):
+        source = root / name
+        link = target / name
+        if source.name in _NOT_LINKED or campaign.is_relative_to(source.resolve()):
+            continue
+        if not link.exists() and not link.is_symlink():
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(source)
+
+
+def run_git(*words: str, here: Path | None = None) -> str:
+    """Return the output of a git command.
+
+    Raises:
+        MissingError: git is not installed, or the command failed.
+    """
+    try:
+        ended = subprocess.run(
+            ["git", *words], cwd=here, capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:
+        raise MissingError("git is not installed", "git", "install it", code="no-git") from None
+    if ended.returncode:
+        raise MissingError(
+            f"git {words[0]} failed: {ended.stderr.strip()}",
+            str(here or Path.cwd()),
+            "name a revision of the repository in which you start the campaign",
+            code="no-revision",
+        )
+    return ended.stdout

@@ -1,0 +1,106 @@
+"""The files of a campaign's program: all runs of a configuration must use the same ones.
+
+In a git repository that tracks the program, a configuration is a revision and runs in its own
+checkout. Elsewhere it runs in place, and the content of its files is recorded.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from loptune.errors import ConfigError
+from sweep.gate import git
+
+_MOST_FILES = 2000  # more are no program's folder
+_SKIPPED = {"__pycache__", "runs", "mlruns", "node_modules", "site-packages"}
+
+
+def tracked_revision(command: Sequence[str]) -> str | None:
+    """Return the commit that is checked out here, if git tracks the files of a command line.
+
+    Raises:
+        ConfigError: tracked files have uncommitted changes.
+    """
+    revision = git.head()
+    if revision is None or not all(git.is_tracked(path) for path in _named(command)):
+        return None
+    refuse_uncommitted()
+    return revision
+
+
+def refuse_uncommitted() -> None:
+    """Refuse changes that no revision contains.
+
+    Raises:
+        ConfigError: tracked files have uncommitted changes.
+    """
+    changed = git.changed_files()
+    if changed:
+        raise ConfigError(
+            f"uncommitted changes in {', '.join(changed[:3])}",
+            str(Path.cwd()),
+            "every run of a campaign uses a commit: `git commit` the changes, or `git stash` them",
+            code="uncommitted",
+        )
+
+
+def file_digests(command: Sequence[str], campaign: Path) -> dict[str, str]:
+    """Return the SHA-256 of the files of a command line and of the Python files beside them."""
+    named = _named(command)
+    paths = set(named)
+    for folder in {path.parent for path in named} or {Path.cwd()}:
+        beside = _python_files(folder, campaign.resolve())
+        listed = [path for path, _ in zip(beside, range(_MOST_FILES + 1), strict=False)]
+        if len(listed) <= _MOST_FILES:
+            paths.update(listed)
+    return {str(path): _digest(path) for path in sorted(paths)}
+
+
+def check_files(recorded: Mapping[str, str], campaign: Path) -> None:
+    """Refuse to run a program whose files have changed since they were recorded.
+
+    Raises:
+        ConfigError: a file has another content, or is missing.
+    """
+    changed = []
+    for name, digest in recorded.items():
+        path = Path(name)
+        if not path.is_file() or _digest(path) != digest:
+            changed.append(os.path.relpath(path))
+    if changed:
+        raise ConfigError(
+            f"the program has changed since the baseline ran: {', '.join(changed[:3])}",
+            str(campaign),
+            "restore the files. To propose an edit, commit the program with git, start a "
+            "campaign there, and propose the commit with --revision",
+            code="program-changed",
+        )
+
+
+def _named(command: Sequence[str]) -> list[Path]:
+    """Return the files here that the words of a command line name."""
+    here = Path.cwd()
+    paths = []
+    for word in command:
+        path = here / word
+        if "{" not in word and path.is_file() and path.resolve().is_relative_to(here.resolve()):
+            paths.append(path)
+    return paths
+
+
+def _python_files(folder: Path, campaign: Path) -> Iterator[Path]:
+    for place, folders, names in os.walk(folder):
+        kept = []
+        for name in folders:
+            inside = Path(place, name)
+            environment = (inside / "pyvenv.cfg").exists()
+            hidden = name.startswith(".") or name in _SKIPPED
+            if not (hidden or environment or inside.resolve() == campaign):
+                kept.append(name)
+        folders[:] = kept
+        yield from (Path(place, name) for name in names if name.endswith(".py"))
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
