@@ -109,7 +109,10 @@ def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> Non
     try:
         draft.unlink(missing_ok=True)
         with open(draft, "wb", opener=lambda name, _: os.open(name, new, mode)) as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            if isinstance(content, str):
+                # a file name outside the locale's encoding has characters that UTF-8 does not have
+                content = content.encode("utf-8", "backslashreplace")
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, path)

@@ -5,7 +5,7 @@ terminal's encoding does not have.
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
 from loptune.errors import printable
@@ -39,8 +39,13 @@ def escaped_output() -> Iterator[None]:
     """Escape what the block prints."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+            # it asks for the position, which a file that became a pipe in a fork does not have
+            with suppress(OSError):
+                stream.reconfigure(errors="backslashreplace")
     before = sys.stdout
+    if before is None:  # closed: print writes nothing
+        yield
+        return
     sys.stdout = EscapedStream(before)
     try:
         yield
