@@ -9,6 +9,7 @@ from loptune.errors import MissingError
 EXTRA_OF = {
     "accelerate": "train",
     "aiohttp": "train",
+    "anyio": "mcp",
     "datasets": "train",
     "deepspeed": "train",
     "gguf": "train",

@@ -45,7 +45,7 @@ from sweep.trials.trainable import SweepTrial, TrialPlan, bind_plan
 from sweep.trials.worker import RankWorker
 from sweep.views.event_lines import EventLines
 
-_PACKAGES = ("trainer", "rewards", "sweep", "dashboards")
+_PACKAGES = ("trainer", "rewards", "sweep", "dashboards", "loptune")
 _MARK = 0.6180339887
 _TOLERANCE = 1e-4  # scores of different trials differ by less
 _SPACE = {

@@ -17,7 +17,7 @@ _BRACKET = re.compile(r"[({\[]|([)}\]])")
 # sympy evaluates binomials while it parses them
 _LARGE_BINOMIAL = re.compile(r"binom.*\d{4}|\d{4}.*choose|choose.*\d{4}", re.DOTALL)
 # 448 legitimate comparisons took 0.02 s on average, at most 0.28 s
-_LIMIT_S = 1.5
+_LIMIT_S = 0.75
 _FAST_GROWING = ("factorial", "factorial2", "Sum", "Product")
 
 
@@ -62,7 +62,7 @@ def _value(digits: float) -> float:
 
 @contextlib.contextmanager
 def time_limit() -> Iterator[None]:
-    """Limit the CPU time of a block to 1.5 s.
+    """Limit the CPU time of a block to 0.75 s.
 
     The limit does not depend on earlier blocks. If it shrank with each timeout, the same completion
     would get another reward in a fresh worker, for example after a resume.

@@ -24,6 +24,7 @@ NOT_OURS = {
     "--help",
     "--local-dir",
     "--no-deps",
+    "--wait",  # of sbatch
 }
 NOT_OURS |= {
     "--lifespan",

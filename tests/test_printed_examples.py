@@ -73,7 +73,7 @@ def _module(name, function):
     return f"trainer.commands.{name}", SimpleNamespace(run_evaluation=function)
 
 
-def _measured(folder, seeds, repeats):
+def _measured(folder, seeds, repeats, *, program):
     """A report of noise as `sweep noise` gets it from its runs."""
     from sweep.gate.aa_test import NoiseReport
 

@@ -3,7 +3,6 @@ itself finds.
 """
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -100,7 +99,9 @@ def test_every_metric_of_every_step_is_the_same(sweeps):
 
 def test_the_verdict_is_the_same(sweeps):
     ours, command = (read_results(open_sweep(root.parent, root.name)) for root in sweeps)
-    # these name the program
-    verdicts = [replace(sweep.verdict, best="", baseline="") for sweep in (ours, command)]
-    assert verdicts[0] == verdicts[1] and verdicts[0].seeds == 2
+    # the test may differ: only loptune's own trainer declares that its seeds are blocks
+    verdicts = [sweep.verdict for sweep in (ours, command)]
+    assert verdicts[0].found.gain == verdicts[1].found.gain
+    assert verdicts[0].seeds == verdicts[1].seeds == 2
+    assert verdicts[0].configuration == verdicts[1].configuration
     assert ours.table.score.notna().all() and list(ours.table.score) == list(command.table.score)

@@ -122,7 +122,7 @@ def test_the_time_limit_and_the_reward_do_not_depend_on_earlier_timeouts(monkeyp
             while True:
                 with contextlib.suppress(Exception):
                     sum(range(1000))
-    monkeypatch.setattr(math_guard, "_LIMIT_S", 1.5)
+    monkeypatch.setattr(math_guard, "_LIMIT_S", 0.75)
     assert score(r"\boxed{\sin(3x)}", r"3\sin(x)-4\sin^3(x)").correct
 
 

@@ -174,7 +174,8 @@ def test_every_configuration_of_a_space_of_every_kind_trains(name, tiny_policy, 
         config = apply_overrides(spec.trainer.base, trial["overrides"])
         assert config.model.lora.r == (4 if name.endswith("_lora") else 0)
         for key, value in ([*baselines(spec), *[{}] * len(trials)])[number].items():
-            assert value_of(config, key) == value
+            read = value_of(config, key)
+            assert (list(read) if isinstance(read, tuple) else read) == value
         trainer = Trainer(config, RunContext.of(tmp_path / trial["trial"]))
         trainer.train()
         trainer.close()

@@ -21,7 +21,7 @@ def test_what_fails_soon_fails_before_the_model(
     (tmp_path / "leaving.py").write_text("import os\nos._exit(3)\n")
     (tmp_path / "lowest.py").write_text("MINIMUM = 'low'\ndef exact(text, answer):\n    return 1\n")
     (tmp_path / "broken.jsonl").write_text("{\n")
-    monkeypatch.setattr("trainer.tracking.writers.find_spec", lambda name: None)
+    monkeypatch.setattr("trainer.tracking.writers.is_installed", lambda name: False)
     monkeypatch.setattr("trainer.loop.load_models", lambda *_: pytest.fail("came to the model"))
     assert main(["run", "tiny_kk", "--name", "r", *words]) == code
     assert message in capsys.readouterr().err

@@ -61,7 +61,7 @@ def test_a_dry_run_scores_texts_of_ones_own(capsys, tiny_policy):
 
 
 def test_a_dry_run_finds_that_a_tracker_is_not_installed(capsys, monkeypatch):
-    monkeypatch.setattr("trainer.tracking.writers.find_spec", lambda name: None)
+    monkeypatch.setattr("trainer.tracking.writers.is_installed", lambda name: False)
     assert main(["run", "tiny_kk", "--dry-run", "tracking.report_to=[wandb]"]) == 2
     assert "[tracker-not-installed]" in capsys.readouterr().err
 
