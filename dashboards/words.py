@@ -219,7 +219,9 @@ def score_direction(metric: str, mode: Mode) -> str:
     return f"Score: {metric} ({better} is better)."
 
 
-def layouts(rows: Sequence[ArmRow], pairing: Pairing | None, name: Name) -> str:
+def layouts(
+    rows: Sequence[ArmRow], pairing: Pairing | None, name: Name, *, blocks: bool = True
+) -> str:
     """State how arms were compared, and why; empty for a sweep, where every seed is run by all."""
     compared = [row for row in rows if row.layout is not None]
     if pairing is None or not compared or compared[0].layout == "against a number":
@@ -231,6 +233,11 @@ def layouts(rows: Sequence[ArmRow], pairing: Pairing | None, name: Name) -> str:
     if pairing == "unpaired":
         return "Compared without pairing by seed, as asked (--unpaired)."
     kinds = {row.layout for row in compared}
+    if kinds == {"paired"} and len(compared) == 1 and not blocks:
+        return (
+            "Compared on the same seeds by Welch's test, without pairing: whether a seed moves "
+            "both scores alike is not known. --paired compares seed by seed."
+        )
     if kinds == {"paired"}:
         lacking = any(row.missing for row in rows)
         shared = "share seeds" if lacking else "have the same seeds"

@@ -98,7 +98,8 @@ def _about_arms(results: Results, name: Name) -> list[str]:
     """
     rows = results.arm_table
     judged = results if results.fresh is None else results.fresh
-    lines = [words.layouts(rows, judged.pairing, name)]
+    blocks = judged.comparison is None or judged.comparison.blocks
+    lines = [words.layouts(rows, judged.pairing, name, blocks=blocks)]
     if judged.pairing is not None:
         lines.append(words.runs(rows, name))
     chosen_by_nothing = results.nothing_chosen or results.fresh is not None
