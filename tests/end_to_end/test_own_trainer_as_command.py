@@ -103,5 +103,5 @@ def test_the_verdict_is_the_same(sweeps):
     verdicts = [sweep.verdict for sweep in (ours, command)]
     assert verdicts[0].found.gain == verdicts[1].found.gain
     assert verdicts[0].seeds == verdicts[1].seeds == 2
-    assert verdicts[0].configuration == verdicts[1].configuration
+    assert verdicts[0].found.configuration == verdicts[1].found.configuration
     assert ours.table.score.notna().all() and list(ours.table.score) == list(command.table.score)
