@@ -32,6 +32,8 @@ def slow_step(self):
     if self.step == 1 and self.parallel.is_main:
         pathlib.Path("in-step-2").write_text(str(os.getpid()))
     time.sleep(0 if self.step == 0 else {STEP_S})
+    while pathlib.Path("hold").exists():
+        time.sleep(0.1)
     return step(self)
 
 Trainer.training_step = slow_step
@@ -104,7 +106,10 @@ def test_a_short_time_limit_kills_the_ranks_without_a_checkpoint(started, tmp_pa
 
 def test_trainer_stop_saves_whatever_the_time_limit(started, tmp_path):
     process = started(SHORT_S)
+    hold = tmp_path / "hold"
+    hold.touch()  # the step lasts until the command, however slowly it starts here, has asked
     asked = run_cli("trainer", "stop", "r", "--runs-dir", "runs", cwd=tmp_path)
+    hold.unlink()
     assert asked.returncode == 0, asked.stderr
     output = process.communicate(timeout=STEP_S + 100)[0]
     assert checkpoints(tmp_path) == ["step-2"], output
