@@ -17,7 +17,7 @@ RARELY = 50_000  # allocations between two collections of garbage; Python's own:
 _ROOT = Path(__file__).resolve().parents[1]
 
 
-class _OwnPackages(MetaPathFinder):
+class OwnPackages(MetaPathFinder):
     """Finds the top-level packages of `LOPTUNE_PACKAGES` next to this package, even if another
     module of that name is on ``sys.path``.
     """
@@ -47,8 +47,8 @@ def find_own_packages_first() -> None:
         module = sys.modules.get(name)
         if module is not None and not _is_ours(module):
             raise ImportError(shadowed(name, getattr(module, "__file__", None) or "unknown file"))
-    if not any(isinstance(finder, _OwnPackages) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _OwnPackages())
+    if not any(isinstance(finder, OwnPackages) for finder in sys.meta_path):
+        sys.meta_path.insert(0, OwnPackages())
 
 
 def prepare_worker() -> None:

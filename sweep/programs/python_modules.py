@@ -5,8 +5,9 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.machinery import PathFinder
 from pathlib import Path
+
+from loptune.module_specs import module_spec
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
@@ -67,13 +68,7 @@ def is_importable(name: str, folder: Path) -> bool:
 
     ``folder`` is the one in which the command starts.
     """
-    places: list[str] | None = [str(folder), *sys.path]
-    for part in name.split("."):
-        spec = PathFinder.find_spec(part, places) if places else None
-        if spec is None:
-            return part in sys.builtin_module_names
-        places = list(spec.submodule_search_locations or ())
-    return True
+    return module_spec(name, folder) is not None
 
 
 def find_module(name: str, folder: Path) -> str:
@@ -82,15 +77,11 @@ def find_module(name: str, folder: Path) -> str:
 
     ``folder`` is the one in which the command starts.
     """
-    places: list[str] = [str(folder), *sys.path]
-    for part in name.split("."):
-        spec = PathFinder.find_spec(part, places)
-        if spec is None:
-            return ""
-        places = list(spec.submodule_search_locations or ())
-    if not places:
-        return name
-    return f"{name}.__main__" if PathFinder.find_spec("__main__", places) else ""
+    spec = module_spec(name, folder)
+    if spec is not None and spec.submodule_search_locations is not None:
+        name = f"{name}.__main__"
+        spec = module_spec(name, folder)
+    return "" if spec is None else name
 
 
 def _behind_python(words: Sequence[str]) -> Iterator[str]:

@@ -20,6 +20,7 @@ from typing import Any
 from loptune.errors import ConfigError, StorageError, first_line
 from loptune.files import write_atomically
 from loptune.mlflow_runs import CHANGES_TAG
+from loptune.module_specs import installed_spec
 from rewards.user_code import LOPTUNE_PACKAGES
 from trainer.config.schema import TrainConfig
 from trainer.run_folder import RunFolder
@@ -186,12 +187,26 @@ def _is_of_project(folder: Path) -> bool:
     return not installed and not folder.resolve().is_relative_to(sysconfig.get_path("stdlib"))
 
 
+def _editable_project(name: str) -> list[str] | None:
+    """Return the folder of a top-level module of a project that is installed as editable, and is on
+    no path; None if it is of no such project.
+    """
+    spec = installed_spec(name)
+    if spec is None or not spec.has_location or not spec.origin:
+        return None
+    is_package = spec.submodule_search_locations is not None
+    folder = Path(spec.origin).parents[1 if is_package else 0]
+    return [str(folder)] if _is_of_project(folder) else None
+
+
 class _ImportFinder(ModuleFinder):
     """ModuleFinder that also supports namespace packages (folders without ``__init__.py``)."""
 
     def find_module(self, name: str, path: Any, parent: Any = None) -> Any:
         """Find a module; returns ModuleFinder's (file, path, description) tuple."""
         spec = PathFinder.find_spec(name, path or self.path)
+        if spec is None and path is None and name not in LOPTUNE_PACKAGES:
+            path = _editable_project(name)
         if spec is None and name == "__init__":
             return io.BytesIO(), "", ("", "rb", _SOURCE)
         if spec is not None and spec.origin is None and spec.submodule_search_locations:

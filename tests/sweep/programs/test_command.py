@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager, nullcontext
+from importlib.util import spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,45 @@ def test_a_module_that_a_command_runs_is_an_input(command, tmp_path, monkeypatch
         spec = spec_of(tmp_path, command=[word.replace("MODULE", absent) for word in command])
         with refused("no-module", MissingError):
             spec.program.check_early({}, spec.resources, "acc")
+
+
+class EditableFinder:
+    """Finds one package, as the finder of an editable installation does."""
+
+    def __init__(self, package):
+        self.package = package
+
+    def find_spec(self, fullname, path=None, target=None):
+        if fullname != self.package.name:
+            return None
+        return spec_from_file_location(fullname, self.package / "__init__.py")
+
+
+def test_a_module_of_an_editable_installation_is_found_and_is_an_input(tmp_path, monkeypatch):
+    package = tmp_path / "elsewhere" / "mypack"
+    (package / "inner").mkdir(parents=True)
+    for file in ("__init__.py", "inner/__init__.py", "helper.py"):
+        (package / file).write_text("")
+    (package / "inner" / "train.py").write_text("import mypack.helper")
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, EditableFinder(package)])
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    command = ["python", "-m", "mypack.inner.train"]
+    spec = spec_of(tmp_path, command=command, preload=["mypack.helper", "mypack.inner:train"])
+    spec.program.check_early({}, spec.resources, "acc")
+    found = {path for path, _ in spec.program.files({})}
+    assert {package / "inner" / "train.py", package / "helper.py"} <= found
+    for absent in ("mypack.other", "mypack.helper.deeper"):
+        spec = spec_of(tmp_path, command=command, preload=[absent])
+        with refused("no-module", MissingError, "program.preload"):
+            spec.program.check_early({}, spec.resources, "acc")
+
+
+def test_our_own_modules_are_found(tmp_path):
+    """`make install` installs us with a finder."""
+    command = ["python", "-m", "trainer"]
+    spec = spec_of(tmp_path, command=command, preload=["trainer.integrations.trl"])
+    spec.program.check_early({}, spec.resources, "acc")
 
 
 def test_modules_of_other_environments_are_not_asked_for(tmp_path, monkeypatch):
