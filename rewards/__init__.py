@@ -8,6 +8,7 @@ that could not be scored.
 """
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -18,6 +19,7 @@ from rewards.errors import CodedValueError
 from rewards.score import BatchRewardFunction, RewardFunction, Rows, Score, Weights
 
 __all__ = [
+    "OVERLONG_PART",
     "REWARDS",
     "BatchRewardFunction",
     "RewardFunction",
@@ -27,10 +29,12 @@ __all__ = [
     "combine_batch",
     "correctness_reward",
     "minimum",
+    "part_names",
     "part_weight",
     "prepare",
 ]
 
+OVERLONG_PART = "overlong"  # breakdown entry of the length penalty, which no function may use
 REWARDS: dict[str, RewardFunction] = {
     "knights_knaves": knights_knaves.score,
     "math": math_answers.score,
@@ -42,9 +46,9 @@ REWARDS: dict[str, RewardFunction] = {
 def combine_batch(functions: Weights) -> BatchRewardFunction:
     """Return a batch function that computes the weighted sum of reward functions.
 
-    With several functions, the breakdown has one entry per function. The function with the largest
-    absolute weight (the first on a tie) sets ``correct`` and ``parsed``. If a function fails on a
-    text, the result for that text is the exception.
+    With several functions, the breakdown has one entry per function, see `part_names`. The function
+    with the largest absolute weight (the first on a tie) sets ``correct`` and ``parsed``. If a
+    function fails on a text, the result for that text is the exception.
 
     Raises:
         ValueError: unknown name, module or function; the message suggests a fix.
@@ -68,17 +72,34 @@ def _weighted_sum(functions: Weights, scores: Sequence[Score | Exception]) -> Sc
     reward = 0.0
     breakdown: dict[str, float] = {}
     by_name: dict[str, Score] = {}
+    parts = part_names(functions)
     for (name, weight), score in zip(functions.items(), scores, strict=True):
         if isinstance(score, Exception):
             return score
         reward += weight * score.reward
-        breakdown[_short(name)] = weight * score.reward
+        breakdown[parts[name]] = weight * score.reward
         by_name[name] = score
     judge = by_name[correctness_reward(functions)]
     if len(by_name) == 1:  # the function's own parts
-        [weight] = functions.values()
-        breakdown = {part: weight * value for part, value in judge.breakdown.items()}
+        [(name, weight)] = functions.items()
+        breakdown = {}
+        for part, value in judge.breakdown.items():
+            own = f"{name}.{part}" if part == OVERLONG_PART else part
+            breakdown[own] = weight * value
     return Score(reward, judge.correct, breakdown, judge.parsed)
+
+
+def part_names(functions: Weights) -> dict[str, str]:
+    """Return function -> its entry in the breakdown: the name without the module, or the full name
+    if the short one would be ambiguous.
+    """
+    counts = Counter(map(_short, functions))
+    counts[OVERLONG_PART] += 1
+    names = {}
+    for name in functions:
+        short = _short(name)
+        names[name] = short if counts[short] == 1 else name
+    return names
 
 
 def correctness_reward(functions: Weights) -> str:
@@ -129,9 +150,13 @@ def minimum(functions: Weights) -> float:
 
 def part_weight(functions: Weights, part: str) -> float:
     """Return the weight of a breakdown entry in the reward; 1 if no function produced it."""
+    if part == OVERLONG_PART:
+        return 1.0
     if len(functions) == 1:
         return next(iter(functions.values()))
-    return {_short(name): weight for name, weight in functions.items()}.get(part, 1.0)
+    parts = part_names(functions)
+    weights = {parts[name]: weight for name, weight in functions.items()}
+    return weights.get(part, 1.0)
 
 
 def _module_of(name: str) -> Any:

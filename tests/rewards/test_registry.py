@@ -1,6 +1,6 @@
 import pytest
 
-from rewards import REWARDS, Score, minimum, prepare
+from rewards import REWARDS, Score, minimum, part_names, part_weight, prepare
 from tests.refusals import refused
 from tests.rewards.one_text import combine, resolve
 
@@ -31,6 +31,21 @@ def test_weighted_sum_of_several_functions():
     assert score == Score(2.0, True, {"format": 0.0, "math": 2.0}, True)
     score = both("<think></think><answer>\\boxed{4}</answer>", "3")
     assert score == Score(0.5, False, {"format": 0.5, "math": 0.0}, True)
+
+
+def test_functions_of_one_short_name_keep_their_own_parts():
+    weights = {"math": 1.0, "tests.rewards.own_rewards:math": 2.0, "last_number": 4.0}
+    score = combine(weights)("3", "3")
+    parts = {"math": 1.0, "tests.rewards.own_rewards:math": 2.0, "last_number": 4.0}
+    assert score.breakdown == parts and sum(parts.values()) == score.reward == 7.0
+    assert {part: part_weight(weights, part) for part in parts} == weights
+
+
+def test_no_part_takes_the_entry_of_the_length_penalty():
+    own = "tests.rewards.own_rewards:overlong"
+    assert part_names({own: 1.0, "math": 1.0}) == {own: own, "math": "math"}
+    assert combine({own: 3.0})("3", "3").breakdown == {f"{own}.overlong": 3.0}
+    assert part_weight({own: 3.0}, "overlong") == 1.0
 
 
 def test_minimum_is_the_weighted_sum_of_positive_weights():

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from rewards import OVERLONG_PART
 from trainer.config.reward import RewardConfig
 from trainer.types import Rollout, RolloutGroup
-
-_COMPONENT = "overlong"  # key in reward_breakdown
 
 
 def overlong_penalty(length: int, max_new_tokens: int, buffer: int) -> float:
@@ -18,7 +17,7 @@ def overlong_penalty(length: int, max_new_tokens: int, buffer: int) -> float:
 
 def raw_reward(rollout: Rollout) -> float:
     """Return the reward without the overlong penalty."""
-    return rollout.reward - rollout.reward_breakdown.get(_COMPONENT, 0.0)
+    return rollout.reward - rollout.reward_breakdown.get(OVERLONG_PART, 0.0)
 
 
 def apply_overlong_penalty(
@@ -34,7 +33,7 @@ def apply_overlong_penalty(
         penalty = -config.overlong_penalty * overlong_penalty(
             length, max_new_tokens, config.overlong_buffer
         )
-        breakdown = {**rollout.reward_breakdown, _COMPONENT: penalty}
+        breakdown = {**rollout.reward_breakdown, OVERLONG_PART: penalty}
         return replace(rollout, reward=rollout.reward + penalty, reward_breakdown=breakdown)
 
     return [
