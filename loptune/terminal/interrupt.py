@@ -88,10 +88,6 @@ def defer_interrupt() -> Iterator[None]:
             os._exit(INTERRUPTED)
         print("stopping (press Ctrl-C again to stop immediately)", file=sys.stderr)
 
-    # only the main thread receives signals
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     with on_interrupt(handle), waiting("loading libraries"):
         yield
     if seen:
@@ -102,7 +98,13 @@ def defer_interrupt() -> Iterator[None]:
 def on_interrupt(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
     """Call ``handle`` on every SIGINT, SIGTERM and SIGHUP in the block. SIGHUP stays ignored under
     `nohup`.
+
+    Has no effect outside the main thread: Python delivers signals to the main thread only, whose
+    program keeps its own handlers.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def receive(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:

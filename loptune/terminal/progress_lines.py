@@ -20,6 +20,7 @@ from rich.text import Text
 
 from loptune.progress import MetricValues, ProgressReport
 from loptune.terminal.interrupt import shutdown_warning
+from loptune.terminal.lasting_output import is_terminal
 from loptune.terminal.logs import progress_is_shown
 
 _logger = logging.getLogger(__name__)
@@ -99,7 +100,7 @@ class Progress(ProgressReport):
 
     def __init__(self, stream: TextIO | None = None) -> None:
         stream = stream or sys.stdout
-        self._in_terminal = stream.isatty()
+        self._in_terminal = is_terminal(stream)
         self._total_steps = 0
         self._reported = 0.0  # time of the last progress line
         self._warned = False  # whether `learning_warning` was shown

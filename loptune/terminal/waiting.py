@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+from loptune.terminal.lasting_output import is_terminal
 from loptune.terminal.main import rank
 
 _FRAMES = "|/-\\"
@@ -22,7 +23,7 @@ def waiting(text: str, stream: TextIO | None = None) -> Iterator[None]:
     Nothing is written outside of a terminal, and by ranks other than 0.
     """
     stream = stream or sys.stderr
-    if rank() > 0 or not stream.isatty():
+    if rank() > 0 or not is_terminal(stream):
         yield
         return
     end = _moving(text, stream)
@@ -39,7 +40,7 @@ def waiting_for_output(text: str) -> Iterator[None]:
     Nothing is written outside of a terminal, and by ranks other than 0.
     """
     stdout, stderr = sys.stdout, sys.stderr
-    if rank() > 0 or not stderr.isatty():
+    if rank() > 0 or not is_terminal(stderr):
         yield
         return
     end = _moving(text, stderr)

@@ -26,6 +26,7 @@ from loptune.errors import (
     first_line,
 )
 from loptune.run_names import lock_folder, raise_if_locked
+from loptune.terminal.lasting_output import lasting_output
 from loptune.terminal.waiting import waiting
 from sweep.driver.attempts import Gate, RetryBudget, TrialEvents
 from sweep.driver.control import StopControl, graceful_signals, ray_watchdog
@@ -132,6 +133,7 @@ class ResumableError(StorageError):
         super().__init__(what, str(control.folder.log), control.resume, code=code)
 
 
+@lasting_output()
 def start_sweep(sweep: SweepRecord, options: Options) -> int:
     """Run a new sweep and return the exit code.
 
@@ -174,6 +176,7 @@ def start_sweep(sweep: SweepRecord, options: Options) -> int:
         raise
 
 
+@lasting_output()
 def resume_sweep(sweep: SweepRecord, options: Options) -> int:
     """Resume a sweep, possibly with more configurations than before, and return the exit code.
 

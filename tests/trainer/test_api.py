@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -50,6 +51,32 @@ def test_train_says_how_it_ended_and_its_metrics_are_a_table(tiny_policy, tmp_pa
     assert (run.state, run.step) == ("done", 3)
     with refused("no-such-run", MissingError, names=("second",)):
         trainer.load_metrics("second", tmp_path / "runs")
+
+
+def test_a_thread_of_a_program_with_its_own_output_trains(tiny_policy, tmp_path, monkeypatch):
+    class Log:
+        """What research code puts in the place of a stream: ``write`` and ``flush`` only."""
+
+        text = ""
+
+        def write(self, text):
+            self.text += text
+
+        def flush(self):
+            pass
+
+    log = Log()
+    monkeypatch.setattr("sys.stdout", log)
+    monkeypatch.setattr("sys.stderr", None)
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(dump_config(small_config(tiny_policy)))
+    overrides = {"max_steps": 1, "tracking.offline": True}
+    with ThreadPoolExecutor(1) as pool:
+        training = pool.submit(
+            trainer.train, spec, overrides, name="in-thread", runs_dir=tmp_path / "runs"
+        )
+        assert training.result().state == "done"
+    assert "step 1/1" in log.text
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from loptune.terminal.lasting_output import lasting_output
 from loptune.terminal.table import print_table
 from rewards.sandbox import MAX_FAILURE_RATE
 from trainer.config.schema import TrainConfig
@@ -33,6 +34,7 @@ _HEADINGS = (
 )
 
 
+@lasting_output()
 def run_evaluation(
     config: TrainConfig, step: int, name: str, runs_dir: Path, as_json: bool, quiet: bool = False
 ) -> int:

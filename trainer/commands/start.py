@@ -18,6 +18,7 @@ from loptune.files import read_records
 from loptune.run_names import check_name, command_line, lock_folder, resume_command, run_path
 from loptune.terminal.arguments import add_accept_changes, add_runs_dir, add_sample
 from loptune.terminal.interrupt import defer_interrupt
+from loptune.terminal.lasting_output import lasting_output
 from loptune.terminal.main import rank, world_size
 from trainer.checkpoint.on_disk import (
     check_complete,
@@ -109,9 +110,10 @@ def add_resume(parser: argparse.ArgumentParser) -> None:
     _add_places(parser)
 
 
+@lasting_output()
 def start_run(start: Start) -> int:
     """Train and return the exit code. If the start fails before the first record, no folder is left
-    behind.
+    behind. Training goes on if its output cannot be written any more.
 
     Raises:
         ConfigError: invalid configuration or name, or a resume with settings that may not change.
