@@ -20,6 +20,7 @@ from loptune.extras import require
 from loptune.terminal.arguments import Commands
 from loptune.terminal.commands import Argument, Command, Option, add_command
 from loptune.terminal.table import json_text
+from loptune.yaml_document import nearest
 from sweep.commands.gate import COMMANDS as GATE
 from sweep.commands.judge import JUDGE
 from sweep.commands.status import STATUS
@@ -166,13 +167,12 @@ def make_server(
         MissingError: the package ``mcp`` is not installed.
     """
     require("mcp", "sweep mcp")
-    from mcp.server import MCPServer
     from mcp.types import ToolAnnotations
 
     instructions = _INSTRUCTIONS
     if not allow_run:
         instructions += _READS_ONLY
-    server = MCPServer("loptune", instructions=instructions, log_level="WARNING")
+    server = _strict_server(instructions)
     for tool in TOOLS:
         if tool.reads_only or allow_run:
             server.add_tool(
@@ -185,6 +185,44 @@ def make_server(
                 ),
             )
     return server
+
+
+def _strict_server(instructions: str) -> "MCPServer":
+    """Return a server without tools that refuses arguments which a tool does not have: the
+    library drops them, and the tool would answer another question than the agent asked.
+    """
+    from mcp.server import MCPServer
+    from mcp.server.mcpserver.exceptions import ToolError
+
+    class StrictServer(MCPServer):
+        async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+            for tool in TOOLS:
+                if tool.name == name:
+                    try:
+                        _check_names(tool, arguments)
+                    except UserError as error:
+                        raise ToolError(str(error)) from error
+            return await super().call_tool(name, arguments, context)
+
+    return StrictServer("loptune", instructions=instructions, log_level="WARNING")
+
+
+def _check_names(tool: Tool, values: dict[str, Any]) -> None:
+    """Refuse arguments that a tool does not have.
+
+    Raises:
+        ConfigError: names the first one and the nearest argument.
+    """
+    names = [argument.name for argument in tool.arguments]
+    for name in values:
+        if name not in names:
+            raise ConfigError(
+                f"{tool.name} has no argument {name}",
+                f"tool {tool.name}",
+                nearest(name, names),
+                key=name,
+                code="no-argument",
+            )
 
 
 def _call_of(tool: Tool, *, allow_outside: bool, time_limit_s: float) -> Callable[..., Any]:

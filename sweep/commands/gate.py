@@ -55,7 +55,7 @@ def add_commands(commands: Commands) -> None:
 
 def start(
     campaign: Folder,
-    overrides: Annotated[
+    settings: Annotated[
         Sequence[str], Option("settings of the first baseline", metavar="key=value")
     ] = (),
     *,
@@ -114,23 +114,23 @@ def start(
             code="false-keeps",
         )
     _check_seeds(first_seeds, most_seeds)
-    settings = dict(map(parse_override, overrides))
+    assigned = dict(map(parse_override, settings))
     program: str | None = None
     revision: str | None = None
     files: dict[str, str] = {}
     if spec is not None:
         with tempfile.TemporaryDirectory() as draft:
             store_program(spec, Path(draft))
-            _check_program(Path(draft), settings, command=None)
+            _check_program(Path(draft), assigned, command=None)
             program = (Path(draft) / PROGRAM).read_text(encoding="utf-8")
             words = _own_program(Path(draft))[0]
         if words:
             revision = tracked_revision(words)
         if words and revision is None:
             files = file_digests(words, Path(campaign))
-    elif settings:
+    elif assigned:
         raise ConfigError(
-            f"{next(iter(settings))} is a setting of no program",
+            f"{next(iter(assigned))} is a setting of no program",
             "command line",
             "name the program with --space, or say what the baseline is in your own notes",
             code="no-program",
@@ -139,7 +139,7 @@ def start(
         Path(campaign),
         CampaignSpec(
             space=path,
-            settings=settings,
+            settings=assigned,
             metric=name,
             mode=direction,
             worthwhile=worthwhile,
@@ -210,7 +210,7 @@ def _check_seeds(first: int, most: int) -> None:
 
 def propose(
     campaign: Folder,
-    overrides: Annotated[
+    settings: Annotated[
         Sequence[str], Option("changed settings of the program", metavar="key=value")
     ] = (),
     *,
@@ -237,7 +237,7 @@ def propose(
     from sweep.gate.command_words import check_words
     from sweep.gate.program_files import file_digests, refuse_uncommitted
 
-    settings = dict(map(parse_override, overrides))
+    assigned = dict(map(parse_override, settings))
     words = None if command is None else list(command)
     if revision is not None:
         revision = git.full_revision(revision)
@@ -256,10 +256,10 @@ def propose(
             if base.revision is None and revision is None and words is not None:
                 files = file_digests(words, changed.folder)
             _check_program(
-                changed.folder, {**base.settings, **settings}, command=words or base.command
+                changed.folder, {**base.settings, **assigned}, command=words or base.command
             )
         changed.propose(
-            settings, command=words, revision=revision, note=note, defaults=defaults, files=files
+            assigned, command=words, revision=revision, note=note, defaults=defaults, files=files
         )
         return _decided(changed, run=run)
 

@@ -108,6 +108,33 @@ def test_an_agent_keeps_a_change_by_conversation(place):
     assert content(answers[-1])["outcome"] == "more"
 
 
+def test_an_argument_that_a_tool_does_not_have_is_refused(place):
+    answers = answers_of(
+        ("gate_start", {"campaign": "camp", "worthwile": 0.1}),
+        ("judge", {**QUESTION, "seeds": "seed"}),
+    )
+    assert [code_of(answer) for answer in answers] == ["no-argument", "no-argument"]
+    assert "worthwhile" in answers[0].content[0].text
+    assert not (place / "camp").exists()
+
+
+def test_settings_of_a_proposal_arrive_by_a_tool(place):
+    (place / "toy.py").write_text("")
+    (place / "toy.yaml").write_text(
+        "name: toy\n"
+        "program: {command: [python, toy.py, '{lr}', '{seed}'], defaults: {lr: 0.1}}\n"
+        "objective: {metric: score, window: 1, worthwhile: 0.05}\n"
+        "baselines: [{}]\n"
+        "search: {configurations: 0}\n"
+    )
+    answers = answers_of(
+        ("gate_start", {"campaign": "camp", "space": "./toy.yaml", "settings": ["lr=0.2"]}),
+        ("gate_propose", {"campaign": "camp", "settings": ["lr=0.3"]}),
+    )
+    assert content(answers[0])["baseline"]["settings"] == {"lr": 0.2}
+    assert content(answers[1])["history"][0]["settings"] == {"lr": 0.3}
+
+
 def test_a_server_reads_only_unless_it_may_run(place):
     server = mcp_server.make_server(allow_run=False)
     calls = [
