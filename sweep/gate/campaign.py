@@ -13,6 +13,7 @@ fresh seeds: its own scores were chosen for being good.
 
 import hashlib
 import math
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +35,9 @@ from sweep.gate.recheck import DUE_AFTER, SEEDS_APART, Recheck
 from sweep.search.event_log import read_checked, with_checksum
 
 PROGRAM = "program.yaml"  # the search space whose program runs, resolved, in a campaign's folder
+# in which order they appear: a folder without campaign.yaml is no campaign
+_FILES = (".gitignore", PROGRAM, "events.jsonl", "campaign.yaml")
+_MAKING = ".making"  # contains them until they are complete
 _FRESH = 1000  # distance of the seeds of successive baselines
 _DAMAGED = "restore it from a backup, or start a campaign in another folder"
 
@@ -391,13 +395,13 @@ class Campaign:
         needs = [Need(arm=BASELINE, seeds=missing)] if missing else []
         # An analysis counts once: more of them, or one with later runs, would make more false
         # keeps.
-        if len(self.open.scores) < self.open.asked:
+        scores = self._compared(self.open)
+        if len(scores) < self.open.asked:
             return self._more(number, needs, self._fresh_seeds(self.open.asked), None)
-        if missing:
-            return self._more(number, needs, tuple(self.open.scores), None)
+        if missing or self.baseline.missing(scores):
+            return self._more(number, needs, tuple(scores), None)
         self._check_noise()
         answer = self._answer()
-        scores = self.open.scores
         if answer.outcome == "keep" and len(set(scores.values())) == 1:
             return GateVerdict(
                 outcome="discard",
@@ -491,15 +495,25 @@ class Campaign:
 
     def _gains(self, arm: Arm) -> gate.Runs:
         """Return the scores of an arm by seed, oriented so that larger is better."""
+        return self._oriented(arm.scores)
+
+    def _oriented(self, scores: Mapping[int, float]) -> gate.Runs:
         sign = 1.0 if self.spec.mode == "max" else -1.0
-        return {seed: sign * score for seed, score in arm.scores.items()}
+        return {seed: sign * score for seed, score in scores.items()}
+
+    def _compared(self, proposal: Proposal) -> dict[int, float]:
+        """Return the scores of a proposal on the seeds on which the baseline has not failed: there
+        is nothing to compare the others with.
+        """
+        usable = self.baseline.not_failed(proposal.scores)
+        return {seed: proposal.scores[seed] for seed in usable}
 
     def _answer(self) -> gate.Answer:
         assert self.open is not None
         model = self.model()
         assert model is not None  # the baseline has its first seeds
         return gate.answer(
-            self._gains(self.open),
+            self._oriented(self._compared(self.open)),
             self._gains(self.baseline),
             model=model,
             worthwhile=self.spec.worthwhile,
@@ -744,31 +758,42 @@ def start_campaign(
             "campaign needs another folder",
             code="campaign-exists",
         )
-    if folder.is_dir() and any(folder.iterdir()):
+    if folder.is_dir() and not _is_free(folder):
         raise ConfigError(
             f"{folder} is not empty", str(folder), "name a new folder", code="folder-not-empty"
         )
+    first = {
+        "event": "baseline",
+        "settings": spec.settings,
+        "command": None,
+        "revision": revision,
+        "files": dict(files or {}),
+        "campaign": spec.model_dump(mode="json"),
+    }
+    making = folder / _MAKING
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        first = {
-            "event": "baseline",
-            "settings": spec.settings,
-            "command": None,
-            "revision": revision,
-            "files": dict(files or {}),
-            "campaign": spec.model_dump(mode="json"),
-        }
+        shutil.rmtree(making, ignore_errors=True)
+        making.mkdir(parents=True)
         # Neither `git add -A` nor `git clean -fd` of a repository around it touches a campaign.
-        write_atomically(folder / ".gitignore", "*\n")
+        write_atomically(making / ".gitignore", "*\n")
         if program is not None:
-            write_atomically(folder / PROGRAM, program)
-            first["program"] = _digest(folder / PROGRAM)
-        JsonLines(folder / "events.jsonl").append(with_checksum(first))
-        # Last: a folder without this file is no campaign.
-        write_atomically(folder / "campaign.yaml", dump_yaml(spec.model_dump(mode="json")))
+            write_atomically(making / PROGRAM, program)
+            first["program"] = _digest(making / PROGRAM)
+        JsonLines(making / "events.jsonl").append(with_checksum(first))
+        write_atomically(making / "campaign.yaml", dump_yaml(spec.model_dump(mode="json")))
+        for name in _FILES:
+            if (making / name).exists():
+                (making / name).replace(folder / name)
+        making.rmdir()
     except OSError as error:
         raise storage_error("start the campaign", folder, error) from error
     return Campaign(folder)
+
+
+def _is_free(folder: Path) -> bool:
+    """Return whether a folder is empty, or has only what a start left that was killed."""
+    names = {path.name for path in folder.iterdir()}
+    return not names or (_MAKING in names and names <= {_MAKING, *_FILES})
 
 
 def _reason(answer: gate.Answer, spec: CampaignSpec) -> str:

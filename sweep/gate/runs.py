@@ -34,8 +34,8 @@ def run_until_decided(campaign: Campaign) -> GateVerdict:
         verdict = campaign.decide()
         if verdict.outcome != "more":
             return verdict
-        for need in verdict.needs:
-            _run(campaign, need)
+        # Only the first: if the baseline fails on a seed, the other arm does not need it either.
+        _run(campaign, verdict.needs[0])
 
 
 def _run(campaign: Campaign, need: Need) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 
@@ -130,6 +131,23 @@ def test_a_seed_on_which_the_baseline_failed_is_replaced(folder):
         assert campaign.verdict().needs[0].seeds == (1,)
 
 
+def test_a_seed_on_which_only_the_baseline_fails_is_replaced_for_both(folder):
+    with Campaign(folder).change() as campaign:
+        measure_baseline(campaign)
+        campaign.propose({}, note="never fails")
+        while (verdict := campaign.decide()).outcome == "more":
+            for need in reversed(verdict.needs):
+                for seed in need.seeds:
+                    failed = need.arm == "baseline" and seed == 5
+                    mean = 1.0 if need.arm == "proposal" else 0.5
+                    campaign.record(need.arm, seed, None if failed else noisy(seed, mean, need.arm))
+        assert verdict.outcome == "keep"
+        assert campaign.baselines[0].failed == {5: ""}
+        proposal = campaign.proposals[0]
+        assert 5 in proposal.scores
+        assert verdict.answer.seeds == len(proposal.scores) - 1
+
+
 def test_a_baseline_that_always_fails_ends_the_campaign(folder):
     with Campaign(folder).change() as campaign:
         for seed in range(4):
@@ -219,6 +237,28 @@ def test_two_campaigns_in_one_folder_are_refused(folder, tmp_path):
     (tmp_path / "other" / "notes.txt").write_text("mine")
     with refused("folder-not-empty", ConfigError):
         start_campaign(tmp_path / "other", SPEC)
+
+
+@pytest.mark.parametrize("moved", range(4))
+def test_a_campaign_that_was_killed_while_it_started_is_started_again(tmp_path, moved, monkeypatch):
+    replace = Path.replace
+    moves = []
+
+    def killed(path, target):
+        if len(moves) == moved:
+            raise KeyboardInterrupt
+        moves.append(path.name)
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        start_campaign(tmp_path / "camp", SPEC, program="name: toy\n")
+    monkeypatch.setattr(Path, "replace", replace)
+    with refused("no-campaign", MissingError):
+        Campaign(tmp_path / "camp")
+    start_campaign(tmp_path / "camp", SPEC, program="name: toy\n")
+    names = {path.name for path in (tmp_path / "camp").iterdir()}
+    assert names == {".gitignore", "campaign.yaml", "events.jsonl", "program.yaml"}
 
 
 def test_a_folder_without_a_campaign_is_named(tmp_path):
