@@ -25,11 +25,13 @@ _REREADERS = (
     "ssh", "rsh", "mosh", "watch", "parallel", "pdsh", "clush", "hyperfine", "tmux", "screen",
     "entr", "at", "batch", "expect", "make", "gmake", "eval",
 )  # fmt: skip
-# words of a script that read text a second time
+# Whole words of a script that read text a second time, also with the folder of a program before
+# them. ``eval/accuracy`` and ``--metric=eval`` are other words.
+_IN_WORD = r"[\w./=:,@%+-]"
 _REREADING = re.compile(
-    r"(?<![\w./-])(eval|let|trap|ssh|rsh|mosh|su|runuser|watch|parallel|xargs|pdsh|clush|tmux|screen"
-    r"|flock|fish|csh|tcsh|pwsh|(env|/usr/bin/env)\s+(-\S+\s+)*-\w*S|env\s+.*--split-string"
-    rf"|({'|'.join(_SHELLS)})\s+(-\S+\s+)*-\w*c)(?![\w.=-])"
+    rf"(?<!{_IN_WORD})(?:/[\w./-]*bin/)?(eval|let|trap|ssh|rsh|mosh|su|runuser|watch|parallel|xargs"
+    r"|pdsh|clush|tmux|screen|flock|fish|csh|tcsh|pwsh|env\s+(-\S+\s+)*-\w*S|env\s+.*--split-string"
+    rf"|({'|'.join(_SHELLS)})\s+(-\S+\s+)*-\w*c)(?!{_IN_WORD})"
 )
 # -c and -e of these take code of another language
 _CODE_OPTIONS: Mapping[str, tuple[str, ...]] = {

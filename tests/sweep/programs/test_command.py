@@ -721,6 +721,10 @@ def test_a_value_in_the_script_of_another_command_is_quoted(command, position, t
         "watch train {note}",
         "su bob -c {note}",
         "trap {note} EXIT",
+        "true;eval echo {note}",
+        "\\eval echo {note}",
+        "/usr/bin/ssh host train {note}",
+        "/usr/bin/env -iS {note}",
     ],
 )
 def test_a_value_that_a_script_would_read_again_is_refused(script):
@@ -728,6 +732,14 @@ def test_a_value_that_a_script_would_read_again_is_refused(script):
         code, hint = refusal_of([*shell, script])
         assert code == "value-in-shell-text" and "{note}" in hint
     CommandProgram(command=["bash", "-c", script.replace("{note}", "1")], defaults=KEYS)
+
+
+@pytest.mark.parametrize(
+    "word", ["eval/accuracy", "--metric=eval", "runs/eval", "eval.yaml", "a-eval"]
+)
+def test_a_word_that_contains_a_commands_name_is_not_that_command(word):
+    command = ["sh", "-c", f"train {word} {{note}}"]
+    assert CommandProgram(command=command, defaults=KEYS).command == command
 
 
 @pytest.mark.parametrize(
