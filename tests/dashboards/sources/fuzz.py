@@ -3,7 +3,9 @@
     python -m tests.dashboards.sources.fuzz --files 2000
 
 changes small valid files at random and prints each that is neither read nor refused by an error for
-its user, within ten seconds and one GiB.
+its user, within ten seconds and one GiB. The last line of a format has the numbers of files, of
+those that were read and refused, and of faults; the slowest file's seconds; and the memory that
+reading them added.
 """
 
 import argparse
@@ -11,20 +13,31 @@ import gzip
 import io
 import json
 import random
+import re
 import resource
 import shutil
 import signal
 import sqlite3
 import sys
 import tempfile
+import time
 import traceback
+from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
 from dashboards.sources.places import read_place
+from dashboards.sources.stored import pack, unpack
 from loptune.errors import UserError
+from loptune.yaml_document import read_yaml
+from sweep.record.results import read_results
+from tests.paths import ROOT
+from tests.sweep.ended_sweeps import write_sweep
+from trainer.config.data import DatasetConfig
+from trainer.problems.rows import read_rows
 
 SECONDS = 10
 MEMORY = 1 << 30
@@ -220,18 +233,72 @@ def damaged(content, chance):
     return content
 
 
-def fault_of(place):
-    """The traceback of a place that is neither read nor refused; None for any other."""
+@dataclass(frozen=True)
+class Example:
+    """A small valid input: its files, of which the first is damaged, and the call that reads it."""
+
+    files: dict[str, bytes]
+    place: str
+    read: Callable[[Path], object]
+
+
+def examples():
+    """Format -> its example: the tables, and what else is read that others wrote."""
+    tables = {
+        name: Example(files, place, lambda path: read_place(str(path), "acc", ""))
+        for name, (files, place) in formats().items()
+    }
+    problems = [{"prompt": f"1 + {number}?", "answer": str(number + 1)} for number in range(5)]
+    csv = pd.DataFrame(problems).to_csv(index=False).encode()
+    buffer = io.BytesIO()
+    pd.DataFrame(problems).to_parquet(buffer)
+    space = (ROOT / "search_spaces/quickstart.yaml").read_bytes()
+    return tables | {
+        "problems, CSV": Example({"a.csv": csv}, "a.csv", read_problems),
+        "problems, JSON": Example(
+            {"a.json": json.dumps(problems).encode()}, "a.json", read_problems
+        ),
+        "problems, JSON Lines": Example({"a.jsonl": lines(problems)}, "a.jsonl", read_problems),
+        "problems, Parquet": Example({"a.parquet": buffer.getvalue()}, "a.parquet", read_problems),
+        "search space": Example({"a.yaml": space}, "a.yaml", read_yaml),
+        "results in MLflow": Example({"a.json.gz": stored()}, "a.json.gz", read_stored),
+        "results in MLflow, unpacked": Example(
+            {"a.json": gzip.decompress(stored())}, "a.json", read_unpacked
+        ),
+    }
+
+
+def stored():
+    with tempfile.TemporaryDirectory() as folder:
+        return pack(read_results(write_sweep(Path(folder))))
+
+
+def read_problems(path):
+    return read_rows(DatasetConfig(source=str(path)))
+
+
+def read_stored(path):
+    return unpack(path.read_bytes(), str(path))
+
+
+def read_unpacked(path):
+    return unpack(gzip.compress(path.read_bytes(), 1), str(path))
+
+
+def fault_of(example, path):
+    """Read a damaged file; return whether it was read, and the traceback of a failure that is no
+    error for the user.
+    """
     signal.setitimer(signal.ITIMER_REAL, SECONDS)
     try:
-        read_place(str(place), "acc", "")
+        example.read(path)
+        return True, None
     except UserError:
-        pass
+        return False, None
     except BaseException:
-        return traceback.format_exc()
+        return False, traceback.format_exc()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-    return None
 
 
 class Hang(BaseException):
@@ -242,37 +309,55 @@ def hang(*_):
     raise Hang
 
 
+def status_bytes(field):
+    """Return a size of this process, such as VmRSS or the peak VmHWM."""
+    line = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.M)
+    return int(line[1]) << 10
+
+
 def fuzz(files, seed, only=""):
-    """Return the number of files per format, and print each fault."""
+    """Return the number of faults, and print each and a line for each format."""
     signal.signal(signal.SIGALRM, hang)
-    examples = formats()
-    for _, (content, place) in examples.items():  # imports everything before memory is limited
+    chosen = {name: example for name, example in examples().items() if only in name}
+    for example in chosen.values():  # imports everything before memory is limited
         with tempfile.TemporaryDirectory() as folder:
-            write(Path(folder), content)
-            read_place(str(Path(folder) / place), "acc", "")
+            write(Path(folder), example.files)
+            example.read(Path(folder) / example.place)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    return sum(fuzz_format(name, example, files, seed) for name, example in chosen.items())
+
+
+def fuzz_format(name, example, files, seed):
+    """Return the number of faults of one format."""
     faults = 0
-    for name, (content, place) in examples.items():
-        if only not in name:
-            continue
-        found = 0
-        first, original = next(iter(content.items()))
-        with tempfile.TemporaryDirectory() as folder:
-            for number in range(files):
-                chance = random.Random(f"{seed} {name} {number}")
-                root = Path(folder) / str(number)
-                write(root, content | {first: damaged(original, chance)})
-                fault = fault_of(root / place)
-                if fault is not None:
-                    found += 1
-                    kept = Path(tempfile.mkdtemp(prefix="loptune-fuzz-"))
-                    shutil.copytree(root, kept, dirs_exist_ok=True)
-                    print(f"{name}, file {number}, kept in {kept}:\n{fault}")
-                shutil.rmtree(root)
-        print(f"{name}: {files} files, {found} faults", flush=True)
-        faults += found
+    read = 0
+    slowest = 0.0
+    first, original = next(iter(example.files.items()))
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is the current size now
+    before = status_bytes("VmRSS")
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(files):
+            chance = random.Random(f"{seed} {name} {number}")
+            root = Path(folder) / str(number)
+            write(root, example.files | {first: damaged(original, chance)})
+            started = time.perf_counter()
+            was_read, fault = fault_of(example, root / example.place)
+            slowest = max(slowest, time.perf_counter() - started)
+            read += was_read
+            if fault is not None:
+                faults += 1
+                kept = Path(tempfile.mkdtemp(prefix="loptune-fuzz-"))
+                shutil.copytree(root, kept, dirs_exist_ok=True)
+                print(f"{name}, file {number}, kept in {kept}:\n{fault}")
+            shutil.rmtree(root)
+    added = (status_bytes("VmHWM") - before) >> 20
+    print(
+        f"{name}: {files} files, {read} read, {files - read - faults} refused, {faults} faults, "
+        f"slowest {slowest:.2f} s, {added} MiB",
+        flush=True,
+    )
     return faults
 
 
