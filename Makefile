@@ -7,7 +7,7 @@
 # make test-llm    fetches SmolLM2-135M (98 MB) once and runs the tests on it
 # make test-gpu    the tests that need a GPU, on one; imports neither Ray, Optuna, MLflow nor datasets
 # make first-contact  the first hour on a machine with GPUs, part after part, into doctor-report/ (docs/guides/gpu.md)
-# make chaos       kills what a sweep is made of at random and compares its end (docs/development/faults.md); SEED=0 FAULTS=20
+# make chaos       kills what a sweep is made of at random and compares its end (docs/development/faults.md); SEED=0 FAULTS=20 KILLS=200
 # make test-cluster  types docs/guides/cluster.md on three machines made of namespaces, and runs Slurm's job where Slurm is
 # make install-gpu installs with vLLM, for machines with GPUs (docs/guides/gpu.md); make resolve-gpu only tries it
 # make docs        builds the site of docs/ into build/docs; a broken link or any other warning is an error
@@ -100,8 +100,10 @@ first-contact:
 
 SEED := 0
 FAULTS := 20
+KILLS := 200
 chaos: dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults.chaos --seed $(SEED) --faults $(FAULTS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults.kills --seed $(SEED) --kills $(KILLS)
 
 # Minutes, most of them to start servers; for root, else in a user namespace.
 test-cluster: dev

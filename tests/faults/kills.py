@@ -1,0 +1,489 @@
+"""SIGKILL at random points of a sweep, a confirmation in rounds and a campaign, until all are done.
+
+    # a minute on an idle core; also: make chaos
+    python -m tests.faults.kills --kills 200
+    # the same under Ray, with trainings as processes: about half a minute a kill
+    python -m tests.faults.kills --kills 20 --ray
+
+Each job is done once undisturbed, and then again and again while its commands are killed: the
+command alone, the sweep that it started alone, or everything. Half of the kills come at any time,
+half within some milliseconds after an event was written. Whoever is killed is started again as a
+user would. At the end the results are those of the undisturbed job (nothing is lost), no result is
+recorded twice (nothing counts twice), and no training was started after its result was recorded.
+
+A training is a line in a log, some milliseconds, and a score computed from its settings; with a
+small learning rate one seed in four fails. Without ``--ray`` it runs in the driver itself, which is
+a fork of this process: all other code of the driver is the real one.
+"""
+
+import argparse
+import collections
+import contextlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import yaml
+
+from loptune.files import read_records
+from tests.faults.killed_program import LOG, train
+from tests.run_cli import ENVIRONMENT
+
+PROGRAM = Path(__file__).with_name("killed_program.py")
+MOST_FAILURES = 20  # of a command in a row, without a kill
+LIMIT_S = 600  # of a command
+KEPT, DISCARDED = 0.2, 0.05  # learning rates of proposals, from 0.1
+NAME = "toy"
+
+Run = tuple[float, int]  # learning rate and seed
+
+
+@dataclass
+class Command:
+    """A running command of loptune, and everything that it started."""
+
+    process: psutil.Process
+    output: Path
+    code: int | None = None
+
+    def ended(self) -> bool:
+        """Whether it has exited; its exit code is then in `code`."""
+        if self.code is None:
+            pid, status = os.waitpid(self.process.pid, os.WNOHANG)
+            if pid:
+                self.code = os.waitstatus_to_exitcode(status)
+        return self.code is not None
+
+    def kill(self, whom: str) -> None:
+        """Kill the command, the sweep that it started, or everything, children first."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            below = self.process.children(recursive=True)
+            sweeps = [child for child in self.process.children() if not _is_guard(child)]
+            chosen = {"command": [self.process], "sweep": sweeps, "all": [*below, self.process]}
+            for process in chosen[whom] or [self.process]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+
+
+def _is_guard(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return any(word.endswith("guard.py") for word in process.cmdline())
+    return False
+
+
+@dataclass
+class Job:
+    """Commands that lead to a result, and how to read it."""
+
+    name: str
+    next_command: Callable[[Path], list[str] | None]  # None: the job is done
+    result: Callable[[Path], Any]
+    whom: tuple[str, ...] = ("command", "all")
+
+
+@dataclass
+class Kills:
+    """What was done to the jobs of one kind."""
+
+    jobs: int = 0
+    commands: int = 0
+    kills: collections.Counter[str] = field(default_factory=collections.Counter)
+    trainings: int = 0
+    cut: int = 0  # trainings that a kill ended, and that were started again
+
+
+def start(words: list[str], folder: Path, with_ray: bool) -> Command:
+    """Start ``sweep WORDS`` in a folder."""
+    output = folder / "output.txt"
+    with output.open("w") as file:
+        if with_ray:
+            line = [sys.executable, "-P", "-m", "sweep", *words]
+            environment = {**os.environ, **ENVIRONMENT, LOG: str(folder / "log.jsonl")}
+            pid = subprocess.Popen(
+                line,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+            ).pid
+        else:
+            pid = _forked(words, folder, file.fileno())
+    return Command(psutil.Process(pid), output)
+
+
+def _forked(words: list[str], folder: Path, output: int) -> int:
+    """Start ``sweep WORDS`` in a fork of this process, which has imported everything."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 70
+    try:
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.chdir(folder)
+        os.environ[LOG] = str(folder / "log.jsonl")
+        from sweep.cli import main
+
+        code = main(words)
+        sys.stdout.flush()
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def without_ray() -> None:
+    """Replace Ray and the process of a trial, here and in forks: trainings run in the driver."""
+    import ray  # noqa: F401
+
+    import sweep.gate.runs
+    import sweep.record.results
+    import sweep.winner.ending  # noqa: F401
+    from sweep.driver import run
+    from sweep.gate import batch
+    from sweep.programs import command as _command  # noqa: F401
+    from sweep.trials.cluster import local_node
+    from tests.sweep.search.instant_sweeps import drain, ended
+
+    @contextlib.contextmanager
+    def nodes(*_: object) -> Iterator[list[Any]]:
+        yield [local_node(2)]
+
+    def fit(tuner: object, searcher: Any, control: object) -> None:
+        def result(suggestion: dict[str, Any]) -> dict[str, Any]:
+            settings = suggestion["overrides"]
+            rate = searcher.spec.program.values(settings, ["lr"])["lr"]
+            score = train(rate, settings["seed"])
+            if score is None:
+                return {"reason": "the command ended with 1: this seed fails", "done": True}
+            return ended(score)
+
+        drain(searcher, result=result)
+
+    def run_sweep(line: list[str], *, cwd: Path, **_: object) -> SimpleNamespace:
+        pid = _forked(line[line.index("sweep") + 1 :], cwd, 2)
+        return SimpleNamespace(returncode=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+    run._ray = nodes  # type: ignore[assignment]
+    run.ray_watchdog = lambda control: contextlib.nullcontext()  # type: ignore[assignment]
+    run._tuner = lambda *_: None  # type: ignore[assignment]
+    run._fit = fit
+    run._write_report = lambda *_: (None, "")
+    batch.subprocess = SimpleNamespace(  # type: ignore[assignment]
+        run=run_sweep, DEVNULL=subprocess.DEVNULL
+    )
+
+
+def write_space(folder: Path) -> None:
+    """Write the program and its search space."""
+    shutil.copy(PROGRAM, folder / "toy.py")
+    space = {
+        "name": NAME,
+        "program": {
+            "command": ["python", "toy.py", "{lr}", "{seed}"],
+            "defaults": {"lr": 0.1},
+            "tracking": {"offline": True},
+        },
+        "objective": {"metric": "acc", "window": 1, "worthwhile": 0.02},
+        "parameters": {"lr": {"choice": [0.1, 0.15, 0.2, 0.25]}},
+        "baselines": [{"lr": 0.1}],
+        "search": {"configurations": 3, "sampler": "random", "seed": 0},
+        "seeds": [0, 1, 2, 4],
+        "limits": {"max_concurrent": 2, "max_failures": 0},
+    }
+    (folder / "space.yaml").write_text(yaml.safe_dump(space, sort_keys=False))
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a file that may not be there yet."""
+    return read_records(path) if path.exists() else []
+
+
+def trials_of(folder: Path) -> dict[Run, tuple[str, float | None]]:
+    """The result of each run of a sweep, by learning rate and seed.
+
+    Raises:
+        AssertionError: a run has two results, without a retry between them.
+    """
+    results: dict[Run, tuple[str, float | None]] = {}
+    for run, event in events_of_runs(folder):
+        if event["event"] == "retry":
+            del results[run]
+        if event["event"] == "result":
+            assert run not in results, f"{run} has two results in {folder}"
+            results[run] = event["state"], event["score"]
+    return results
+
+
+def events_of_runs(folder: Path) -> Iterator[tuple[Run, dict[str, Any]]]:
+    """Yield the events of a sweep that belong to a run, with its learning rate and seed."""
+    events = records(folder / "events.jsonl")
+    rates: dict[int, float] = {}
+    if events:
+        program = yaml.safe_load((folder / "space.lock.yaml").read_text())["program"]
+    for event in events:
+        if event["event"] == "configuration":
+            rate = event["resolved"].get("lr", program["defaults"]["lr"])
+            rates[event["configuration"]] = rate
+        elif "seed" in event:
+            yield (rates[event["configuration"]], event["seed"]), event
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether no trial of a sweep is open."""
+    from sweep.record.sweep_record import open_sweep
+
+    if not (folder / "space.lock.yaml").exists():
+        return False
+    sweep = open_sweep(folder.parent, folder.name)
+    trials = sweep.trials()
+    return len(trials) == sweep.planned and all(trial.ended for trial in trials)
+
+
+def next_of_sweep(folder: Path) -> list[str] | None:
+    sweep = folder / "runs" / NAME
+    if is_complete(sweep):
+        return None
+    if (sweep / "space.lock.yaml").exists():
+        return ["resume", NAME, "--cpus", "2"]
+    return ["run", "space.yaml", "--offline", "--cpus", "2"]
+
+
+def decision_of(folder: Path) -> Any:
+    """The decision of a confirmation, or None if it is open."""
+    from sweep.record.recorded_rounds import recorded_rounds
+    from sweep.record.sweep_record import open_sweep
+
+    if not records(folder / "events.jsonl"):
+        return None
+    rounds = recorded_rounds(open_sweep(folder.parent, folder.name))
+    return None if rounds is None or rounds.outcome == "open" else rounds
+
+
+def next_of_confirmation(folder: Path) -> list[str] | None:
+    search = next_of_sweep(folder)
+    if search is not None:
+        return search
+    if decision_of(folder / "runs" / f"{NAME}-confirm") is not None:
+        return None
+    return ["confirm", NAME, "--rounds", "--cpus", "2"]
+
+
+def next_of_campaign(folder: Path) -> list[str] | None:
+    from sweep.gate.campaign import Campaign
+
+    path = folder / "camp"
+    if not (path / "campaign.yaml").exists():
+        words = ["--space", "space.yaml", "--worthwhile", "0.02", "--first-seeds", "5"]
+        return ["gate", "start", "camp", *words, "--most-seeds", "12"]
+    campaign = Campaign(path)
+    if campaign.verdict().outcome == "more":
+        return ["gate", "run", "camp"]
+    proposals = (KEPT, DISCARDED)
+    if len(campaign.proposals) < len(proposals):
+        rate = proposals[len(campaign.proposals)]
+        return ["gate", "propose", "camp", f"lr={rate}", "--run"]
+    if campaign.unconfirmed:
+        return ["gate", "recheck", "camp", "--run"]
+    return None
+
+
+def campaign_of(folder: Path) -> Any:
+    """The events of a campaign, the results of a batch in the order of their seeds.
+
+    Raises:
+        AssertionError: a run was recorded twice.
+    """
+    events = []
+    seen: set[tuple[str, int, int]] = set()
+    questions = 0  # baselines, proposals and re-checks so far
+    for event in records(folder / "camp" / "events.jsonl"):
+        questions += event["event"] in ("baseline", "proposal", "recheck")
+        for seed, _, _ in event.get("results", ()):
+            key = event["arm"], questions if event["arm"] != "baseline" else 0, seed
+            assert key not in seen, f"{key} was recorded twice"
+            seen.add(key)
+        kept = {name: value for name, value in event.items() if name not in ("time", "crc32")}
+        if "results" in kept:
+            kept["results"] = sorted(map(str, kept["results"]))
+        events.append(kept)
+    for sweep in sorted((folder / "camp" / "runs").iterdir()):
+        if (sweep / "events.jsonl").exists():
+            trials_of(sweep)
+    return json.loads(json.dumps(events).replace(str(folder), "FOLDER"))
+
+
+JOBS = (
+    Job("sweep", next_of_sweep, lambda folder: trials_of(folder / "runs" / NAME)),
+    Job(
+        "confirmation",
+        next_of_confirmation,
+        lambda folder: (
+            trials_of(folder / "runs" / f"{NAME}-confirm"),
+            str(decision_of(folder / "runs" / f"{NAME}-confirm")),
+        ),
+    ),
+    Job("campaign", next_of_campaign, campaign_of, ("command", "sweep", "all")),
+)
+
+
+def trained_twice(folder: Path) -> list[str]:
+    """Return the trainings that were started after their result had been recorded."""
+    recorded: dict[Run, float] = {}
+    for path in folder.rglob("space.lock.yaml"):
+        for run, event in events_of_runs(path.parent):
+            if event["event"] == "result":
+                recorded[run] = event["time"]
+    starts = [line for line in records(folder / "log.jsonl") if line["event"] == "start"]
+    late = []
+    for line in starts:
+        key = line["lr"], line["seed"]
+        if line["time"] > recorded.get(key, float("inf")):
+            late.append(str(key))
+    return late
+
+
+def sizes(folder: Path) -> int:
+    """Return the bytes of all event logs, which grow with each event."""
+    total = 0
+    for pattern in ("runs/*/events.jsonl", "camp/events.jsonl", "camp/runs/*/events.jsonl"):
+        for path in folder.glob(pattern):
+            with contextlib.suppress(OSError):
+                total += path.stat().st_size
+    return total
+
+
+def do(
+    job: Job,
+    folder: Path,
+    with_ray: bool,
+    chance: random.Random | None,
+    usual_s: float,
+    kills: Kills,
+    most: int,
+) -> Any:
+    """Do a job in an empty folder, with kills if there is ``chance``; return its result.
+
+    Raises:
+        AssertionError: a command fails again and again, or with a traceback, or a training was
+            started after its result was recorded.
+    """
+    write_space(folder)
+    failures = 0
+    while (words := job.next_command(folder)) is not None:
+        command = start(words, folder, with_ray)
+        kills.commands += 1
+        killed = ""
+        if chance is not None and kills.kills.total() < most:
+            killed = kill_at_random(job, command, folder, chance, usual_s)
+        deadline = time.monotonic() + LIMIT_S
+        while not command.ended():
+            assert time.monotonic() < deadline, f"{words} does not end"
+            time.sleep(0.01)
+        text = command.output.read_text()
+        assert "Traceback" not in text, f"{words}:\n{text}"
+        if killed:
+            kills.kills[killed] += 1
+        failures = failures + 1 if not killed and command.code not in (0, 1) else 0
+        assert failures < MOST_FAILURES, f"{words} ends with {command.code}:\n{text}"
+        if failures:
+            time.sleep(0.5)
+    late = trained_twice(folder)
+    assert not late, f"started after their result was recorded: {late}"
+    log = collections.Counter(line["event"] for line in records(folder / "log.jsonl"))
+    kills.trainings += log["start"]
+    kills.cut += log["start"] - log["end"]
+    return job.result(folder)
+
+
+def kill_at_random(
+    job: Job, command: Command, folder: Path, chance: random.Random, usual_s: float
+) -> str:
+    """Kill a command; return whom, or "" if it ended before."""
+    whom = chance.choice(job.whom)
+    deadline = time.monotonic() + usual_s * (chance.random() if chance.random() < 0.5 else 2)
+    delay = chance.uniform(0.0, 0.02)
+    events = chance.randrange(4)  # that are let pass
+    size = sizes(folder)
+    while time.monotonic() < deadline:
+        if command.ended():
+            return ""
+        now = sizes(folder)
+        if now != size:
+            size = now
+            if not events:
+                time.sleep(delay)
+                break
+            events -= 1
+        time.sleep(0.001)
+    if command.ended():
+        return ""
+    command.kill(whom)
+    return whom
+
+
+def main() -> None:
+    """Kill the jobs of each kind, and print what was done to them."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kills", type=int, default=200, help="of all jobs together")
+    parser.add_argument("--jobs", nargs="*", default=[job.name for job in JOBS])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--ray", action="store_true", help="with Ray and trainings as processes")
+    arguments = parser.parse_args()
+    if not arguments.ray:
+        without_ray()
+    chosen = [job for job in JOBS if job.name in arguments.jobs]
+    for number, job in enumerate(chosen):
+        most = (arguments.kills + number) // len(chosen)
+        kill_job(job, most, arguments.seed, arguments.ray)
+
+
+def kill_job(job: Job, most: int, seed: int, with_ray: bool) -> None:
+    """Do a job until its commands have been killed ``most`` times, and print the numbers.
+
+    Raises:
+        AssertionError: something was lost, counted twice or trained twice.
+    """
+    chance = random.Random(f"{seed} {job.name}")
+    kills = Kills()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="loptune-kills-") as name:
+        root = Path(name)
+        (root / "undisturbed").mkdir()
+        quiet = Kills()
+        expected = do(job, root / "undisturbed", with_ray, None, 0.0, quiet, 0)
+        usual_s = (time.monotonic() - began) / quiet.commands
+        while kills.kills.total() < most:
+            kills.jobs += 1
+            folder = root / str(kills.jobs)
+            folder.mkdir()
+            result = do(job, folder, with_ray, chance, usual_s, kills, most)
+            assert result == expected, f"seed {seed}, {job.name}:\n{result}\n{expected}"
+            shutil.rmtree(folder)
+    of_whom = ", ".join(f"{whom} {number}" for whom, number in sorted(kills.kills.items()))
+    print(
+        f"{job.name}: {kills.kills.total()} kills ({of_whom}) in {kills.jobs} jobs: "
+        f"{kills.trainings} trainings started, {kills.cut} of them cut; results as undisturbed; "
+        f"{time.monotonic() - began:.0f} s",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()
