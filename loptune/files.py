@@ -1,5 +1,6 @@
 """Crash-safe files: atomic replacement and append-only JSON lines."""
 
+import codecs
 import errno
 import json
 import logging
@@ -16,6 +17,7 @@ from loptune.errors import StorageError, first_line
 
 Record = dict[str, Any]
 
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _GONE = (errno.ENOENT, errno.ESTALE)
 _FULL = "free some space"
 _REMEDIES = {  # errno -> suggested fix
@@ -55,6 +57,13 @@ def storage_error(
         f"{remedy}, then resume or start again",
         code=code,
     )
+
+
+def text_encoding(start: bytes) -> str:
+    """Return the encoding of a text by its first bytes: UTF-16 with its byte order mark, else UTF-8
+    with or without one.
+    """
+    return "utf-16" if start.startswith(_UTF16) else "utf-8-sig"
 
 
 def open_regular(path: Path) -> BinaryIO:

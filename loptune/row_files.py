@@ -5,9 +5,10 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from loptune.errors import ConfigError, first_line
+from loptune.files import text_encoding
 
 Values = Mapping[str, Any]  # column -> value
 
@@ -21,7 +22,7 @@ def read_csv(path: Path) -> Iterator[Values]:
         ConfigError: wrong separator, duplicate column names, or a row with too many values.
         csv.Error: unclosed quote.
     """
-    reader = csv.DictReader(_lines(path, encoding="utf-8-sig", newline=""), strict=True)
+    reader = csv.DictReader(_lines(path, newline=""), strict=True)
     names = reader.fieldnames or ()
     _check_names(names, f"{path}, line 1")
     others = [mark for mark in ";\t|" if len(names) == 1 and mark in names[0]]
@@ -44,17 +45,42 @@ def read_csv(path: Path) -> Iterator[Values]:
         yield row
 
 
-def _lines(path: Path, **options: Any) -> Iterator[str]:
-    with path.open(**options) as file:
-        for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE_CHARS), ""), start=1):
-            if len(line) == _MAX_LINE_CHARS:
-                raise ConfigError(
-                    f"the line is too long ({_MAX_LINE_CHARS} characters or more)",
-                    f"{path}, line {number}",
-                    "write one problem per line",
-                    code="line-too-long",
-                )
-            yield line
+def _lines(path: Path, newline: str | None = None) -> Iterator[str]:
+    """Yield the lines of a UTF-8 or UTF-16 file, without a byte order mark.
+
+    Raises:
+        ConfigError: another encoding, or a line that is too long.
+    """
+    number = 0
+    with _open_text(path, newline) as lines:
+        try:
+            while line := lines.readline(_MAX_LINE_CHARS):
+                number += 1
+                if len(line) == _MAX_LINE_CHARS:
+                    raise ConfigError(
+                        f"the line is too long ({_MAX_LINE_CHARS} characters or more)",
+                        f"{path}, line {number}",
+                        "write one problem per line",
+                        code="line-too-long",
+                    )
+                yield line
+        except UnicodeDecodeError as error:
+            raise _not_utf8(path, error) from None
+
+
+def _open_text(path: Path, newline: str | None = None) -> TextIO:
+    with path.open("rb") as file:
+        encoding = text_encoding(file.read(2))
+    return path.open(encoding=encoding, newline=newline)
+
+
+def _not_utf8(path: Path, error: UnicodeDecodeError) -> ConfigError:
+    return ConfigError(
+        f"the text is not UTF-8: {error.reason} {error.object[error.start]:#04x}",
+        str(path),
+        "save the file again as UTF-8",
+        code="not-utf-8",
+    )
 
 
 def first_repeated(names: Iterable[str]) -> str | None:
@@ -86,9 +112,15 @@ def read_json(path: Path) -> Iterator[Values]:
     Raises:
         ConfigError: invalid JSON or a row that is not an object; names the line or row.
     """
-    content = path.read_text("utf-8") if path.suffix == ".json" else ""
+    content = ""
+    if path.suffix == ".json":
+        with _open_text(path) as file:
+            try:
+                content = file.read()
+            except UnicodeDecodeError as error:
+                raise _not_utf8(path, error) from None
     is_array = content.lstrip().startswith("[")
-    lines = [content] if is_array else _lines(path, encoding="utf-8")
+    lines = [content] if is_array else _lines(path)
     for number, text in enumerate(lines, start=1):
         if not text.strip():
             continue

@@ -7,7 +7,7 @@ from trainer.config.data import DatasetConfig
 from trainer.config.schema import TrainConfig
 from trainer.hub import check_available
 from trainer.policy.architectures import TINY
-from trainer.problems.rows import FROM_HERE, check_source
+from trainer.problems.sources import FROM_HERE, check_source
 from trainer.tracking.mlflow_store import check_store, tracking_uri
 from trainer.tracking.writers import check_installed
 

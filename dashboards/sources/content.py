@@ -1,6 +1,5 @@
 """Read the text of a file that somebody else wrote: bounded in size, with its encoding named."""
 
-import codecs
 import gzip
 import itertools
 import sqlite3
@@ -10,14 +9,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from loptune.errors import StorageError
-from loptune.files import open_regular
+from loptune.files import open_regular, text_encoding
 
 MAX_BYTES = 1 << 29  # of one file, decompressed
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _MAX_VALUE_BYTES = 1 << 26  # of a database
 _STEPS_PER_CALL = 1_000_000  # of a database's virtual machine, some milliseconds
 _MAX_STEPS = 1_000
-_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def read_text(path: Path, most: int = MAX_BYTES) -> str:
@@ -47,7 +45,7 @@ def read_text(path: Path, most: int = MAX_BYTES) -> str:
             code="file-too-large",
         )
     try:
-        return content.decode("utf-16" if content.startswith(_UTF16) else "utf-8-sig")
+        return content.decode(text_encoding(content))
     except UnicodeDecodeError:
         encoding = "UTF-16 without a byte order mark" if b"\0" in content[:100] else "not UTF-8"
         raise StorageError(
@@ -72,7 +70,7 @@ def decompressed(file: BinaryIO, most: int) -> bytes:
 def is_utf16(path: Path) -> bool:
     """Return whether the file starts with UTF-16's byte order mark."""
     with open_regular(path) as file:
-        return file.read(2) in _UTF16
+        return text_encoding(file.read(2)) == "utf-16"
 
 
 def is_database(path: Path) -> bool:

@@ -12,7 +12,7 @@ class DatasetConfig(Section):
     """A source of problems."""
 
     source: str = "generated"
-    """`generated`, a parquet, jsonl, json or csv file, a folder of save_to_disk, or a Hub name"""
+    """`generated`, a parquet, jsonl, json or csv file, pattern (train-*.csv), folder or Hub name"""
     name: str | None = None
     """Hub subset (configuration) name"""
     split: str = "train"

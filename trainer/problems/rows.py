@@ -4,6 +4,7 @@ import contextlib
 import csv
 import itertools
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,27 +16,10 @@ from loptune.yaml_document import nearest
 from rewards.limits import memory
 from trainer.config.data import DatasetConfig
 from trainer.hub import hub_is_reachable
+from trainer.problems.sources import FILE_TYPES, is_saved_by_library, named_files, shards
 
-FROM_HERE = "check the path: it starts at the folder in which you type the command"
 _ABSENT = object()
 _FIELDS = ("prompt", "answer", "difficulty", "source")
-_FILE_TYPES = (".parquet", ".jsonl", ".json", ".csv")
-# suffixes that no Hub dataset name has: a source with one is a file
-_OTHER_FILE_TYPES = (
-    ".txt",
-    ".tsv",
-    ".xlsx",
-    ".xml",
-    ".yaml",
-    ".yml",
-    ".arrow",
-    ".pkl",
-    ".gz",
-    ".zip",
-    ".zst",
-)
-# files that Dataset.save_to_disk and DatasetDict.save_to_disk write into their folder
-_SAVED_BY_LIBRARY = ("state.json", "dataset_dict.json")
 # Memory limit when reading: bytes per byte of the file plus a minimum (Arrow alone reserves 1 GiB).
 # Legitimate files need less.
 _MEMORY_PER_FILE_BYTE = 50
@@ -55,65 +39,23 @@ class Row:
         return f"{self.place}, row {self.number}, column {column}"
 
 
-def is_file_source(dataset: DatasetConfig) -> bool:
-    """Return whether the source is a file rather than generated or a Hub dataset."""
-    path = Path(dataset.source).expanduser()
-    if dataset.source == "generated" or path.is_dir():
-        return False
-    named = path.suffix in (*_FILE_TYPES, *_OTHER_FILE_TYPES) or dataset.source.startswith(
-        (".", "/", "~")
-    )
-    return named or path.is_file()
-
-
-def check_source(dataset: DatasetConfig) -> None:
-    """Check that a source that is a file exists and has a known type. Takes no time.
-
-    Raises:
-        MissingError: no such file; names the searched places.
-        ConfigError: unsupported file type.
-    """
-    path = Path(dataset.source).expanduser()
-    if not is_file_source(dataset):
-        return
-    if path.suffix not in _FILE_TYPES:
-        raise ConfigError(
-            f"unsupported data file type {path.suffix or '(no suffix)'}: use "
-            f"{', '.join(_FILE_TYPES)}",
-            str(path),
-            'write the problems as JSON lines: {"prompt": "...", "answer": "..."}',
-            code="data-file-type",
-        )
-    if not path.is_file():
-        raise MissingError(
-            f"data file {dataset.source} not found",
-            str(path.absolute()),
-            FROM_HERE,
-            code="data-file-missing",
-        )
-
-
 def read_rows(dataset: DatasetConfig) -> list[Row]:
-    """Read the rows of a file or Hub dataset, at most ``limit``.
+    """Read the rows of files or of a Hub dataset, at most ``limit``.
 
     Raises:
         MissingError: the file is missing, unreadable or empty, or the Hub dataset cannot be loaded.
         ConfigError: unsupported file type, or a line that is not a JSON object.
     """
-    path = Path(dataset.source).expanduser()
-    check_source(dataset)
-    rows = _read_file(path) if is_file_source(dataset) else _read_hub(dataset)
+    files = _local_files(dataset)
+    rows = _read_library(dataset) if files is None else _read_files(files)
     limit_mib = _MIN_MEMORY_MIB
-    if path.is_file():
-        limit_mib += _MEMORY_PER_FILE_BYTE * path.stat().st_size // 2**20
+    for file in files or ():
+        if file.is_file():
+            limit_mib += _MEMORY_PER_FILE_BYTE * file.stat().st_size // 2**20
     try:
-        # no limit for the Hub: its library memory-maps files, which needs address space but no
-        # memory
-        with memory(limit_mib) if is_file_source(dataset) else contextlib.nullcontext():
-            kept = [
-                Row(values, dataset.source, number)
-                for number, values in enumerate(itertools.islice(rows, dataset.limit), start=1)
-            ]
+        # no limit for the library: it memory-maps files, which needs address space but no memory
+        with contextlib.nullcontext() if files is None else memory(limit_mib):
+            kept = list(itertools.islice(rows, dataset.limit))
     except MemoryError:
         raise ConfigError(
             f"reading the data needs more than {limit_mib} MiB of memory",
@@ -199,6 +141,32 @@ def check_fields(dataset: DatasetConfig) -> None:
             )
 
 
+def _local_files(dataset: DatasetConfig) -> list[Path] | None:
+    """Return the files to read, or None if the datasets library reads the source.
+
+    Raises:
+        MissingError: no such file or folder.
+        ConfigError: unsupported file type, or no such split.
+    """
+    folder = Path(dataset.source).expanduser()
+    if not folder.is_dir():
+        return named_files(dataset)
+    if is_saved_by_library(folder):
+        return None
+    try:
+        return shards(dataset)
+    except ConfigError:
+        raise
+    except Exception as error:  # the library raises exceptions of many others
+        raise _not_loaded(dataset, error) from error
+
+
+def _read_files(files: Sequence[Path]) -> Iterator[Row]:
+    for path in files:
+        for number, values in enumerate(_read_file(path), start=1):
+            yield Row(values, str(path), number)
+
+
 def _read_file(path: Path) -> Iterator[Values]:
     # Do not use the datasets library here: it copies the file to a cache, infers types (answer
     # "007" becomes 7), and loses the row number of errors.
@@ -209,7 +177,7 @@ def _read_file(path: Path) -> Iterator[Values]:
             yield from read_csv(path)
         else:
             yield from read_json(path)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, csv.Error) as error:
         raise MissingError(
             f"cannot read the data file: {error}",
             str(path),
@@ -238,29 +206,54 @@ def _read_parquet(path: Path) -> Iterator[Values]:
         ) from error
 
 
-def _read_hub(dataset: DatasetConfig) -> Iterator[Values]:
+def _read_library(dataset: DatasetConfig) -> Iterator[Row]:
+    """Yield the rows of a Hub dataset, or of a folder that only the datasets library reads."""
     hub_is_reachable()  # before importing datasets, which contacts the Hub
-    from datasets import load_dataset, load_from_disk
+    from datasets import load_dataset, load_dataset_builder, load_from_disk
 
     folder = Path(dataset.source).expanduser()
     try:
         # the library raises exceptions of many others
-        if any((folder / name).is_file() for name in _SAVED_BY_LIBRARY):
+        rows: Any
+        if is_saved_by_library(folder):
             saved = load_from_disk(str(folder))
-            yield from saved[dataset.split] if isinstance(saved, dict) else saved
+            rows = saved[dataset.split] if isinstance(saved, dict) else saved
         else:
-            yield from load_dataset(dataset.source, dataset.name, split=dataset.split)
+            options = _options_as_written(
+                load_dataset_builder(dataset.source, dataset.name), dataset
+            )
+            rows = load_dataset(dataset.source, dataset.name, split=dataset.split, **options)
+        for number, values in enumerate(rows, start=1):
+            yield Row(values, dataset.source, number)
     except Exception as error:
-        kind = "folder" if folder.is_dir() else "dataset"
-        hint = "check hub name, subset, split and network"
-        if folder.is_dir():
-            hint = f"give one of its files ({', '.join(_FILE_TYPES)}), or check split"
-        raise MissingError(
-            f"cannot load the {kind} {dataset.source}, split {dataset.split}: {first_line(error)}",
-            f"source {dataset.source}",
-            hint,
-            code="dataset-not-loaded",
-        ) from error
+        raise _not_loaded(dataset, error) from error
+
+
+def _options_as_written(builder: Any, dataset: DatasetConfig) -> dict[str, Any]:
+    """Return the options with which the library reads CSV files as `read_csv` does: it guesses
+    types, so that the answer "007" becomes 7 and "NA" nothing.
+    """
+    if builder.name != "csv":
+        return {}
+    from datasets import Features, Value
+
+    split = re.split(r"[\[+]", dataset.split)[0]  # of train[:10%] or train+test
+    first = next(iter(builder.as_streaming_dataset(split)), {})
+    return {"features": Features(dict.fromkeys(first, Value("string"))), "keep_default_na": False}
+
+
+def _not_loaded(dataset: DatasetConfig, error: Exception) -> MissingError:
+    is_folder = Path(dataset.source).expanduser().is_dir()
+    kind = "folder" if is_folder else "dataset"
+    hint = "check hub name, subset, split and network"
+    if is_folder:
+        hint = f"give one of its files ({', '.join(FILE_TYPES)}), or check split"
+    return MissingError(
+        f"cannot load the {kind} {dataset.source}, split {dataset.split}: {first_line(error)}",
+        f"source {dataset.source}",
+        hint,
+        code="dataset-not-loaded",
+    )
 
 
 def _at(values: Any, column: str) -> Any:

@@ -5,6 +5,7 @@ Hub datasets, and files that a reward module opens itself, are not tracked.
 """
 
 import contextlib
+import glob
 import hashlib
 import io
 import json
@@ -150,6 +151,8 @@ def input_files(configs: Iterable[TrainConfig]) -> Iterator[tuple[Path, str]]:
             files = [path]
             if path.is_dir():
                 files = sorted(path.rglob("*"))
+            elif not path.is_file() and glob.has_magic(source):
+                files = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
             for file in files:
                 if file.is_file():
                     yield file, role

@@ -60,6 +60,59 @@ def test_csv_values_stay_text(tmp_path):
     assert row.where("answer") == f"{path}, row 1, column answer"
 
 
+@pytest.mark.parametrize(
+    ("folder", "split", "places"),
+    [
+        ("both", "train", ["train-00000-of-00002.csv 1", "train-00001-of-00002.csv 1"]),
+        ("both", "test", ["test-00000-of-00001.csv 1"]),
+        ("both/train-*.csv", "train", ["train-00000-of-00002.csv 1", "train-00001-of-00002.csv 1"]),
+        ("packed", "train", ["packed 1", "packed 2"]),
+    ],
+)
+def test_shards_are_read_as_written(tmp_path, monkeypatch, folder, split, places):
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    shards = {"train-00000-of-00002": "007", "train-00001-of-00002": "NA"}
+    for name in ("both", "packed"):
+        (tmp_path / name).mkdir()
+    for name, answer in {**shards, "test-00000-of-00001": "1.50"}.items():
+        text = f"prompt,answer\n{name},{answer}\n"
+        (tmp_path / "both" / f"{name}.csv").write_text(text)
+        (tmp_path / "packed" / f"{name}.csv.gz").write_bytes(gzip.compress(text.encode()))
+    rows = rows_of(tmp_path / folder, split=split)
+    answers = ["1.50"] if split == "test" else ["007", "NA"]
+    assert [row.values["answer"] for row in rows] == answers
+    assert [f"{Path(row.place).name} {row.number}" for row in rows] == places
+
+
+def test_a_split_that_a_folder_lacks_and_a_pattern_without_a_match_are_refused(tmp_path):
+    write_jsonl(tmp_path / "test.jsonl", [{"prompt": "a", "answer": "1"}])
+    with refused("no-such-split", names=("train", "test")):
+        rows_of(tmp_path)
+    with refused("data-file-missing", MissingError, names=("train-*.jsonl",)):
+        rows_of(tmp_path / "train-*.jsonl")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".json"])
+def test_files_of_windows_programs_are_read(tmp_path, encoding, suffix):
+    texts = {
+        ".csv": "prompt,answer\r\ngroß,1\r\n",
+        ".jsonl": '{"prompt": "groß", "answer": "1"}\r\n',
+        ".json": '[\r\n{"prompt": "groß", "answer": "1"}]',
+    }
+    path = tmp_path / f"rows{suffix}"
+    path.write_bytes(texts[suffix].encode(encoding))
+    assert [dict(row.values) for row in rows_of(path)] == [{"prompt": "groß", "answer": "1"}]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".json"])
+def test_another_encoding_is_named(tmp_path, suffix):
+    path = tmp_path / f"rows{suffix}"
+    path.write_bytes('{"prompt": "groß"}\n'.encode("latin-1"))
+    with refused("not-utf-8", names=("0xdf",)):
+        rows_of(path)
+
+
 def test_a_line_separator_inside_a_json_string_does_not_end_the_row(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"prompt": "a\u2028b", "answer": "1"}\n\n', encoding="utf-8")
@@ -145,7 +198,7 @@ def test_missing_empty_and_broken_files(tmp_path):
         rows_of(listed)
     latin = tmp_path / "latin.csv"
     latin.write_bytes(b"prompt,answer\n\xff,1\n")
-    with refused("data-file-unreadable", MissingError):
+    with refused("not-utf-8"):
         rows_of(latin)
     quoted = tmp_path / "quoted.csv"
     quoted.write_text('prompt,answer\n"a,1\nb,2\n')
@@ -179,7 +232,7 @@ def test_a_line_without_end_is_not_read_to_its_end(tmp_path, name, monkeypatch):
 
 def test_packed_files_loops_and_devices_are_no_data(tmp_path):
     (tmp_path / "gz.jsonl").write_bytes(gzip.compress(b'{"prompt": "a"}\n'))
-    with refused("data-file-unreadable", MissingError):
+    with refused("not-utf-8"):
         rows_of(tmp_path / "gz.jsonl")
     (tmp_path / "loop.jsonl").symlink_to("loop.jsonl")
     (tmp_path / "zero.csv").symlink_to("/dev/zero")

@@ -1,0 +1,122 @@
+"""Which local files a data source names: one file, the matches of a pattern, or the shards of a
+split in a folder.
+"""
+
+import glob
+from pathlib import Path
+
+from loptune.errors import ConfigError, MissingError, listed
+from trainer.config.data import DatasetConfig
+
+FROM_HERE = "check the path: it starts at the folder in which you type the command"
+FILE_TYPES = (".parquet", ".jsonl", ".json", ".csv")
+# suffixes that no Hub dataset name has: a source with one is a file
+_OTHER_FILE_TYPES = (
+    ".txt",
+    ".tsv",
+    ".xlsx",
+    ".xml",
+    ".yaml",
+    ".yml",
+    ".arrow",
+    ".pkl",
+    ".gz",
+    ".zip",
+    ".zst",
+)
+# files that Dataset.save_to_disk and DatasetDict.save_to_disk write into their folder
+_SAVED_BY_LIBRARY = ("state.json", "dataset_dict.json")
+
+
+def is_saved_by_library(folder: Path) -> bool:
+    """Return whether a folder is of ``save_to_disk``."""
+    return any((folder / name).is_file() for name in _SAVED_BY_LIBRARY)
+
+
+def check_source(dataset: DatasetConfig) -> None:
+    """Check that the files of a source exist and have a known type. Takes no time.
+
+    Raises:
+        MissingError: no such file; names the searched places.
+        ConfigError: unsupported file type.
+    """
+    named_files(dataset)
+
+
+def named_files(dataset: DatasetConfig) -> list[Path] | None:
+    """Return the file that the source names, or the matches of its pattern in the order of their
+    names; None for a folder, a Hub dataset and generated problems.
+
+    Raises:
+        MissingError: no such file; names the searched places.
+        ConfigError: unsupported file type.
+    """
+    source = dataset.source
+    path = Path(source).expanduser()
+    if source == "generated" or path.is_dir():
+        return None
+    if not path.is_file() and glob.has_magic(source):
+        return _matches(source, path)
+    named = path.suffix in (*FILE_TYPES, *_OTHER_FILE_TYPES) or source.startswith((".", "/", "~"))
+    if not named and not path.is_file():
+        return None
+    _check_type(path)
+    if not path.is_file():
+        raise MissingError(
+            f"data file {source} not found",
+            str(path.absolute()),
+            FROM_HERE,
+            code="data-file-missing",
+        )
+    return [path]
+
+
+def shards(dataset: DatasetConfig) -> list[Path] | None:
+    """Return the files of the source's split in a local folder, as the datasets library finds them
+    by name or by the folder's README.md; None if some are of a type that only the library reads.
+
+    Raises:
+        ConfigError: the folder has no files of this split; names the splits it has.
+        Exception: the library's, for a folder that it cannot use.
+    """
+    from datasets import load_dataset_builder
+
+    builder = load_dataset_builder(str(Path(dataset.source).expanduser()), dataset.name)
+    by_split = builder.config.data_files or {}
+    if dataset.split not in by_split:
+        if any(mark in dataset.split for mark in "[+") or not by_split:
+            return None  # the library's syntax of parts of splits
+        splits = list(map(str, by_split))
+        raise ConfigError(
+            f"the folder {dataset.source} has no split {dataset.split}; its splits are "
+            f"{listed(splits, 5)}",
+            "split",
+            f"set split: {splits[0]}, or name the files by a pattern, such as "
+            f"{dataset.source}/*.jsonl",
+            code="no-such-split",
+        )
+    files = [Path(str(file)) for file in by_split[dataset.split]]
+    return files if all(file.suffix in FILE_TYPES for file in files) else None
+
+
+def _matches(source: str, path: Path) -> list[Path]:
+    found = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
+    files = [file for file in found if file.is_file()]
+    for file in files:
+        _check_type(file)
+    if not files:
+        raise MissingError(
+            f"no file matches {source}", str(path.absolute()), FROM_HERE, code="data-file-missing"
+        )
+    return files
+
+
+def _check_type(path: Path) -> None:
+    if path.suffix not in FILE_TYPES:
+        raise ConfigError(
+            f"unsupported data file type {path.suffix or '(no suffix)'}: use "
+            f"{', '.join(FILE_TYPES)}",
+            str(path),
+            'write the problems as JSON lines: {"prompt": "...", "answer": "..."}',
+            code="data-file-type",
+        )
