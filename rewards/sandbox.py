@@ -8,7 +8,6 @@ limit. A worker that exceeds the time limit is killed together with its descenda
 import asyncio
 import json
 import os
-import re
 import secrets
 import signal
 import sys
@@ -21,8 +20,9 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Self
 
-from rewards.score import Rows, Score, ScoringStatus, Weights
-from rewards.worker import MAX_REPLY_BYTES
+from rewards.score import FailureCause, Rows, Score, ScoringStatus, Weights
+from rewards.withheld import split_environment
+from rewards.worker import MAX_REPLY_BYTES, as_request
 
 MAX_FAILURE_RATE = 0.2  # largest fraction of a rank's completions that may fail in one step
 _START_LIMIT_S = 120.0  # includes importing the user's module
@@ -33,8 +33,6 @@ _GRACE_S = 0.1  # extra time to read a reply that arrived while this process was
 # batches them.
 _GATHER_S = 0.0005
 _GATHER_ABOVE = 64
-_SECRET = re.compile(r"(^|_)(PASSWORD|PASSWD|SECRET|TOKEN|KEY|CREDENTIALS?)(_|$)", re.IGNORECASE)
-_URL_WITH_PASSWORD = re.compile(r"://[^/\s]*:[^/\s]*@")
 
 
 @dataclass(frozen=True)
@@ -44,6 +42,7 @@ class ScoredText:
     score: Score
     status: ScoringStatus
     message: str = ""
+    cause: FailureCause = ""
 
 
 _Results = list[ScoredText | None]  # of one call, in the order of its texts
@@ -56,12 +55,30 @@ class PoolClosedError(RuntimeError):
 class ScoringFailedError(RuntimeError):
     """Scoring failed for too many completions of one call.
 
-    ``failure`` is the message of the first failed completion, without the counts.
+    ``failure`` is the message of the first failed completion, without the counts, ``cause`` its
+    cause and ``withheld`` the withheld variables that scoring asked for.
     """
 
-    def __init__(self, text: str, failure: str | None = None) -> None:
+    def __init__(
+        self,
+        text: str,
+        failure: str | None = None,
+        cause: FailureCause = "",
+        withheld: Sequence[str] = (),
+    ) -> None:
         super().__init__(text)
         self.failure = failure or text
+        self.cause = cause
+        self.withheld = withheld
+
+
+class ScoringRefusedError(ValueError):
+    """A reward function cannot be used; has the attributes of `ScoringFailedError`."""
+
+    def __init__(self, text: str, cause: FailureCause, withheld: Sequence[str]) -> None:
+        super().__init__(text)
+        self.cause = cause
+        self.withheld = withheld
 
 
 class RewardPool:
@@ -97,8 +114,10 @@ class RewardPool:
         # weighted MINIMUM of the functions, reported by the workers at start
         self._failure_score = 0.0
         self._max_failure_rate = max_failure_rate
-        # error messages of the current call, one per failed completion
-        self._failures: list[str] = []
+        # failed completions of the current call
+        self._failures: list[ScoredText] = []
+        # withheld environment variables that scoring has asked for
+        self._asked_for: set[str] = set()
         # tokens of the current call's jobs that were retried after a SIGKILL
         self._retried: set[str] = set()
         self._workers: dict[int, _Worker] = {}  # by place
@@ -116,8 +135,8 @@ class RewardPool:
     def score(
         self, texts: Sequence[str], answers: Sequence[Any], rows: Rows = ()
     ) -> list[ScoredText]:
-        """Score prefill + completion texts; results are in the order of ``texts``. Answers are JSON
-        values.
+        """Score prefill + completion texts; results are in the order of ``texts``. Answers and
+        columns reach the functions as they are.
 
         ``rows`` has each problem's dataset columns; may be empty if no function uses any.
 
@@ -148,6 +167,11 @@ class RewardPool:
         scored = [result for result in results if result is not None]
         assert len(scored) == len(texts), f"{len(scored)} of {len(texts)} texts were scored"
         return self._with_failure_score(scored)
+
+    @property
+    def withheld(self) -> list[str]:
+        """Withheld environment variables that scoring has asked for, sorted."""
+        return sorted(self._asked_for)
 
     def _with_failure_score(self, results: Sequence[ScoredText]) -> list[ScoredText]:
         """Give failed texts the lowest score of this call, or the functions' `MINIMUM` if that is
@@ -211,13 +235,15 @@ class RewardPool:
                     self._retried.add(job.token)
                     waiting.appendleft(job)
                 else:
-                    self._fail(job.indices, results, error.status, error.message)
+                    cause: FailureCause = "time" if error.status == "timeout" else ""
+                    self._fail(job.indices, results, error.status, error.message, cause)
                 await self._replace(place, waiting)
                 continue
             worker.in_flight.popleft()
+            self._asked_for.update(reply.get("withheld", ()))
             # a reply without scores has the status of the whole job
             scores = [reply] * len(job.indices) if "status" in reply else reply["scores"]
-            out_of_memory = any(score.get("memory") for score in scores)
+            out_of_memory = any(score.get("cause") == "memory" for score in scores)
             if out_of_memory and worker.answered:
                 # Earlier completions may have used up the memory: retry in a fresh process.
                 waiting.appendleft(job)
@@ -225,7 +251,9 @@ class RewardPool:
                 worker.answered += 1
                 for index, score in zip(job.indices, scores, strict=True):
                     if "status" in score:
-                        self._fail([index], results, score["status"], score["message"])
+                        self._asked_for.update(score.get("withheld", ()))
+                        status, message = score["status"], score["message"]
+                        self._fail([index], results, status, message, score.get("cause", ""))
                     else:
                         results[index] = ScoredText(Score(**score), "ok")
             if out_of_memory:
@@ -240,21 +268,29 @@ class RewardPool:
         if jobs:
             worker.in_flight.extend(jobs)
             assert worker.process.stdin is not None
-            worker.process.stdin.write(b"".join(job.line for job in jobs))
+            worker.process.stdin.write(b"".join(job.request for job in jobs))
 
     def _fail(
-        self, indices: Sequence[int], results: _Results, status: ScoringStatus, message: str
+        self,
+        indices: Sequence[int],
+        results: _Results,
+        status: ScoringStatus,
+        message: str,
+        cause: FailureCause,
     ) -> None:
+        score = Score(self._failure_score, False, {}, parsed=False)
+        failure = ScoredText(score, status, message, cause)
         for index in indices:
-            results[index] = ScoredText(
-                Score(self._failure_score, False, {}, parsed=False), status, message
-            )
-        self._failures += [message] * len(indices)
+            results[index] = failure
+        self._failures += [failure] * len(indices)
         if len(self._failures) > self._max_failure_rate * len(results):
+            first = self._failures[0]
             raise ScoringFailedError(
                 f"scoring failed for {len(self._failures)} of {len(results)} completions "
-                f"(limit {self._max_failure_rate:.0%}); first error: {self._failures[0]}",
-                failure=self._failures[0],
+                f"(limit {self._max_failure_rate:.0%}); first error: {first.message}",
+                failure=first.message,
+                cause=first.cause,
+                withheld=self.withheld,
             )
 
     async def _replace_busy(self) -> None:
@@ -277,19 +313,14 @@ class RewardPool:
 
     async def _start(self, place: int) -> None:
         lifeline_fd, lifeline = os.pipe()
-        settings = {**self._settings, "lifeline_fd": lifeline_fd}
         # The worker uses this process's import path, with the current folder last: a user's
         # `rewards.py` must not shadow this package (-P drops the current folder). OMP_NUM_THREADS=1
         # because the CPU limit assumes one thread.
         ours = str(Path(__file__).resolve().parents[1])
         users = os.getcwd()
         paths = [entry for entry in sys.path if entry not in ("", users, ours)]
-        inherited = {
-            name: value
-            for name, value in os.environ.items()
-            if name in self._environment
-            or not (_SECRET.search(name) or _URL_WITH_PASSWORD.search(value))
-        }
+        inherited, withheld = split_environment(os.environ, self._environment)
+        settings = {**self._settings, "lifeline_fd": lifeline_fd, "withheld": withheld}
         environment = inherited | {
             "PYTHONPATH": os.pathsep.join([*paths, ours, users]),
             "OMP_NUM_THREADS": "1",
@@ -319,7 +350,10 @@ class RewardPool:
                 f"{error.message} while starting: cannot import {modules}"
             ) from None
         if greeting["status"] != "ready":
-            raise ValueError(greeting["message"])
+            raise ScoringRefusedError(
+                greeting["message"], cause=greeting["cause"], withheld=greeting["withheld"]
+            )
+        self._asked_for.update(greeting["withheld"])
         worker.ready = True
         self._batches = greeting["batches"]
         self._columns = greeting["columns"]
@@ -344,14 +378,14 @@ class _WorkerLostError(Exception):
 class _Job:
     indices: range  # of the texts
     token: str  # echoed in the reply; hidden from reward functions
-    line: bytes
+    request: bytes
 
 
 def _job(indices: range, *of_texts: Sequence[Any]) -> _Job:
     part = slice(indices.start, indices.stop)
     token = secrets.token_hex(16)
     content = [token, *(list(values[part]) for values in of_texts)]
-    return _Job(indices, token, json.dumps(content, default=str).encode() + b"\n")
+    return _Job(indices, token, as_request(content))
 
 
 @dataclass

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 ScoringStatus = Literal["ok", "timeout", "error"]
+# limit that made scoring fail, as far as it is known: ``environment`` is a withheld variable
+FailureCause = Literal["", "time", "memory", "environment"]
 
 
 Weights = Mapping[str, float]  # reward or ``module:function`` -> its weight in the sum

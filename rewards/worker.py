@@ -1,7 +1,9 @@
-"""A scoring worker process: reads JSON lines from stdin and writes JSON lines to a private
+"""A scoring worker process: reads pickled requests from stdin and writes JSON lines to a private
 descriptor.
 
-A request has texts, answers and dataset columns, for one completion or for a batch. The reply has
+A request has texts, answers and dataset columns, for one completion or for a batch. It is pickled,
+because JSON would turn decimals, dates and bytes of the data into text; only the trusted parent
+writes requests. Replies are JSON, because model-written code could forge them. The reply has
 the scores or error messages, and echoes the request's token. Without the token, output that a
 reward function or model-written code writes to the descriptor is not accepted as a reply.
 
@@ -9,27 +11,35 @@ reward function or model-written code writes to the descriptor is not accepted a
 it with all its descendants, even if native code never returns to the interpreter.
 """
 
+import errno
 import json
 import math
 import os
+import pickle
 import resource
+import struct
 import sys
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, BinaryIO
 
 from rewards import any_batch_function, columns, combine_batch, minimum, prepare
 from rewards.errors import CodedValueError
 from rewards.limits import limit_memory
-from rewards.score import BatchRewardFunction, Score
+from rewards.score import BatchRewardFunction, FailureCause, Score
 from rewards.supervisor import supervise
+from rewards.withheld import WithheldVariables
 
 _MESSAGE_CHARS = 500
 MAX_REPLY_BYTES = 1 << 20
+_LENGTH = struct.Struct(">Q")  # of a pickled request [bytes]
 MAX_REWARD = 1e15  # squares of larger ones overflow in float32
 
 
 def main() -> None:
     """Serve ``[token, texts, answers, rows]`` requests until stdin closes."""
     settings = json.loads(sys.argv[1])
+    memory_mb = settings["memory_mb"]
+    withheld = WithheldVariables(settings["withheld"])
     supervise(settings["lifeline_fd"])
     requests, replies = _private_descriptors()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -42,21 +52,44 @@ def main() -> None:
         prepare(settings["functions"])
         minimum_score = minimum(settings["functions"])
     except Exception as error:
-        _reply(
-            replies, "", {"status": "refused", "message": _describe(error, settings["memory_mb"])}
-        )
+        refusal = {"status": "refused", **_failure(error, memory_mb, withheld)}
+        _reply(replies, "", refusal)
         return
-    limit_memory(settings["memory_mb"])
+    limit_memory(memory_mb)
     _reply(
         replies,
         "",
-        {"status": "ready", "minimum": minimum_score, "batches": batches, "columns": used_columns},
+        {
+            "status": "ready",
+            "minimum": minimum_score,
+            "batches": batches,
+            "columns": used_columns,
+            "withheld": withheld.asked_for(),
+        },
     )
-    for line in os.fdopen(requests, "rb"):
-        if not line.endswith(b"\n"):  # the parent has died
-            return
-        token, *problems = json.loads(line)
-        _reply(replies, token, _score(function, problems, settings["memory_mb"]))
+    with os.fdopen(requests, "rb") as stream:
+        while (request := read_request(stream)) is not None:
+            token, *problems = request
+            _reply(replies, token, _score(function, problems, memory_mb, withheld))
+
+
+def as_request(content: list[Any]) -> bytes:
+    """Return a request as `read_request` reads it."""
+    pickled = pickle.dumps(content, protocol=pickle.HIGHEST_PROTOCOL)
+    return _LENGTH.pack(len(pickled)) + pickled
+
+
+def read_request(stream: BinaryIO) -> list[Any] | None:
+    """Return the next request, or None if the parent has closed the stream or died."""
+    length = stream.read(_LENGTH.size)
+    if len(length) < _LENGTH.size:
+        return None
+    [size] = _LENGTH.unpack(length)
+    pickled = stream.read(size)
+    if len(pickled) < size:
+        return None
+    content: list[Any] = pickle.loads(pickled)
+    return content
 
 
 def _private_descriptors() -> tuple[int, int]:
@@ -72,31 +105,68 @@ def _private_descriptors() -> tuple[int, int]:
 
 
 def _score(
-    function: BatchRewardFunction, problems: list[list[Any]], memory_mb: int
+    function: BatchRewardFunction,
+    problems: list[list[Any]],
+    memory_mb: int,
+    withheld: WithheldVariables,
 ) -> dict[str, Any]:
     try:
         scores = function(*problems)
     except Exception as error:
         scores = [error] * len(problems[0])
-    return {"scores": [_score_or_failure(score, memory_mb) for score in scores]}
+    reply: dict[str, Any] = {
+        "scores": [_score_or_failure(score, memory_mb, withheld) for score in scores]
+    }
+    if withheld.asked_for():
+        reply["withheld"] = withheld.asked_for()
+    return reply
 
 
-def _score_or_failure(score: Score | Exception, memory_mb: int) -> dict[str, Any]:
+def _score_or_failure(
+    score: Score | Exception, memory_mb: int, withheld: WithheldVariables
+) -> dict[str, Any]:
     if isinstance(score, Exception):
-        return _failure(score, memory_mb)
+        return _failure(score, memory_mb, withheld)
     try:
         return as_json(score)
     except Exception as error:
-        return _failure(error, memory_mb)
+        return _failure(error, memory_mb, withheld)
 
 
-def _failure(error: Exception, memory_mb: int) -> dict[str, Any]:
-    status = "timeout" if isinstance(error, TimeoutError) else "error"
+def _failure(error: Exception, memory_mb: int, withheld: WithheldVariables) -> dict[str, Any]:
+    chain = list(_chain(error))
+    message = _describe(error, memory_mb)
+    cause: FailureCause = ""
+    if isinstance(error, TimeoutError):
+        cause = "time"
+    elif any(_is_out_of_memory(each) for each in chain):
+        cause = "memory"
+        if not isinstance(error, MemoryError):
+            message = f"{message}; out of memory (limit {memory_mb} MiB)"
+    else:
+        withheld.look_in("\n".join(map(str, chain)))
+        if withheld.asked_for():
+            cause = "environment"
     return {
-        "status": status,
-        "message": _describe(error, memory_mb),
-        "memory": isinstance(error, MemoryError),
+        "status": "timeout" if cause == "time" else "error",
+        "message": message,
+        "cause": cause,
+        "withheld": withheld.asked_for(),
     }
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception, and the ones during whose handling it was raised."""
+    seen: set[int] = set()
+    following: BaseException | None = error
+    while following is not None and id(following) not in seen:
+        seen.add(id(following))
+        yield following
+        following = following.__cause__ or following.__context__
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
 
 
 def as_json(score: Score) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def lasting_output() -> Iterator[None]:
         LastingStream(sys.stdout, "standard output", failed),
         LastingStream(sys.stderr, "standard error", failed),
     )
-    sys.stdout, sys.stderr = lasting  # type: ignore[assignment]
+    sys.stdout, sys.stderr = lasting
     try:
         yield
     finally:

@@ -212,3 +212,32 @@ def math(text, answer):
 
 def overlong(text, answer):
     return Score(1.0, True, {"overlong": 1.0})
+
+
+def breaks(text, answer):
+    raise RuntimeError("no such thing")
+
+
+def loads_a_library(text, answer):
+    """Wraps the failure of an import that lacks memory, as libraries do."""
+    try:
+        bytearray(200 << 20)
+    except MemoryError:
+        raise ImportError("please install it") from None
+    return 1.0
+
+
+def asks_a_judge(text, answer):
+    return float(len(os.environ["A_JUDGES_KEY"]))
+
+
+def asks_a_judge_itself(text, answer):
+    raise RuntimeError("the judge says: A_JUDGES_KEY is not set")
+
+
+def does_without(text, answer):
+    return float(len(os.environ.get("A_JUDGES_KEY", "")))
+
+
+def types_of_data(text, answer, columns):
+    return Score(1.0, True, {type(value).__name__: 0.0 for value in (answer, *columns)})

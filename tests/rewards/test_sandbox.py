@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+import datetime
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from decimal import Decimal
 
 import psutil
 import pytest
@@ -140,6 +142,13 @@ def test_a_process_that_was_killed_once_costs_no_completion_its_score(tmp_path):
         assert [result.score.reward for result in scored] == [1, 1, 1]
         (always,) = rewards.score(["always"], [None])
     assert always.status == "error" and "(exit code -9)" in always.message
+
+
+def test_values_of_the_data_arrive_as_they_are():
+    values = [Decimal("1.50"), datetime.date(2021, 5, 3), b"\xff", {"a": (1,)}]
+    with pool(f"{OWN}:types_of_data") as rewards:
+        [scored] = rewards.score(["a"], [values[0]], [{"columns": values[1:]}])
+    assert list(scored.score.breakdown) == ["Decimal", "date", "bytes", "dict"]
 
 
 def test_secrets_of_the_environment_are_inherited_only_if_named(monkeypatch):

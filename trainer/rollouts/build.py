@@ -11,12 +11,13 @@ import torch.distributed as dist
 from transformers import PreTrainedModel
 
 from loptune.errors import ConfigError
-from rewards.sandbox import RewardPool, ScoringFailedError
+from rewards.sandbox import RewardPool, ScoringFailedError, ScoringRefusedError
 from trainer.config.reward import RewardConfig
 from trainer.config.schema import TrainConfig
 from trainer.parallel.device import compute_dtype, dtype_name
 from trainer.policy.vocabulary import unknown_token_ids
 from trainer.rollouts.engine import NO_CONTEXT, EngineContext, RolloutEngine
+from trainer.rollouts.scoring_errors import withheld_hint
 from trainer.rollouts.transformers import TransformersEngine
 from trainer.rollouts.vllm.engine import get_engine
 from trainer.rollouts.vllm.setup import (
@@ -136,9 +137,7 @@ def build_rewards(config: RewardConfig, max_failure_rate: float = 1.0) -> Reward
             environment=config.environment,
         )
     except (ValueError, ScoringFailedError) as error:
-        raise ConfigError(
-            str(error),
-            "reward",
-            "name a reward or module:function, or repair its module",
-            code="reward-unusable",
-        ) from error
+        hint = "name a reward or module:function, or repair its module"
+        if isinstance(error, ScoringRefusedError) and error.cause == "environment":
+            hint = withheld_hint(error.withheld)
+        raise ConfigError(str(error), "reward", hint, code="reward-unusable") from error

@@ -10,7 +10,6 @@ from itertools import islice
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from loptune.errors import RewardError
 from loptune.progress import ProgressReport
 from rewards.sandbox import RewardPool, ScoredText, ScoringFailedError
 from trainer.config.schema import TrainConfig
@@ -23,6 +22,7 @@ from trainer.problems.sampler import ProblemSampler
 from trainer.rollouts.dynamic_sampling import sample_until_varied
 from trainer.rollouts.engine import IntegerRows, RolloutEngine, Sampler, SamplingParams
 from trainer.rollouts.overlong import apply_overlong_penalty
+from trainer.rollouts.scoring_errors import scoring_error
 from trainer.types import Completion, Problem, Rollout, RolloutGroup, SampledGroups, all_rollouts
 
 _logger = logging.getLogger(__name__)
@@ -167,7 +167,7 @@ def score_groups(groups: Sequence[RolloutGroup], rewards: RewardPool) -> list[Ro
             [rollout.problem.columns for rollout in rollouts],
         )
     except ScoringFailedError as error:
-        raise scoring_error(str(error)) from error
+        raise scoring_error(str(error), cause=error.cause, withheld=error.withheld) from error
     _report_failures(rewards, scored)
     with_rewards = map(_scored, rollouts, scored)
     scored_groups = []
@@ -190,17 +190,6 @@ def _report_failures(rewards: RewardPool, scored: Sequence[ScoredText]) -> None:
         len(scored),
         failed[0].message,
     )
-
-
-def scoring_error(what: str, where: str = "reward.functions") -> RewardError:
-    """Return the RewardError for scoring failures, with the remedy for their cause."""
-    if "no score after" in what or "took more than" in what:
-        hint = "make the reward function faster, or raise reward.timeout_s"
-    elif "out of memory" in what:
-        hint = "let the reward function use less memory, or raise reward.memory_mb"
-    else:
-        hint = "use a reward that supports these answers, or fix the reward function"
-    return RewardError(what, where, hint, code="scoring-failed")
 
 
 def _scored(rollout: Rollout, scored: ScoredText) -> Rollout:

@@ -14,16 +14,19 @@ from loptune.errors import ConfigError, shortened
 from rewards import REWARDS, correctness_reward
 from rewards.notation import plain_answer
 from rewards.sandbox import RewardPool, ScoringFailedError
+from rewards.score import FailureCause
+from trainer.config.reward import RewardConfig
 from trainer.config.schema import TrainConfig
 from trainer.policy.load import check_weights, load_tokenizer
 from trainer.policy.vocabulary import check_prompts, check_vocabulary, embedding_rows
 from trainer.problems.load import encode_prompt, load_evaluation_sets, load_problems
 from trainer.rollouts.build import build_rewards
-from trainer.rollouts.collect import scoring_error
+from trainer.rollouts.scoring_errors import scoring_error, withheld_hint
 from trainer.types import Problem
 
 _logger = logging.getLogger(__name__)
 
+_UNLIMITED_MIB = 1 << 26  # as address space; the machine has far less
 _CHECK_LIMIT_S = 10.0  # more answers than are scored by then are not checked
 _CHUNK = 64
 _NAMED = 3  # rows that a warning names
@@ -70,7 +73,7 @@ def prepare(config: TrainConfig, trains: bool = True, max_failure_rate: float = 
     if trains:
         try:
             usable = check_answers(config.reward.functions, problems, sets_of_reward(config, sets))
-            check_reward(rewards, usable)
+            check_reward(rewards, usable, config.reward)
         except BaseException:
             inputs.close()
             raise
@@ -143,24 +146,53 @@ def load_data(
     return tokenizer, problems, sets
 
 
-def check_reward(rewards: RewardPool, problem: Problem) -> None:
-    """Score the first problem's reference answer, to detect a reward function that raises or hangs.
+def check_reward(rewards: RewardPool, problem: Problem, config: RewardConfig) -> None:
+    """Score the first problem's reference answer, to detect a reward function that raises or hangs,
+    and warn if it asks for secrets that it does not get.
 
     Raises:
         RewardError: scoring failed; names the text and the answer.
     """
+    failed = _failure_of(rewards, problem)
+    if failed is not None:
+        failure, cause = failed
+        if cause == "" and _scores_without_memory_limit(problem, config):
+            cause = "memory"
+            failure = f"{failure}; without its memory limit of {config.memory_mb} MiB it works"
+        text = f"{problem.prefill}{problem.answer}"
+        text, answer = (shortened(repr(value), 60) for value in (text, problem.answer))
+        raise scoring_error(
+            f"the reward function failed on the first problem's reference answer: {failure}",
+            f"reward.functions, text {text}, answer {answer}",
+            cause,
+            rewards.withheld,
+        )
+    if rewards.withheld:
+        _logger.warning("warning: %s", withheld_hint(rewards.withheld))
+
+
+def _failure_of(rewards: RewardPool, problem: Problem) -> tuple[str, FailureCause] | None:
+    """Return why the problem's reference answer cannot be scored, with the cause; None if it can
+    be.
+    """
     text = f"{problem.prefill}{problem.answer}"
     try:
         (scored,) = rewards.score([text], [problem.answer], [problem.columns])
-        failure = scored.message if scored.status != "ok" else None
     except ScoringFailedError as error:
-        failure = error.failure
-    if failure is not None:
-        text, answer = (shortened(repr(value), 60) for value in (text, problem.answer))
-        where = f"reward.functions, text {text}, answer {answer}"
-        raise scoring_error(
-            f"the reward function failed on the first problem's reference answer: {failure}", where
-        )
+        return error.failure, error.cause
+    return None if scored.status == "ok" else (scored.message, scored.cause)
+
+
+def _scores_without_memory_limit(problem: Problem, config: RewardConfig) -> bool:
+    """Return whether a reward that failed works without its memory limit. A library that lacks
+    memory may raise anything: an ImportError, or a RuntimeError of its own.
+    """
+    unlimited = config.model_copy(update={"memory_mb": _UNLIMITED_MIB, "workers": 1})
+    try:
+        with build_rewards(unlimited, max_failure_rate=1.0) as rewards:
+            return _failure_of(rewards, problem) is None
+    except ConfigError:
+        return False
 
 
 def check_answers(

@@ -4,7 +4,9 @@ from loptune.errors import RewardError
 from rewards import Score
 from rewards.sandbox import ScoredText, ScoringFailedError
 from tests.refusals import refused
+from trainer.config.reward import RewardConfig
 from trainer.config.schema import TrainConfig
+from trainer.rollouts.build import build_rewards
 from trainer.rollouts.prepared import (
     build_reward_pools,
     check_answers,
@@ -17,8 +19,13 @@ from trainer.types import Problem
 PROBLEM = Problem("1", "How much?", "<think>", "3", "test")
 
 
+BROKEN = RewardConfig(functions={"tests.rewards.own_rewards:breaks": 1.0})
+
+
 class Rewards:
     """Scoring processes that give one outcome, or fail in one way."""
+
+    withheld = ()
 
     def __init__(self, outcome):
         self.outcome = outcome
@@ -33,14 +40,14 @@ class Rewards:
 
 def test_the_prefill_with_the_answer_is_scored_whatever_it_is_worth():
     rewards = Rewards(ScoredText(Score(-1.0, False, {}, parsed=False), "ok"))
-    check_reward(rewards, PROBLEM)
+    check_reward(rewards, PROBLEM, BROKEN)
     assert rewards.asked == [(["<think>3"], ["3"])]
 
 
 def test_a_failure_names_text_and_answer():
-    rewards = Rewards(ScoredText(Score(0.0, False, {}), "timeout", "no score after 5 s"))
+    rewards = Rewards(ScoredText(Score(0.0, False, {}), "timeout", "no score after 5 s", "time"))
     with refused("scoring-failed", RewardError) as caught:
-        check_reward(rewards, PROBLEM)
+        check_reward(rewards, PROBLEM, BROKEN)
     assert caught.value.what.endswith(": no score after 5 s")
     assert caught.value.where == "reward.functions, text '<think>3', answer '3'"
     assert "reward.timeout_s" in caught.value.hint
@@ -50,15 +57,43 @@ def test_a_failure_names_text_and_answer():
 def test_the_one_failure_is_told_without_the_count_of_failures():
     failure = ScoringFailedError("1 of 1 completions failed", failure="ValueError: f(x): no x")
     with refused("scoring-failed", RewardError) as caught:
-        check_reward(Rewards(failure), PROBLEM)
+        check_reward(Rewards(failure), PROBLEM, BROKEN)
     assert caught.value.what.endswith(": ValueError: f(x): no x")
     assert "1 of 1" not in caught.value.what
+
+
+@pytest.mark.parametrize(
+    ("function", "changes", "named"),
+    [
+        ("loads_a_library", {"memory_mb": 64}, "reward.memory_mb"),
+        ("asks_a_judge", {}, "reward.environment='[A_JUDGES_KEY]'"),
+        ("asks_a_judge_itself", {}, "reward.environment='[A_JUDGES_KEY]'"),
+        ("breaks", {}, "fix the reward function"),
+    ],
+)
+def test_the_hint_names_the_limit_that_is_the_cause(function, changes, named, monkeypatch):
+    monkeypatch.setenv("A_JUDGES_KEY", "sk-x")
+    config = RewardConfig(functions={f"tests.rewards.own_rewards:{function}": 1.0}, **changes)
+    with build_rewards(config, 1.0) as rewards, refused("scoring-failed", RewardError) as caught:
+        check_reward(rewards, PROBLEM, config)
+    assert named in caught.value.hint
+
+
+def test_a_key_that_a_reward_silently_does_without_is_reported(monkeypatch, caplog):
+    monkeypatch.setenv("A_JUDGES_KEY", "sk-x")
+    functions = {"tests.rewards.own_rewards:does_without": 1.0}
+    for environment, warnings in (([], 1), (["A_JUDGES_KEY"], 0)):
+        config = RewardConfig(functions=functions, environment=environment)
+        caplog.clear()
+        with build_rewards(config, 1.0) as rewards:
+            check_reward(rewards, PROBLEM, config)
+        assert len([text for text in caplog.messages if "A_JUDGES_KEY" in text]) == warnings
 
 
 def test_long_answers_are_shown_in_part():
     problem = Problem("1", "", "", {"solution": "x" * 200}, "test")
     with refused("scoring-failed", RewardError) as caught:
-        check_reward(Rewards(ScoredText(Score(0.0, False, {}), "error", "no")), problem)
+        check_reward(Rewards(ScoredText(Score(0.0, False, {}), "error", "no")), problem, BROKEN)
     *_, answer = caught.value.where.split(", answer ")
     assert answer == "{'solution': '" + "x" * 43 + "..."
     assert len(answer) == 60

@@ -1,6 +1,7 @@
 r"""Math problems with the final answer in ``\boxed{}``."""
 
 import math
+from decimal import Decimal
 from typing import Any
 
 from rewards.errors import CodedValueError
@@ -26,6 +27,8 @@ def read_answer(value: Any) -> Any:
     """
     if isinstance(value, list) and value:
         return [read_answer(item) for item in value]
+    if isinstance(value, Decimal):  # of a Parquet column
+        value = str(value)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise CodedValueError(
             "an answer must be text, a number, or a list of these", code="invalid-answer"
