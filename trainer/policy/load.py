@@ -392,6 +392,15 @@ def _restore_buffers(model: PreTrainedModel) -> None:
 def load_error(what: str, config: ModelConfig, error: Exception) -> UserError:
     """Return the error for a file of a model (``what``) that transformers could not load."""
     text = str(error)
+    if not config.trust_remote_code and "trust_remote_code" in text:
+        return ConfigError(
+            f"{config.name_or_path} has Python code of its own (auto_map in its config files), "
+            "which is not run without your consent",
+            "model.trust_remote_code",
+            "read the code; if you trust it, set model.trust_remote_code=true",
+            key="model.trust_remote_code",
+            code="own-code",
+        )
     kernel = config.attn_implementation
     if "attn_implementation" in text or (
         isinstance(error, ImportError) and "lash" in kernel and "lash" in text

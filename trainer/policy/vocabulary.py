@@ -100,19 +100,18 @@ def _configuration(model: ModelConfig) -> tuple[tuple[int, ...], int]:
 def _read(
     name: str, source: str, revision: str | None, trust_remote_code: bool
 ) -> tuple[tuple[int, ...], int]:
+    model = ModelConfig(name_or_path=name, trust_remote_code=trust_remote_code)
     try:
         config = AutoConfig.from_pretrained(
             source, revision=revision, trust_remote_code=trust_remote_code
         )
     except LOAD_ERRORS as error:
-        raise load_error("config.json", ModelConfig(name_or_path=name), error) from error
+        raise load_error("config.json", model, error) from error
     try:
         generation = GenerationConfig.from_pretrained(source, revision=revision)
     except OSError as error:
         if (Path(source) / "generation_config.json").is_file():
-            raise load_error(
-                "generation_config.json", ModelConfig(name_or_path=name), error
-            ) from error
+            raise load_error("generation_config.json", model, error) from error
         generation = GenerationConfig.from_model_config(config)
     rows: int = config.get_text_config().vocab_size
     return _valid_ids(generation.eos_token_id, rows), rows

@@ -100,6 +100,18 @@ def test_another_content_gets_another_folder(tmp_path, cache):
     assert ensure_converted(file) != first
 
 
+@pytest.mark.parametrize("part", [0.01, 0.1, 0.3, 0.6, 0.99])
+def test_a_file_that_is_cut_short_is_refused(tmp_path, cache, part):
+    file = tmp_path / "small.gguf"
+    small_file(file)
+    data = file.read_bytes()
+    file.write_bytes(data[: int(part * len(data))])
+    with refused("gguf-unreadable", MissingError, names=("small.gguf",)) as caught:
+        model_source(ModelConfig(name_or_path=str(file)))
+    assert "cut short" in caught.value.hint
+    assert [path for path in cache.iterdir() if path.is_dir()] == []
+
+
 def test_what_is_no_model_is_refused_and_leaves_nothing(tmp_path, cache):
     file = tmp_path / "broken.gguf"
     file.write_bytes(b"GGUF" + b"\0" * 100)

@@ -14,6 +14,7 @@ from trainer.planning.memory import footprint
 from trainer.policy.architectures import MAX_CONFIG_BYTES, model_size
 from trainer.policy.load import check_weights, load_policy, load_tokenizer
 from trainer.policy.logprobs import LogprobModel
+from trainer.policy.vocabulary import embedding_rows
 
 
 @pytest.mark.parametrize(("recompute", "calls"), [(False, 1), (True, 2)])
@@ -80,6 +81,18 @@ def test_settings_that_make_the_model_fail_are_refused(folder):
     assert footprint(config, 1) is None
     with refused("model-unreadable", MissingError, names=("ZeroDivisionError",)):
         load_policy(config.model, torch.device("cpu"))
+
+
+def test_a_model_with_code_of_its_own_names_the_key(folder):
+    code = "configuration_mine.MineConfig", "modeling_mine.MineForCausalLM"
+    auto_map = dict(zip(("AutoConfig", "AutoModelForCausalLM"), code, strict=True))
+    edit_json(folder / "config.json", model_type="mine", auto_map=auto_map)
+    config = ModelConfig(name_or_path=str(folder))
+    with refused("own-code") as caught:
+        embedding_rows(config)
+    assert caught.value.key == "model.trust_remote_code"
+    with refused("own-code"):
+        load_policy(config, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("name", ["config.json", "chat_template.jinja"])
