@@ -13,7 +13,8 @@ from loptune.errors import ConfigError, first_line
 from loptune.yaml_document import nearest
 from rewards.limits import cpu_time_limit, memory
 
-Message = Mapping[str, str]  # role and content
+# role, content and what else the template may use, such as tool_calls
+Message = Mapping[str, Any]
 
 _TEMPLATE_LIMIT_S = 5.0  # a normal template takes a millisecond
 _TEMPLATE_LIMIT_MIB = 1024
@@ -93,6 +94,33 @@ class ChatTemplate:
         if not prompt.strip() or len(prompt) > _MAX_PROMPT_CHARS:
             raise self._broken(f"it produced a prompt of {len(prompt)} characters")
         return prompt
+
+    def check_tool_turns(self, messages: Sequence[Message], prompt: str) -> None:
+        """Check that the prompt, rendered from the messages, contains their tool calls and the
+        tools' answers: templates without tools leave them out.
+
+        Raises:
+            ConfigError: the prompt is the same without one of them.
+        """
+        for index, message in enumerate(messages):
+            if "tool_calls" in message:
+                what = "tool calls"
+                changed = {key: message[key] for key in message if key != "tool_calls"}
+            elif message["role"] == "tool":
+                what = "turns of the role tool"
+                changed = {**message, "content": _ANSWER}
+            else:
+                continue
+            others = [*messages[:index], changed, *messages[index + 1 :]]
+            if self._try_render(others, generation_prompt=True) == prompt:
+                raise ConfigError(
+                    f"the tokenizer's chat template leaves out {what}",
+                    "data.train",
+                    "use a model whose chat template supports tools, or remove these turns from "
+                    "the data",
+                    key="data.train",
+                    code="tool-turns-lost",
+                )
 
     @cached_property
     def opening(self) -> str:

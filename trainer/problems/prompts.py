@@ -29,7 +29,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Question:
-    """A question as a conversation, each message with role and content."""
+    """A question as a conversation. Each message has role and content, and may have more, such as
+    tool_calls.
+    """
 
     messages: tuple[Message, ...]
     # start of the assistant's answer, which the completion continues
@@ -40,7 +42,7 @@ class Question:
     @property
     def text(self) -> str:
         """Content of the last message."""
-        return self.messages[-1]["content"]
+        return str(self.messages[-1]["content"])
 
 
 class LastTurnError(ValueError):
@@ -147,7 +149,9 @@ class PromptBuilder:
             self._templated += 1
             return split_prefill(question.text, open_tag(question.text), wanted)
         if self._uses_template:
-            prompt = self._template.render(self._messages(question))
+            messages = self._messages(question)
+            prompt = self._template.render(messages)
+            self._template.check_tool_turns(messages, prompt)
             opening = self._template.opening
             if not prompt.endswith(opening):  # the template depends on the conversation
                 opening = open_tag(prompt)
@@ -230,11 +234,19 @@ class PromptBuilder:
             user_text = self._data.prompt_template.replace("{question}", question.text)
         else:
             user_text = self._task.ask(question.text)
-        messages[-1] = {"role": "user", "content": user_text}
+        messages[-1] = {**messages[-1], "content": user_text}
         return messages
 
     def _raw_prompt(self, question: Question) -> str:
         messages = self._messages(question)
+        if any("tool_calls" in message for message in messages):
+            raise ConfigError(
+                "the data's conversations have tool calls, which only a chat template can write",
+                "data.prompt_format",
+                "use a model that has a chat template, or remove the calls from the data",
+                key="data.prompt_format",
+                code="tool-calls-without-template",
+            )
         system = ""
         if messages[0]["role"] == "system":
             system = messages.pop(0)["content"]
@@ -283,16 +295,65 @@ def check_template(data: DataConfig) -> None:
 
 
 def _as_messages(value: object) -> tuple[Message, ...] | None:
-    """Return a list of chat messages as role and content, or None if it is none."""
+    """Return a list of chat messages, or None if it is none."""
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not value:
         return None
-    if not all(isinstance(item, Mapping) for item in value):
+    messages = []
+    for item in value:
+        message = _as_message(item)
+        if message is None:
+            return None
+        messages.append(message)
+    return tuple(messages)
+
+
+def _as_message(item: object) -> Message | None:
+    """Return a chat message with everything that a chat template may use, or None if it is none.
+
+    A null is a key that the message lacks: Arrow gives every message the keys of all.
+    """
+    if not isinstance(item, Mapping):
         return None
-    messages = tuple({key: item.get(key) for key in ("role", "content")} for item in value)
-    texts = [text for message in messages for text in message.values()]
-    if not all(isinstance(text, str) and text.strip() for text in texts):
+    role = item.get("role")
+    content = item.get("content")
+    calls = item.get("tool_calls")
+    if content is None and calls:
+        content = ""
+    if not all(isinstance(text, str) for text in (role, content)):
         return None
-    return messages
+    if not role.strip() or not (content.strip() or calls):
+        return None
+    message = {"role": role, "content": content}
+    for key, given in item.items():
+        if key not in message and given not in (None, [], ""):
+            message[key] = given
+    if calls:
+        message["tool_calls"] = [_as_tool_call(call) for call in calls]
+    return message
+
+
+def _as_tool_call(call: Any) -> Any:
+    """Return a tool call without nulls. Its arguments are a mapping, as chat templates expect, also
+    if they were written as JSON text, as in OpenAI's format.
+    """
+    if isinstance(call, Mapping):
+        return {key: _as_tool_call(given) for key, given in call.items() if given is not None} | (
+            _parsed_arguments(call)
+        )
+    if isinstance(call, list):
+        return [_as_tool_call(item) for item in call]
+    return call
+
+
+def _parsed_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = call.get("arguments")
+    if not isinstance(arguments, str):
+        return {}
+    try:
+        parsed = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return {}
+    return {"arguments": parsed} if isinstance(parsed, dict) else {}
 
 
 def _messages_in(text: str) -> tuple[Message, ...] | None:

@@ -130,3 +130,45 @@ def test_a_template_without_question_is_refused():
 def test_what_is_no_prompt_is_refused(value):
     with refused("invalid-prompt", ValueError):
         as_question(value)
+
+
+TOOLS_TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+    "{% for call in m.tool_calls or [] %}"
+    "[{{ call.function.name }} {{ call.function.arguments | tojson }}]{% endfor %}"
+    "</{{ m.role }}>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+@pytest.mark.parametrize("arguments", ['{"city": "Oslo"}', {"city": "Oslo", "unit": None}])
+@pytest.mark.parametrize("content", [None, "", "I look."])
+def test_tool_calls_of_earlier_turns_stay_in_the_prompt(arguments, content):
+    call = {"type": "function", "function": {"name": "weather", "arguments": arguments}}
+    conversation = [
+        {"role": "user", "content": "Rain?", "tool_calls": None},
+        {"role": "assistant", "content": content, "tool_calls": [call]},
+        {"role": "tool", "content": "wet", "name": "weather"},
+        {"role": "user", "content": "And now?", "tool_calls": []},
+    ]
+    prompt, _ = built(conversation, byte_tokenizer(TOOLS_TEMPLATE))
+    assert prompt == (
+        f'<user>Rain?</user><assistant>{content or ""}[weather {{"city": "Oslo"}}]</assistant>'
+        "<tool>wet</tool><user>And now?</user><assistant>"
+    )
+    with refused("tool-turns-lost", names=("tool calls",)):
+        built(conversation, CHAT)
+    with refused("tool-calls-without-template"):
+        built(conversation, PLAIN)
+
+
+def test_a_template_that_drops_the_answers_of_tools_is_refused():
+    without_tools = TOOLS_TEMPLATE.replace(
+        "{% for m in messages %}", "{% for m in messages if m.role != 'tool' %}"
+    )
+    conversation = [
+        {"role": "user", "content": "Rain?"},
+        {"role": "tool", "content": "wet"},
+        {"role": "user", "content": "So?"},
+    ]
+    with refused("tool-turns-lost", names=("role tool",)):
+        built(conversation, byte_tokenizer(without_tools))
