@@ -6,15 +6,16 @@ number counts as correct::
     def exact(text, answer):                # one completion
         return float(text.strip() == answer)
 
-    async def judged(texts, answers):       # a batch: has a parameter named texts or answers return
-        await asyncio.gather(*map(ask_the_judge, texts, answers))
+    async def judged(texts, answers):       # a batch: has a parameter named texts
+        return await asyncio.gather(*map(ask_the_judge, texts, answers))
 
     def allowed(text, numbers):             # other parameters are dataset columns; in a batch
         return float(set(text.split()) <= set(numbers))    # each is a list of values
 
-Arguments are passed by name. A function without a parameter named text or answer receives these two
-by position. An ``async`` per-completion function is awaited for all completions of a batch
-concurrently.
+Arguments are passed by name. ``answer`` belongs to ``text`` and ``answers`` to ``texts``; beside
+the other one it is a column. A function without any of these names receives text and answer by
+position, one with ``answers`` alone is a batch function. An ``async`` per-completion function is
+awaited for all completions of a batch concurrently.
 """
 
 import functools
@@ -35,6 +36,8 @@ Function = Callable[..., Any]  # a user's reward function, any signature
 
 _BATCH_PARAMETERS = ("texts", "answers")
 _PARAMETERS = ("text", "answer")
+# a column that is not there -> the parameter beside it, and the name that was meant
+_ANSWERS = {"answers": ("text", "answer"), "answer": ("texts", "answers")}
 
 
 def load_function(name: str) -> Function:
@@ -108,9 +111,9 @@ def columns_of(function: Function) -> dict[str, bool]:
     required.
     """
     parameters = _parameters(function)
-    given: tuple[str, ...] = (*_PARAMETERS, *_BATCH_PARAMETERS)
-    if not set(given) & set(parameters):
-        given = (*list(parameters)[:2],)  # by position
+    given = _given_by_name(function)
+    if not given:
+        given = set(list(parameters)[:2])  # by position
     return {
         name: parameter.default is inspect.Parameter.empty
         for name, parameter in parameters.items()
@@ -153,15 +156,26 @@ class _Call:
         self._function = function
         self._name = name
         self._columns = columns_of(function)
-        self._by_name = {*_parameters(function)} & {*_PARAMETERS, *_BATCH_PARAMETERS}
+        self._by_name = _given_by_name(function)
 
     def __call__(self, given: Mapping[str, Any]) -> Any:
         for column, is_required in self._columns.items():
             if is_required and column not in given:
+                remedy = (
+                    "name its parameters text, answer (or texts, answers) and columns of the data, "
+                    "or give them defaults"
+                )
+                if self._by_name == {"answers"}:
+                    remedy = (
+                        "answers makes it a batch function: name its parameters texts, answers, or "
+                        "text, answer for one completion"
+                    )
+                if column in _ANSWERS:
+                    beside, meant = _ANSWERS[column]
+                    remedy = f"beside {beside}, the reference answer is called {meant}"
                 raise CodedValueError(
                     f"reward {self._name} has a parameter {column}, but the row has no such "
-                    "column: name its parameters text, answer (or texts, answers) and columns of "
-                    "the data, or give them defaults",
+                    f"column: {remedy}",
                     code="no-such-column",
                 )
         named = {}
@@ -204,7 +218,14 @@ def _is_async(function: Function) -> bool:
 
 
 def _is_batch(function: Function) -> bool:
-    return not {*_BATCH_PARAMETERS}.isdisjoint(_parameters(function))
+    parameters = _parameters(function)
+    return "texts" in parameters or ("answers" in parameters and "text" not in parameters)
+
+
+def _given_by_name(function: Function) -> set[str]:
+    """Return the parameters that are the texts and the answers, not columns."""
+    names = _BATCH_PARAMETERS if _is_batch(function) else _PARAMETERS
+    return set(names).intersection(_parameters(function))
 
 
 def _parameters(function: Function) -> Mapping[str, inspect.Parameter]:

@@ -3,7 +3,7 @@ import time
 import pytest
 
 from rewards import Score, any_batch_function, combine_batch
-from rewards.custom import load_function
+from rewards.custom import as_batch, load_function
 from rewards.sandbox import RewardPool
 from tests.refusals import refused
 from tests.rewards.one_text import combine, resolve
@@ -51,6 +51,35 @@ def test_a_batch_function_must_return_a_list():
 def test_a_module_with_the_name_of_our_package_is_told_so(name):
     with refused("name-of-our-package", ValueError, names=("rewards",)):
         resolve(name)
+
+
+def one_of(text, answers):
+    return float(text in answers)
+
+
+def column_beside_texts(texts, answer):
+    return [float(text == value) for text, value in zip(texts, answer, strict=True)]
+
+
+def response_and_answers(response, answers):
+    return 1.0
+
+
+@pytest.mark.parametrize(
+    ("function", "row", "hint"),
+    [
+        (one_of, {"answers": ["3", "three"]}, "beside text, the reference answer is called answer"),
+        (column_beside_texts, {"answer": "3"}, "beside texts, the reference answer is called ans"),
+        (response_and_answers, {}, "answers makes it a batch function"),
+    ],
+)
+def test_a_parameter_of_the_other_number_is_a_column(function, row, hint):
+    score = as_batch(function, "mine:f")
+    if row:
+        assert score(["3"], ["4"], [row])[0].reward == 1.0
+    with refused("no-such-column", ValueError, names=(hint,)):
+        for result in score(["3"], ["4"], [{}]):
+            raise result
 
 
 def by_name(answer, text):
