@@ -3,6 +3,7 @@
 import ast
 import inspect
 import textwrap
+from collections.abc import Mapping
 from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar
@@ -57,6 +58,8 @@ class Section(BaseModel):
 
     # whether one key has all of it as its value, such as a rule's: its fields are not separate keys
     is_value: ClassVar[bool] = False
+    # key of another program -> what to set here instead
+    other_names: ClassVar[Mapping[str, str]] = {}
 
     model_config = ConfigDict(
         hide_input_in_errors=True,  # it may be a password

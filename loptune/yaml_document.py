@@ -302,6 +302,7 @@ def validate(model: type[Model], document: YamlDocument) -> Model:
                 valid += leaf_keys(model)
             listing = getattr(model, "docs_hint", "").format(*path[:-1][:1] or [""]).strip()
             hint = nearest(str(path[-1]), valid, listing)
+            hint = other_names(model, path[:-1]).get(str(path[-1]), hint)
             raise ConfigError(
                 f"unknown key {dotted(path)}",
                 document.where(path),
@@ -363,6 +364,11 @@ def field_names(model: type[BaseModel], path: KeyPath = ()) -> list[str]:
     if current is not None:
         return [info.alias or name for name, info in current.model_fields.items()]
     return []
+
+
+def other_names(model: type[BaseModel], path: KeyPath = ()) -> Mapping[str, str]:
+    """Return the submodel's hints for keys of other programs."""
+    return getattr(submodel(model, path), "other_names", {})
 
 
 def leaf_keys(model: type[BaseModel], prefix: str = "") -> list[str]:

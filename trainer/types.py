@@ -56,6 +56,7 @@ class Completion:
     # decoded text without the stop token and padding, with all other special tokens, set by the
     # caller of the engine: " assume Liam knight ...</answer>"
     text: str = ""
+    stop_string: str = ""  # the one of ``rollout.stop`` that ended it
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Sampling of completions."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -44,6 +45,14 @@ class VllmConfig(Section):
 class RolloutConfig(Section):
     """Sampling of completions."""
 
+    other_names: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(
+            ("stop_strings", "stop_sequences", "stop_words"),
+            "set rollout.stop, a list of strings, or rollout.stop_token_ids",
+        ),
+        "include_stop_str_in_output": "set rollout.stop_in_text",
+    }
+
     engine: Literal["auto", "transformers", "vllm"] = "auto"
     """auto: vllm if a GPU and vLLM are available, else transformers"""
     prompts_per_step: Count = 64
@@ -66,6 +75,10 @@ class RolloutConfig(Section):
     """maximum completion length [tokens]"""
     stop_token_ids: list[Annotated[int, Field(ge=0)]] = Field([])
     """stop token ids besides the tokenizer's EOS and those of the model's generation config"""
+    stop: list[Annotated[str, Field(min_length=1)]] = Field([])
+    """stop strings: texts that end a completion, such as [User:, </answer>]"""
+    stop_in_text: bool = needs("stop", True)
+    """whether the text that the reward reads includes the stop string; its tokens are trained"""
     vllm: VllmConfig = needs("engine=auto|vllm", VllmConfig())
     """settings of the vLLM engine"""
 

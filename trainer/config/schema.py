@@ -221,6 +221,7 @@ def check_key(key: str, source: str = "override") -> None:
             if above:
                 valid = [f"{above}.{name}" for name in section.model_fields]
             hint = nearest(key, valid, TrainConfig.docs_hint.format(above).strip())
+            hint = getattr(section, "other_names", {}).get(part, hint)
             raise ConfigError(
                 f"unknown key {key}", f"{source}, key {key}", hint, key, code="unknown-key"
             )

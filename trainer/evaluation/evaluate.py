@@ -168,7 +168,7 @@ def _row(rollout: Rollout, of_set: str) -> dict[str, Any]:
     scoring: str = rollout.scoring
     if rollout.scoring_error:
         scoring += f": {rollout.scoring_error}"
-    return {
+    row: dict[str, Any] = {
         "prompt": problem.prompt + problem.prefill,
         "completion": completion.text,
         "reward": rollout.reward,
@@ -181,6 +181,9 @@ def _row(rollout: Rollout, of_set: str) -> dict[str, Any]:
         "problem": problem.problem_id,
         "set": of_set,
     }
+    if completion.stop_string:
+        row["stop_string"] = completion.stop_string
+    return row
 
 
 def _mean(values: Sequence[float]) -> float:

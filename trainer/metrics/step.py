@@ -99,7 +99,7 @@ def metric_values(totals: Mapping[str, Tensor], count: float) -> dict[str, float
     return values
 
 
-def rollout_metrics(sample: SampledGroups) -> Metrics:
+def rollout_metrics(sample: SampledGroups, has_stop_strings: bool = False) -> Metrics:
     """Return the ``rollout/*`` and ``reward/*`` metrics of a step."""
     groups = sample.sampled
     rollouts = all_rollouts(groups)
@@ -110,6 +110,8 @@ def rollout_metrics(sample: SampledGroups) -> Metrics:
     sums["rollout/accuracy"] = sum(r.correct for r in rollouts)
     sums["rollout/completion_length"] = sum(len(r.completion.token_ids) for r in rollouts)
     sums["rollout/truncated"] = sum(r.completion.finish_reason == "length" for r in rollouts)
+    if has_stop_strings:
+        sums["rollout/stop_strings"] = sum(bool(r.completion.stop_string) for r in rollouts)
     sums["reward/timeouts"] = sum(r.scoring == "timeout" for r in rollouts)
     sums["reward/errors"] = sum(r.scoring == "error" for r in rollouts)
     sums["reward/format_failures"] = sum(not r.parsed for r in rollouts)

@@ -68,6 +68,10 @@ def build_engine(
         check_excluded(len(unknown_token_ids(tokenizer, _rows(model))))
         if fault := config.vllm_temperature_fault():
             raise ConfigError(fault, "rollout.engine, which chose vLLM", code="temperature-of-vllm")
+    if is_main and config.rollout.stop and (use_local_vllm or config.rollout.uses_servers):
+        logger.warning(
+            "vLLM has no tokenizer here and samples on behind a stop string; the rest is cut"
+        )
     if config.rollout.uses_servers:
         from trainer.rollouts.vllm.server import VllmServerEngine
 

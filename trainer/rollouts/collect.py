@@ -15,7 +15,6 @@ from rewards.sandbox import RewardPool, ScoredText, ScoringFailedError
 from trainer.config.schema import TrainConfig
 from trainer.metrics.step import Stopwatch
 from trainer.parallel.ranks import Parallel
-from trainer.policy.published_tokenizer import decode
 from trainer.policy.vocabulary import embedding_rows, end_token_ids, unknown_token_ids
 from trainer.problems.load import encode_prompt
 from trainer.problems.sampler import ProblemSampler
@@ -23,11 +22,10 @@ from trainer.rollouts.dynamic_sampling import sample_until_varied
 from trainer.rollouts.engine import IntegerRows, RolloutEngine, Sampler, SamplingParams
 from trainer.rollouts.overlong import apply_overlong_penalty
 from trainer.rollouts.scoring_errors import scoring_error
+from trainer.rollouts.stop_strings import StopStrings, completion_text
 from trainer.types import Completion, Problem, Rollout, RolloutGroup, SampledGroups, all_rollouts
 
 _logger = logging.getLogger(__name__)
-
-_CONTEXT_TOKENS = 8  # of the prompt that a completion is decoded behind
 
 
 @dataclass(frozen=True)
@@ -75,43 +73,20 @@ def sampling_params(config: TrainConfig, tokenizer: PreTrainedTokenizerBase) -> 
         MissingError: the model's configuration cannot be read.
     """
     rollout = config.rollout
+    ends = stop_tokens(config, tokenizer)
+    stop = None
+    if rollout.stop:
+        stop = StopStrings(tuple(rollout.stop), rollout.stop_in_text, tokenizer, ends)
     return SamplingParams(
         temperature=rollout.temperature,
         top_p=rollout.top_p,
         top_k=rollout.top_k,
         min_p=rollout.min_p,
         max_new_tokens=rollout.max_new_tokens,
-        stop_token_ids=stop_tokens(config, tokenizer),
+        stop_token_ids=ends,
+        stop=stop,
         excluded_token_ids=unknown_token_ids(tokenizer, embedding_rows(config.model)),
     )
-
-
-def completion_text(
-    tokenizer: PreTrainedTokenizerBase,
-    token_ids: Sequence[int],
-    stop_token_ids: Sequence[int],
-    prompt_ids: Sequence[int] = (),
-) -> str:
-    """Decode a completion without the stop token that ended it and without padding behind it.
-
-    The completion is decoded behind the end of its prompt, because a tokenizer like SentencePiece
-    drops the space before the first token that it decodes: " 42" behind "The answer is". All other
-    special tokens stay in the text, because rewards look for them: ``<think>`` or tool calls are
-    special tokens of many models.
-    """
-    end = len(token_ids)
-    if end > 0 and token_ids[end - 1] in stop_token_ids:
-        end -= 1
-    while end > 0 and token_ids[end - 1] == tokenizer.pad_token_id:
-        end -= 1
-    completion = list(token_ids[:end])
-    context = list(prompt_ids[-_CONTEXT_TOKENS:])
-    before = decode(tokenizer, context)
-    both = decode(tokenizer, [*context, *completion])
-    if both.startswith(before):
-        return both[len(before) :]
-    # the prompt ends within a character of several bytes, which the completion continues
-    return decode(tokenizer, completion)
 
 
 def sample_completions(
@@ -126,6 +101,9 @@ def sample_completions(
     for prompt, sampled in zip(prompts, engine.generate(prompts, seeds, params), strict=True):
         group = []
         for completion in sampled:
+            if params.stop is not None:
+                group.append(params.stop.cut(completion, prompt))
+                continue
             text = completion_text(
                 tokenizer, completion.token_ids, params.stop_token_ids, prompt_ids=prompt
             )

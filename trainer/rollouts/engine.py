@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from torch import nn
 
+from trainer.rollouts.stop_strings import StopStrings
 from trainer.types import Completion
 
 Request = tuple[tuple[int, ...], int]  # (prompt token ids, seed)
@@ -27,6 +28,8 @@ class SamplingParams:
     min_p: float = 0.0
     max_new_tokens: int = 4096
     stop_token_ids: tuple[int, ...] = ()
+    # an engine may sample on behind a stop string: `sample_completions` cuts its completions
+    stop: StopStrings | None = None
     # never sampled: ids of the model that its tokenizer lacks
     excluded_token_ids: tuple[int, ...] = ()
 

@@ -23,6 +23,7 @@ from transformers import (
 from trainer.planning.memory import CPU_BATCH_TOKENS, cache_bytes_per_position
 from trainer.rollouts.decoding import CachedBatch, SharedPrefixBatch, is_supported, prefill_prompts
 from trainer.rollouts.engine import IntegerRows, SamplingParams
+from trainer.rollouts.stop_strings import StopStrings
 from trainer.types import Completion
 
 # compact the batch when this fraction of rows has finished: copying the cache costs about one
@@ -126,6 +127,9 @@ class TransformersEngine:
         # output row of each row in the shrinking batch
         rows = torch.arange(len(places), device=device)
         finished = torch.zeros(len(places), dtype=torch.bool, device=device)
+        prompt_of_place = [prompts[p] for p, _ in places]
+        # completion length at a row's stop string
+        ends = torch.full((len(places),), params.max_new_tokens, dtype=torch.int64, device=device)
         tokens = torch.full(
             (len(places), params.max_new_tokens), -1, dtype=torch.int64, device=device
         )
@@ -135,6 +139,14 @@ class TransformersEngine:
             chosen, chosen_logprobs = sample_tokens(batch.logits, uniforms[:, position], params)
             tokens[rows, position], logprobs[rows, position] = chosen, chosen_logprobs
             finished |= (chosen[:, None] == stop_ids).any(dim=-1)
+            if params.stop is not None:
+                running = (~finished).nonzero()[:, 0]
+                so_far = tokens[rows[running], : position + 1]
+                stopped = _at_stop_string(
+                    params.stop, so_far, [prompt_of_place[row] for row in rows[running].tolist()]
+                )
+                finished[running] = stopped.to(device)
+                ends[rows[running[finished[running]]]] = position + 1
             n_finished = int(finished.sum())
             done = len(places) - len(rows) + n_finished
             if done > reported:
@@ -151,16 +163,27 @@ class TransformersEngine:
                 uniforms = uniforms[keep]
             batch.step(chosen)
         self.on_finished(len(places) - reported)
-        return _samples(tokens.cpu(), logprobs.cpu(), stop_ids.cpu())
+        return _samples(tokens.cpu(), logprobs.cpu(), stop_ids.cpu(), ends.cpu())
 
 
-def _samples(tokens: Tensor, logprobs: Tensor, stop_ids: Tensor) -> list[Completion]:
-    """Truncate every row after its first stop token."""
+def _at_stop_string(stop: StopStrings, tokens: Tensor, prompts: IntegerRows) -> Tensor:
+    """Return which rows of tokens [R, t] a stop string has ended, [R] bool."""
+    ended = []
+    for row, prompt in zip(tokens.tolist(), prompts, strict=True):
+        ended.append(stop.ends(row, prompt))
+    return torch.tensor(ended, dtype=torch.bool)
+
+
+def _samples(tokens: Tensor, logprobs: Tensor, stop_ids: Tensor, ends: Tensor) -> list[Completion]:
+    """Truncate every row after its first stop token, or at its stop string: ``ends`` [R]."""
+    tokens = tokens.masked_fill(torch.arange(tokens.shape[1]) >= ends[:, None], -1)
     stops = torch.isin(tokens, stop_ids)
-    lengths = torch.where(stops.any(dim=-1), stops.int().argmax(dim=-1) + 1, tokens.shape[-1])
+    lengths = torch.where(stops.any(dim=-1), stops.int().argmax(dim=-1) + 1, ends)
     return [
         Completion(
-            tuple(row[:length]), tuple(row_logprobs[:length]), "stop" if stopped else "length"
+            tuple(row[:length]),
+            tuple(row_logprobs[:length]),
+            "stop" if stopped or length < len(row) else "length",
         )
         for row, row_logprobs, length, stopped in zip(
             tokens.tolist(),
