@@ -44,6 +44,14 @@ def arm_fields(arm: ArmRow) -> dict[str, Any]:
     return {key: getattr(arm, key) for key in _OF_ARM}
 
 
+def cost_fields(results: Results) -> dict[str, dict[str, float]]:
+    """Return name of a configuration -> column -> its amount divided by the baseline's, where they
+    are unequal.
+    """
+    judged = results if results.fresh is None else results.fresh
+    return {judged.labels[number]: row for number, row in judged.cost_ratios.items()}
+
+
 def rule_fields(result: RuleResult) -> dict[str, Any]:
     """Return the fields of a rule that was tuned separately."""
     found = result.found

@@ -46,7 +46,13 @@ class Judgement:
 
     def fields(self) -> dict[str, Any]:
         """Return the numbers and sentences as the keys of ``--json``."""
-        from dashboards.json_fields import arm_fields, next_fields, rule_fields, verdict_fields
+        from dashboards.json_fields import (
+            arm_fields,
+            cost_fields,
+            next_fields,
+            rule_fields,
+            verdict_fields,
+        )
 
         results = self.results
         tuned = results.arm_results if results.arms else []
@@ -54,6 +60,8 @@ class Judgement:
             "sentences": self.sentences,
             "next": next_fields(results),
             "notes": results.warnings,
+            "budget": None if results.budget is None else vars(results.budget),
+            "costs": cost_fields(results),
             "verdict": None if self.verdict is None else verdict_fields(results, self.verdict),
             "arms": [arm_fields(arm) for arm in self.arms],
             "tasks": {

@@ -16,6 +16,7 @@ from dashboards.statistics import peaks, tournament
 from dashboards.statistics.arm_table import ArmRow, arm_rows
 from dashboards.statistics.arms import Plan, compare_as_asked
 from dashboards.statistics.blocks import UNKNOWN, Blocks, Known, learned
+from dashboards.statistics.budgets import Budget
 from dashboards.statistics.compared import Comparison
 from dashboards.statistics.difference import Difference
 from dashboards.statistics.layouts import Pairing
@@ -47,6 +48,7 @@ UNORDERED_KINDS = (
 )  # parameter kinds whose values may be other than numbers
 
 SeedScores = dict[str, dict[Hashable, float]]
+UNEQUAL = 1.1  # ratio of two costs from which on they are called unequal
 NUMBER = "number"  # stands for the number that configurations are compared with
 
 
@@ -103,6 +105,9 @@ class Results:
     # seed -> task, if every task has seeds of its own; differences are then averaged over tasks
     task_of: Mapping[Hashable, str] = field(default_factory=dict)
     by_task: Mapping[str, "Results"] = field(default_factory=dict)  # task -> its runs alone
+    place: str = ""  # column along which runs are compared: steps, or an axis; empty if unknown
+    at_equal_amounts: bool = False  # whether every run is compared at one amount of an axis
+    budget: Budget | None = None  # this amount; None with several tasks, which have their own
     against: float | None = None  # number that the configurations are compared with
     not_worse_by: float | None = None  # margin of a test that an arm is not worse, if asked for
     # number of the configuration that all others are compared with; None if there is none, or if
@@ -165,7 +170,7 @@ class Results:
 
     def history(self, metric: str) -> pd.DataFrame:
         """Return a metric as rows of trial, step, value; trials that did not log it are absent."""
-        points: list[tuple[str, int, float]] = []
+        points: list[tuple[str, float, float]] = []
         for trial in self.trials:
             if metric in trial.curves:
                 curve = trial.curves[metric]
@@ -379,6 +384,28 @@ class Results:
             earlier=known,
             adaptive=self.adaptive and earlier is None,
         )
+
+    @cached_property
+    def cost_ratios(self) -> dict[str, dict[str, float]]:
+        """Configuration -> column -> mean amount that its runs used, divided by the baseline's:
+        only where they differ by more than `UNEQUAL`.
+        """
+        amounts: dict[str, dict[str, list[float]]] = {}
+        comparable = set(self.comparable.trial)
+        for trial in self.trials:
+            if trial.name in comparable:
+                of_configuration = amounts.setdefault(trial.configuration, {})
+                for column, amount in trial.costs.items():
+                    of_configuration.setdefault(column, []).append(amount)
+        base = amounts.pop(self.compared_with or "", {})
+        ratios: dict[str, dict[str, float]] = {}
+        for number, columns in amounts.items():
+            for column, used in columns.items():
+                of_base = mean(base.get(column, [0.0]))
+                ratio = mean(used) / of_base if of_base > 0 else 1.0
+                if max(ratio, 1 / ratio if ratio else math.inf) > UNEQUAL:
+                    ratios.setdefault(number, {})[column] = ratio
+        return ratios
 
     @property
     def nothing_chosen(self) -> bool:

@@ -67,9 +67,9 @@ def best_first(scores: Mapping[_Name, float], objective: Directed) -> list[_Name
 
 @dataclass(frozen=True)
 class Curve:
-    """Values of a metric by training step, ascending."""
+    """Values of a metric by training step, or by the amount of another axis; ascending."""
 
-    steps: tuple[int, ...]
+    steps: tuple[float, ...]
     values: tuple[float, ...]
 
     def score(self, window: int) -> float:
@@ -102,6 +102,8 @@ class TrialRecord:
     curves: Mapping[str, Curve] = field(default_factory=dict)
     # latest value of each tokens/* metric
     latest: Mapping[str, float] = field(default_factory=dict)
+    # column that grows -> its amount where the run is compared, such as tokens
+    costs: Mapping[str, float] = field(default_factory=dict)
     # fraction correct per problem, over the evaluations that make up the score
     solved: tuple[float, ...] | None = None
 

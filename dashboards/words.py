@@ -219,6 +219,40 @@ def score_direction(metric: str, mode: Mode) -> str:
     return f"Score: {metric} ({better} is better)."
 
 
+def unequal_costs(
+    ratios: Mapping[str, Mapping[str, float]], place: str, name: Name, *, advised: bool
+) -> str:
+    """State which configurations used more or less of something than the baseline; empty if none
+    did.
+
+    Args:
+        ratios: configuration -> column -> its amount divided by the baseline's.
+        place: column along which they are compared; empty without evaluations.
+        name: the names of configurations in the text around it.
+        advised: whether to name the option that compares at an equal amount.
+    """
+    if not ratios:
+        return ""
+    named = []
+    for configuration, columns in ratios.items():
+        times = [f"{ratio:.2g} times the {plural(column)}" for column, ratio in columns.items()]
+        named.append(f"{name(configuration)} used {' and '.join(times)} of the baseline")
+    unequal = [column for columns in ratios.values() for column in columns]
+    text = listed(named, _MOST_NAMED, "; ")
+    if place:
+        start = "Not at" if place in unequal else "At"
+        text = f"{start} equal {plural(place)}: {text}"
+    if not advised:
+        return f"{text}."
+    column = place if place in unequal else unequal[0]
+    return f"{text}. --axis {column} compares at equal {plural(column)}."
+
+
+def plural(column: str) -> str:
+    """Return the name of a column in a sentence about amounts."""
+    return "steps" if column == "step" else column
+
+
 def layouts(
     rows: Sequence[ArmRow], pairing: Pairing | None, name: Name, *, blocks: bool = True
 ) -> str:

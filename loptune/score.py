@@ -14,13 +14,13 @@ def mean(values: Sequence[float]) -> float:
         return math.fsum(value / len(values) for value in values)
 
 
-def score(history: Mapping[int, float], window: int) -> float:
+def score(history: Mapping[int, float] | Mapping[float, float], window: int) -> float:
     """Return the score of a run: the mean of its last ``window`` finite evaluations; NaN without
     one.
 
     ``history`` maps training steps to values of the objective, in any order.
     """
-    values = [history[step] for step in sorted(history) if math.isfinite(history[step])]
+    values = [value for _, value in sorted(history.items()) if math.isfinite(value)]
     last = values[-window:]
     return mean(last) if last else math.nan
 

@@ -18,6 +18,7 @@ from dashboards.pictures.theme import Picture
 from dashboards.pictures.tournament import tournament
 from dashboards.pictures.verdict import headline, verdict
 from dashboards.results import Results
+from dashboards.words import plural
 from loptune.files import storage_error, write_atomically
 from loptune.parameter_names import short_names
 
@@ -81,6 +82,8 @@ def report_html(results: Results, chapters: Mapping[str, Sequence[Picture]]) -> 
     window = "last evaluation"
     if objective.window > 1:
         window = f"mean of the last {objective.window} evaluations"
+    if results.at_equal_amounts:
+        window = f"at equal {plural(results.place)}"
     fresh = ""
     if results.fresh is not None:
         fresh = f" of the search and {len(results.fresh.trials)} on fresh seeds"

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from dashboards.labels import colors
-from dashboards.pictures.theme import Picture, add_points, figure, hover, rows
+from dashboards.pictures.theme import MUTED, Picture, add_points, figure, hover, rows
 from dashboards.results import TRAINING_CURVES, Results, unit_of
 from dashboards.words import number
 
@@ -33,7 +33,10 @@ def learning_curves(results: Results) -> Picture | None:
     values = results.history(metric)
     if values.empty:
         return None
-    drawing = figure("training step", metric, height=420)
+    place = results.place if results.at_equal_amounts else "training step"
+    drawing = figure(place, metric, height=420)
+    if results.budget is not None:
+        drawing.add_vline(x=results.budget.at, line={"color": MUTED, "width": 1, "dash": "dot"})
     trial_lines(drawing, results, values, width=1.6)
     means = _mean_lines(drawing, results, values)
     ends = values.sort_values("step").groupby("trial").value.agg(["first", "last"])

@@ -45,7 +45,7 @@ def verdict(results: Results) -> list[str]:
     if not results.comparable.empty and not results.arms:
         judged = results.verdict
     fresh = results.fresh
-    lines = [front.sentence, front.step, *_about_arms(results, name)]
+    lines = [front.sentence, front.step, _costs(results, name), *_about_arms(results, name)]
     lines.append(_changed_settings(results, judged, name))
     if fresh is not None:
         lines.append(_on_fresh_seeds(results, fresh, name))
@@ -90,6 +90,18 @@ def _ended_below_start(results: Results) -> str:
         f"(change {least} to {most} on average). Compare nothing "
         "before that is fixed, for example with a smaller learning rate."
     )
+
+
+def _costs(results: Results, name: Name) -> str:
+    """State what configurations used more of than the baseline, the verdict's own first."""
+    judged = results if results.fresh is None else results.fresh
+    answer = results.fresh_verdict or results.verdict
+    if results.arms or results.against is not None or answer is None:
+        return ""
+    ratios = judged.cost_ratios
+    first = {answer.best: ratios[answer.best]} if answer.best in ratios else {}
+    advised = bool(judged.place) and not judged.at_equal_amounts and not results.name
+    return words.unequal_costs({**first, **ratios}, judged.place, name, advised=advised)
 
 
 def _about_arms(results: Results, name: Name) -> list[str]:

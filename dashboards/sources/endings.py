@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from dashboards.sources.roles import quoted
 from dashboards.sources.run_columns import RunColumns
 from dashboards.trial import TrialRecord
 from loptune.errors import ConfigError, listed
@@ -51,7 +52,7 @@ def check_endings(
         ConfigError: names the short runs and the last step that all have.
     """
     complete = [trial for trial in trials if trial.state == "COMPLETE" and trial.step == trial.step]
-    if not complete or columns.allow_unequal:
+    if not complete or columns.allow_unequal or columns.axis:
         return
     longest = max(trial.step for trial in complete)
     least = (1 - _TOLERANCE) * longest
@@ -60,14 +61,23 @@ def check_endings(
         return
     named = [f"{trial.rule} seed {trial.seed} (step {trial.step:.0f})" for trial in short]
     common = min(trial.step for trial in complete)
-    way = f"compare all at their last common step with --at-step {common:.0f}"
+    found = f"ended before step {longest:.0f}, the end of the longest"
+    way = (
+        f"compare all at their last common step with --at-step {common:.0f}, or interpolate "
+        f"between their evaluations with --axis {quoted(columns.step)}"
+    )
+    if columns.at_step is not None:
+        found = f"were last evaluated before step {longest:.0f}, where others were"
+        way = (
+            "interpolate between their evaluations with "
+            f"--axis {quoted(columns.step)} --at {columns.at_step:.12g}"
+        )
     failed = "--failed COLUMN=VALUE"
     if counter is not None:
         way = f"leave them out with --where '{counter}>={least:.0f}'"
         failed = f"--failed '{counter}<{least:.0f}'"
     raise ConfigError(
-        f"{counted(len(short), 'run')} of {len(complete)} ended before step {longest:.0f}, the "
-        f"end of the longest: {listed(named, _MAX_NAMED)}",
+        f"{counted(len(short), 'run')} of {len(complete)} {found}: {listed(named, _MAX_NAMED)}",
         counter or columns.step,
         f"{way}; or take each run as it ended with --allow-unequal; if they failed, say so with "
         f"{failed}",

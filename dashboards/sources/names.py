@@ -101,6 +101,7 @@ def with_columns(columns: RunColumns, table: pd.DataFrame) -> tuple[RunColumns, 
         tuned=[found(name) for name in columns.tuned],
         ignore=[found(name) for name in columns.ignore],
         step=found(columns.step, optional=columns.step == "step"),
+        axis=found(columns.axis) if columns.axis else "",
         trial=found(columns.trial, optional=columns.trial == "trial"),
         failed=failed,
     )

@@ -112,7 +112,7 @@ def seed_column(table: pd.DataFrame, columns: RunColumns) -> str | None:
 def step_columns(table: pd.DataFrame, columns: RunColumns) -> list[str]:
     """Return the columns that may be the step, by their names, the most telling first."""
     taken = {*columns.point, columns.score, columns.seed, *columns.ignore, *columns.task}
-    named = [column for column in (columns.step, *STEPS) if column in table]
+    named = [column for column in (columns.axis, columns.step, *STEPS) if column in table]
     for column in map(str, table):
         if set(words_of(column)).intersection(_STEP_WORDS) and pd.api.types.is_numeric_dtype(
             table[column]
@@ -122,19 +122,24 @@ def step_columns(table: pd.DataFrame, columns: RunColumns) -> list[str]:
 
 
 def with_step(columns: RunColumns, table: pd.DataFrame) -> tuple[RunColumns, list[str]]:
-    """Return the roles with the column of steps, and a note on it if it was not named."""
+    """Return the roles with the column of steps, and a note on it if it was not named. With an axis
+    and no other column of steps, the axis takes its place.
+    """
     if columns.step in table:
         return columns, []
     of_run = columns.run
     scored = table[table[columns.score].notna()]
     if not scored.duplicated(of_run).any():
-        return columns, []
-    for column in [*step_columns(table, columns), *_grids(scored, of_run, columns)]:
+        return (replace(columns, step=columns.axis) if columns.axis else columns), []
+    candidates = [*step_columns(table, columns), *_grids(scored, of_run, columns)]
+    for column in candidates:
+        if column == columns.axis:
+            continue
         steps = pd.to_numeric(scored[column], errors="coerce")
         # the first with only integers that never repeat in a run; False for a blank
         if (steps % 1 == 0).all() and not scored.duplicated([*of_run, column]).any():
             return replace(columns, step=column), [f"step is the column {column}."]
-    return columns, []
+    return (replace(columns, step=columns.axis) if columns.axis else columns), []
 
 
 def _grids(scored: pd.DataFrame, of_run: list[str], columns: RunColumns) -> list[str]:
@@ -316,20 +321,21 @@ def _same_for_all(runs: pd.DataFrame, column: str, columns: RunColumns) -> bool:
 def _not_repeats(runs: pd.DataFrame, column: str, columns: RunColumns) -> ConfigError:
     values = runs[column].dropna()
     named = [shortened(shown(value), _MAX_CHARS) for value in values.drop_duplicates()]
-    quoted = f'"{column}"' if "," in column else column
-    condition = _quoted(f"{quoted}={named[0]}")
+    name = f'"{column}"' if "," in column else column
+    condition = quoted(f"{name}={named[0]}")
     return ConfigError(
         f"rows of one configuration differ in {column} ({listed(named, _MAX_VALUES)}): they are "
         "not repeats of one run",
         column,
         f"if they are tasks, judge one with --where {condition}, or all together with --task "
-        f"{_quoted(quoted)}; if it is a setting, add it to --by; if it makes no difference, add "
-        f"--ignore {_quoted(quoted)}",
+        f"{quoted(name)}; if it is a setting, add it to --by; if it makes no difference, add "
+        f"--ignore {quoted(name)}",
         code="not-repeats",
     )
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """Return a text as one argument of a command line."""
     return f"'{text}'" if re.search(r"[\s\"()&;|<>*?$\[\]]", text) else text
 
 

@@ -9,7 +9,9 @@ import pandas as pd
 from dashboards.sources.conditions import Condition
 from dashboards.sources.settings import SETTINGS_FILE
 from dashboards.statistics.layouts import Pairing
-from dashboards.trial import FIELDS, Mode
+from dashboards.trial import FIELDS, Mode, sign_of
+
+WINDOW = 3  # evaluations
 
 
 @dataclass(frozen=True)
@@ -24,10 +26,14 @@ class RunColumns:
     task: Sequence[str] = ()  # columns of tasks, over which differences are averaged
     step: str = "step"  # if present, there is one row per evaluation
     trial: str = "trial"  # name of a run, for `problems`
-    window: int = 3  # the score is the mean of this many last evaluations
+    # the score is the mean of this many last evaluations, by default `WINDOW`; with an axis, over
+    # this length of it
+    window: float | None = None
     mode: Mode | None = None  # None: as the source says, else max
     take: Literal["last", "best"] = "last"  # best: a run's best evaluation, without a window
-    at_step: int | None = None  # evaluations after this step do not count
+    at_step: float | None = None  # evaluations after this step do not count
+    axis: str = ""  # column that grows: runs are compared at the same amount of it
+    at: float | None = None  # this amount; by default the largest one that all runs reach
     allow_unequal: bool = False  # compare runs that end at different steps
     same_unit: bool = False  # compare scores that look like percentages and fractions
     failed: Sequence[Condition] = ()  # rows of failed runs, in addition to the ones a state names
@@ -52,7 +58,22 @@ class RunColumns:
     @property
     def every(self) -> list[str]:
         """Every column with a role; ``step`` is optional."""
-        return [*self.point, *self.task, self.score, self.seed, *self.ignore, self.step]
+        axis = [self.axis] if self.axis and self.axis != self.step else []
+        return [*self.point, *self.task, self.score, self.seed, *self.ignore, self.step, *axis]
+
+    @property
+    def place(self) -> str:
+        """The column by which a run's evaluations are ordered."""
+        return self.axis or self.step
+
+    @property
+    def evaluations(self) -> int:
+        """The number of last evaluations that a score averages, without an axis."""
+        return WINDOW if self.window is None else int(self.window)
+
+    def best(self, values: Sequence[float]) -> float:
+        """Return the best of at least one finite value."""
+        return max(values, key=lambda value: sign_of(self.mode or "max") * value)
 
     @property
     def keys(self) -> list[str]:

@@ -9,9 +9,11 @@ import numpy as np
 import pandas as pd
 
 from dashboards.results import Results
+from dashboards.sources.axis import at_budget, check_axis, with_axis
 from dashboards.sources.conditions import equal
+from dashboards.sources.costs import cost_columns, costs_of
 from dashboards.sources.delimited import NOTES
-from dashboards.sources.directions import DEFAULT, DIRECTION, direction
+from dashboards.sources.directions import DIRECTION, direction
 from dashboards.sources.endings import check_endings, counter_of, ended_without_score
 from dashboards.sources.names import RUN_NAMES, with_columns
 from dashboards.sources.numerals import NO_SCORE, are_versions
@@ -26,7 +28,8 @@ from dashboards.sources.units import check_units
 from dashboards.sources.unseeded_runs import LABELS, with_labels
 from dashboards.sources.unseeded_runs import NOTE as UNSEEDED
 from dashboards.sources.wandb_tables import RUN_COLUMNS, is_run_table
-from dashboards.trial import Curve, Objective, TrialRecord, sign_of
+from dashboards.statistics.budgets import Budget
+from dashboards.trial import Curve, Objective, TrialRecord
 from loptune.errors import ConfigError, listed, shortened
 from loptune.parameter_names import short_names, shown
 from loptune.terminal.table import counted
@@ -56,6 +59,7 @@ def read_runs(table: pd.DataFrame, columns: RunColumns, *, adaptive: bool = True
     read = list(table.attrs.get(NOTES, ()))
     of_source = table.attrs.get(DIRECTION)
     table = table.reset_index(drop=True)  # tables put together may repeat numbers of rows
+    check_axis(columns)
     table, of_shape = one_row_per_run(table, columns)
     table = without_lists(table)
     _check_columns(table, columns)
@@ -85,6 +89,9 @@ def read_runs(table: pd.DataFrame, columns: RunColumns, *, adaptive: bool = True
     notes += left_out
     runs, repeated = with_seeds_apart(runs, columns)
     notes += repeated
+    if columns.axis:
+        runs, left_out = with_axis(runs, columns)
+        notes += left_out
     points = list(dict.fromkeys(runs[columns.point].itertuples(index=False, name=None)))
     numbers = {point: str(number) for number, point in enumerate(points)}
     notes += _check_unlisted_settings(runs, columns, state)
@@ -95,9 +102,15 @@ def read_runs(table: pd.DataFrame, columns: RunColumns, *, adaptive: bool = True
     arms, baseline = _baseline(numbers, arm, columns)
     _check_stopped(trials, baseline, state)
     by_task = _by_task(trials)
-    for part in by_task.values():
-        check_endings(part, columns, counter)
-        check_units(part, columns)
+    budgets: dict[str, Budget | None] = {}
+    for task, part in by_task.items():
+        if columns.axis:
+            by_task[task], budgets[task], of_budget = at_budget(part, columns)
+            notes += [f"{task}: {note}" if task else note for note in of_budget]
+        check_endings(by_task[task], columns, counter)
+        check_units(by_task[task], columns)
+    trials = _with_costs([trial for part in by_task.values() for trial in part], runs, columns)
+    by_task = _by_task(trials)
     task_of: dict[Hashable, str] = {}
     if columns.task:
         compared_with = None if columns.against is not None else baseline
@@ -107,7 +120,7 @@ def read_runs(table: pd.DataFrame, columns: RunColumns, *, adaptive: bool = True
     if columns.at_step is not None:
         longest = runs[columns.step].max() if columns.step in runs else columns.at_step
         notes.append(
-            f"Runs are compared at step {columns.at_step}; the longest reached {longest:.0f}."
+            f"Runs are compared at step {columns.at_step:g}; the longest reached {longest:g}."
         )
     if columns.take == "best":
         notes.append(
@@ -115,8 +128,8 @@ def read_runs(table: pd.DataFrame, columns: RunColumns, *, adaptive: bool = True
             "runs and runs with many evaluations."
         )
     window = 1
-    if columns.step in runs and columns.take == "last":
-        window = columns.window
+    if columns.step in runs and columns.take == "last" and not columns.axis:
+        window = columns.evaluations
     kinds = {}
     for key, column in zip(columns.keys, columns.point, strict=True):
         kinds[key] = _kind(runs[column])
@@ -132,12 +145,17 @@ def read_runs(table: pd.DataFrame, columns: RunColumns, *, adaptive: bool = True
         arms=arms if columns.tuned else (),
         warnings=tuple(notes),
         task_of=task_of,
+        budget=budgets[""] if columns.axis and not columns.task else None,
+        at_equal_amounts=bool(columns.axis),
+        place=columns.place if columns.place in runs else "",
     )
     if columns.task:
         parts = {}
         for task, part in by_task.items():
             if baseline in {trial.configuration for trial in part}:
-                parts[task] = replace(results, trials=tuple(part), task_of={}, warnings=())
+                parts[task] = replace(
+                    results, trials=tuple(part), task_of={}, warnings=(), budget=budgets.get(task)
+                )
         results = replace(results, by_task=parts)
     if columns.problems is not None:
         return _with_problems(results, columns.problems)
@@ -177,6 +195,27 @@ def _trials(
         trials.append(trial)
     trials.sort(key=lambda trial: (int(trial.configuration), len(trial.seed), trial.seed))
     return trials
+
+
+def _with_costs(
+    trials: Sequence[TrialRecord], runs: pd.DataFrame, columns: RunColumns
+) -> list[TrialRecord]:
+    """Return complete trials with the amounts that they had used where they are compared."""
+    names = cost_columns(runs, columns)
+    if not names:
+        return list(trials)
+    rows_of = {}
+    for key, rows in runs.groupby(columns.run, sort=False):
+        values = key[: len(columns.point)]
+        task = " ".join(map(str, key[len(columns.point) : -1]))
+        rows_of[values, task, str(key[-1])] = rows
+    counted_in = []
+    for trial in trials:
+        if trial.state == "COMPLETE":
+            rows = rows_of[tuple(trial.parameters.values()), trial.task, trial.seed]
+            trial = replace(trial, costs=costs_of(rows, names, columns, trial.step))
+        counted_in.append(trial)
+    return counted_in
 
 
 def _by_task(trials: Sequence[TrialRecord]) -> dict[str, list[TrialRecord]]:
@@ -296,7 +335,8 @@ def _typed(table: pd.DataFrame, columns: RunColumns) -> pd.DataFrame:
     runs[columns.score] = _scores(runs, columns)
     if columns.step in runs:
         scored = runs[columns.score].notna()
-        runs[columns.step] = _integer_steps(runs[columns.step], scored)
+        if columns.step != columns.axis:
+            runs[columns.step] = _integer_steps(runs[columns.step], scored)
     return runs
 
 
@@ -470,19 +510,21 @@ def _with_scores(
             code="no-evaluation",
         )
     values = scored[columns.score].set_axis(steps).sort_index()
-    if values.empty or not np.isfinite(values.iloc[-columns.window :]).all():
+    if values.empty or not np.isfinite(values.iloc[-columns.evaluations :]).all():
         return replace(trial, reason="no score")
     if stepwise and ended_without_score(rows, columns, evaluated):
         return replace(trial, reason="no score in its last evaluations")
-    curve = Curve(tuple(map(int, values.index)), tuple(map(float, values)))
-    score = curve.score(columns.window)
+    last_step = float(values.index[-1])
+    if columns.axis:  # evaluations at one amount of a coarse axis count together
+        values = scored.groupby(columns.axis)[columns.score].mean()
+    curve = Curve(tuple(map(float, values.index)), tuple(map(float, values)))
+    score = curve.score(columns.evaluations)
     if columns.take == "best":
-        finite = [value for value in curve.values if np.isfinite(value)]
-        score = max(finite, key=lambda value: sign_of(columns.mode or DEFAULT) * value)
+        score = columns.best([value for value in curve.values if np.isfinite(value)])
     trial = replace(trial, state=state, score=score)
     if stepwise:
-        trial = replace(trial, step=float(curve.steps[-1]))
-    if len(curve.steps) > 1:
+        trial = replace(trial, step=last_step)
+    if len(curve.steps) > 1 or columns.axis:
         trial = replace(trial, curves={columns.metric: curve})
     return trial
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from loptune.credentials import check_address
 from loptune.errors import StorageError
-from loptune.section import Count
+from loptune.section import NonNegative, Positive
 from loptune.terminal.arguments import Commands
 from loptune.terminal.commands import Command, Option, add_command
 from loptune.terminal.table import print_table
@@ -122,11 +122,28 @@ def judge(
         ),
     ] = "",
     at_step: Annotated[
-        Count | None,
+        Positive | None,
         Option(
             "compare runs at this training step: later evaluations do not count",
             group=_ROWS,
             metavar="STEP",
+        ),
+    ] = None,
+    axis: Annotated[
+        str,
+        Option(
+            "column that grows, such as tokens: compare runs at the same amount of it, "
+            "interpolated between evaluations",
+            group=_ROWS,
+            metavar="COLUMN",
+        ),
+    ] = "",
+    at: Annotated[
+        Positive | None,
+        Option(
+            "amount of --axis (default: the largest one that all runs reach)",
+            group=_ROWS,
+            metavar="AMOUNT",
         ),
     ] = None,
     allow_unequal: Annotated[
@@ -155,8 +172,13 @@ def judge(
         Option("a run's score: its last evaluations, or its best, which is biased", group=_SCORE),
     ] = "last",
     window: Annotated[
-        Count, Option("number of last evaluations averaged into the score", group=_SCORE)
-    ] = 3,
+        NonNegative | None,
+        Option(
+            "number of last evaluations averaged into the score (default: 3); with --axis a length "
+            "on the axis (default: a tenth of the amount)",
+            group=_SCORE,
+        ),
+    ] = None,
     pairing: Annotated[
         Literal["auto", "paired", "unpaired"],
         Option(
@@ -264,6 +286,8 @@ def judge(
         take=take,
         window=window,
         at_step=at_step,
+        axis=axis,
+        at=at,
         allow_unequal=allow_unequal,
         same_unit=same_unit,
         pairing=pairing,

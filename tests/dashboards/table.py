@@ -67,6 +67,7 @@ def with_trials(results: Results, table: pd.DataFrame, **changes: Any) -> Result
         "parameters",
         "curves",
         "latest",
+        "costs",
         "solved",
         "task",
     }

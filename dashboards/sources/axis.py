@@ -1,0 +1,273 @@
+"""Compare the runs of a table at the same amount of a column that grows, such as tokens."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from dashboards.sources.run_columns import RunColumns
+from dashboards.statistics.budgets import Budget, common_budget, score_at
+from dashboards.trial import Curve, TrialRecord
+from loptune.errors import ConfigError, listed
+from loptune.parameter_names import shown
+from loptune.terminal.table import counted
+
+_SHORT = 0.05  # of the longest run of a configuration, as in `endings`
+_ROUNDING = 1e-9  # of a budget that was typed from a message
+_EXACT = 1e-6  # of the last digit, so that whole numbers stay whole
+_MAX_NAMED = 6
+
+
+def check_axis(columns: RunColumns) -> None:
+    """Refuse options that contradict each other.
+
+    Raises:
+        ConfigError: names the option.
+    """
+    if not columns.axis:
+        if columns.at is not None:
+            raise ConfigError(
+                "--at is an amount of an axis, and no axis is named",
+                "--at",
+                "name the column with --axis, such as --axis tokens; --at-step names a step",
+                code="no-axis",
+            )
+        if columns.window is not None and (columns.window < 1 or columns.window % 1):
+            raise ConfigError(
+                f"{columns.window:g} is not a number of evaluations",
+                "--window",
+                "write 1 or more; with --axis the window is a length on the axis",
+                code="not-a-count",
+            )
+    elif columns.at_step is not None:
+        raise ConfigError(
+            "--at-step names a training step, and runs are compared along an axis",
+            "--at-step",
+            f"write --at {columns.at_step:g} for an amount of {columns.axis}",
+            code="two-places",
+        )
+
+
+def with_axis(runs: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFrame, list[str]]:
+    """Return the rows with the axis as numbers in every row that has a score, and notes.
+
+    Programs often log the axis and the score in separate rows. A blank amount is interpolated over
+    the training step; a row after the last amount is continued at the last rate, by at most one
+    distance between two amounts. Rows that cannot be placed so are left out.
+
+    Raises:
+        ConfigError: the axis has no numbers, or falls within a run.
+    """
+    amounts = pd.to_numeric(runs[columns.axis], errors="coerce").astype(float)
+    if not np.isfinite(amounts).any():
+        raise ConfigError(
+            f"no row has a number in {columns.axis}",
+            columns.axis,
+            "name a column that grows during a run with --axis",
+            code="no-number",
+        )
+    runs = runs.assign(**{columns.axis: amounts.where(np.isfinite(amounts))})
+    if columns.step == columns.axis:
+        filled = runs
+    else:
+        filled = runs.groupby(columns.run, sort=False, group_keys=False)[list(runs)].apply(
+            _filled, columns
+        )
+    lost = filled[columns.score].notna() & filled[columns.axis].isna()
+    if not lost.any():
+        return filled, []
+    return filled[~lost], [
+        f"Left out: {counted(int(lost.sum()), 'evaluation')} before the first or after the last "
+        f"value of {columns.axis} in a run."
+    ]
+
+
+def _filled(rows: pd.DataFrame, columns: RunColumns) -> pd.DataFrame:
+    """Return one run's rows with its blank amounts filled in over the step."""
+    known = rows[rows[columns.axis].notna() & rows[columns.step].notna()]
+    by_step = known.groupby(columns.step)[columns.axis].max()  # sorted
+    if (by_step.diff() < 0).any():
+        place = int((by_step.diff() < 0).to_numpy().argmax())
+        before = by_step.iloc[place - 1]
+        run = " ".join(f"{name}={shown(rows[name].iloc[0])}" for name in columns.run)
+        raise ConfigError(
+            f"{columns.axis} falls from {before:g} to {by_step.iloc[place]:g} at {columns.step} "
+            f"{by_step.index[place]:g} of {run}",
+            columns.axis,
+            "name a column that grows during a run; add up a column that has the amount of each "
+            "step",
+            code="axis-falls",
+        )
+    blank = rows[columns.axis].isna() & rows[columns.step].notna()
+    if by_step.empty or not blank.any():
+        return rows
+    steps = by_step.index.to_numpy(float)
+    values = by_step.to_numpy(float)
+    if len(steps) > 1:
+        spacing = float(np.median(np.diff(steps)))
+        rate = (values[-1] - values[-2]) / (steps[-1] - steps[-2])
+        steps = np.append(steps, steps[-1] + spacing)
+        values = np.append(values, values[-1] + rate * spacing)
+    wanted = rows.loc[blank, columns.step].to_numpy(float)
+    filled = rows.copy()
+    filled.loc[blank, columns.axis] = np.interp(wanted, steps, values, left=np.nan, right=np.nan)
+    return filled
+
+
+def at_budget(
+    trials: Sequence[TrialRecord], columns: RunColumns
+) -> tuple[list[TrialRecord], Budget | None, list[str]]:
+    """Return the trials with their scores at the common budget, the budget, and a note on it.
+
+    Args:
+        trials: of one task, with the curve of the score over the axis.
+        columns: the roles.
+
+    Raises:
+        ConfigError: a run ends before the budget, or its first evaluation is later; or runs have
+            one evaluation each.
+    """
+    complete = [trial for trial in trials if trial.state == "COMPLETE"]
+    if not complete:
+        return list(trials), None, []
+    if all(len(_curve(trial, columns).steps) == 1 for trial in complete):
+        raise ConfigError(
+            "every run has one evaluation, so there is nothing to interpolate",
+            "--axis",
+            "give a table with several evaluations of each run, or leave out --axis",
+            code="no-curve",
+        )
+    if columns.at is None and not columns.allow_unequal:
+        _check_short(complete, columns)
+    at = columns.at
+    ends = [_end(trial, columns) for trial in complete]
+    common = min(ends)
+    if at is not None and common < at <= common * (1 + _ROUNDING):
+        at = common
+    curves = [_curve(trial, columns) for trial in complete]
+    budget = common_budget(curves, columns.axis, at, columns.window)
+    _check_covered(complete, columns, budget, common)
+    scored = []
+    for trial in trials:
+        if trial.state == "COMPLETE":
+            trial = _scored(trial, columns, budget)
+        scored.append(trial)
+    largest = ", the largest amount that all runs reach" if columns.at is None else ""
+    note = (
+        f"Runs are compared at {columns.axis} {amount(budget.at)}{largest}; they end at "
+        f"{amount(min(ends))} to {amount(max(ends))}."
+    )
+    if columns.take == "last" and budget.window:
+        note += (
+            f" A score is the mean of the curve over the last {amount(budget.window)} before it, "
+            "linear between evaluations."
+        )
+    return scored, budget, [note]
+
+
+def amount(value: float) -> str:
+    """Format an amount with six digits, rounded down so that every run reaches it."""
+    if value <= 0:
+        return f"{value:.6g}"
+    unit = 10.0 ** (math.floor(math.log10(value)) - 5)
+    return f"{math.floor(value / unit + _EXACT) * unit:.12g}"
+
+
+def _curve(trial: TrialRecord, columns: RunColumns) -> Curve:
+    return trial.curves[columns.metric]
+
+
+def _start(trial: TrialRecord, columns: RunColumns) -> float:
+    """Return the amount at a run's first evaluation."""
+    return float(_curve(trial, columns).steps[0])
+
+
+def _end(trial: TrialRecord, columns: RunColumns) -> float:
+    """Return the amount at a run's last evaluation."""
+    return float(_curve(trial, columns).steps[-1])
+
+
+def _scored(trial: TrialRecord, columns: RunColumns, budget: Budget) -> TrialRecord:
+    """Return a complete trial with its score at the budget, or as failed if it has none there."""
+    curve = _curve(trial, columns)
+    score = score_at(curve, budget)
+    if columns.take == "best":
+        pairs = zip(curve.steps, curve.values, strict=True)
+        until = [value for place, value in pairs if place <= budget.at and np.isfinite(value)]
+        score = columns.best(until)
+    if not np.isfinite(score):
+        return replace(trial, state="FAIL", reason="no score at the budget", score=float("nan"))
+    return replace(trial, score=score, step=budget.at)
+
+
+def _check_short(complete: Sequence[TrialRecord], columns: RunColumns) -> None:
+    """Refuse runs that end well before others of their configuration, on the axis and by steps:
+    they may have crashed.
+    """
+    short = []
+    for trial in complete:
+        alike = [other for other in complete if other.configuration == trial.configuration]
+        longest = max(_end(other, columns) for other in alike)
+        by_axis = _end(trial, columns) < (1 - _SHORT) * longest
+        by_step = trial.step < (1 - _SHORT) * max(other.step for other in alike)
+        if by_axis and by_step:
+            short.append(trial)
+    if not short:
+        return
+    common = min(_end(trial, columns) for trial in complete)
+    raise ConfigError(
+        f"{_counted_runs(short, complete)} ended well before others of the same configuration: "
+        f"{_named(short, _end, columns)}",
+        columns.axis,
+        f"compare all at the largest common amount with --at {amount(common)}; if they failed, say "
+        "so with --failed COLUMN=VALUE",
+        code="short-runs",
+    )
+
+
+def _check_covered(
+    complete: Sequence[TrialRecord], columns: RunColumns, budget: Budget, common: float
+) -> None:
+    """Refuse a budget that a run does not reach, and a window that begins before a curve does."""
+    short = [trial for trial in complete if _end(trial, columns) < budget.at]
+    if short:
+        raise ConfigError(
+            f"{_counted_runs(short, complete)} ended before {columns.axis} {amount(budget.at)}: "
+            f"{_named(short, _end, columns)}",
+            "--at",
+            f"the largest amount that all reach is --at {amount(common)}",
+            code="short-runs",
+        )
+    start = budget.at if columns.take == "best" else budget.start
+    late = [trial for trial in complete if _start(trial, columns) > start]
+    if not late:
+        return
+    first = max(_start(trial, columns) for trial in complete)
+    hint = f"name a larger amount than {amount(first)} with --at"
+    if first <= budget.at:
+        hint = f"the longest window is --window {amount(budget.at - first)}"
+    raise ConfigError(
+        f"{_counted_runs(late, complete)} have no evaluation up to {columns.axis} "
+        f"{amount(start)}: the first of {_named(late, _start, columns)}",
+        "--at" if first > budget.at else "--window",
+        hint,
+        code="no-evaluation",
+    )
+
+
+def _counted_runs(some: Sequence[TrialRecord], every: Sequence[TrialRecord]) -> str:
+    return f"{counted(len(some), 'run')} of {len(every)}"
+
+
+def _named(
+    trials: Sequence[TrialRecord],
+    place_of: Callable[[TrialRecord, RunColumns], float],
+    columns: RunColumns,
+) -> str:
+    named = []
+    for trial in trials:
+        place = f"{columns.axis} {amount(place_of(trial, columns))}"
+        named.append(f"{trial.rule} seed {trial.seed} ({place})")
+    return listed(named, _MAX_NAMED)

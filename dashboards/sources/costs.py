@@ -1,0 +1,78 @@
+"""Find the columns that say what a run used: tokens, seconds, samples."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from dashboards.sources.roles import words_of
+from dashboards.sources.run_columns import RunColumns
+
+_COSTS = (
+    "token", "tokens", "time", "runtime", "walltime", "elapsed", "second", "seconds", "secs",
+    "minutes", "hour", "hours", "flop", "flops", "sample", "samples", "completion", "completions",
+    "episode", "episodes", "frame", "frames", "example", "examples", "transition", "transitions",
+    "interacts", "step", "steps", "timestep", "timesteps", "iteration", "iterations", "update",
+    "updates", "epoch", "epochs", "energy", "kwh", "joules", "cost", "usd", "dollars",
+)  # fmt: skip
+# of rates, settings and measurements of a single step
+_NO_COSTS = ("per", "max", "min", "mean", "avg", "std", "length", "num", "batch", "size", "rate")
+
+
+def cost_columns(runs: pd.DataFrame, columns: RunColumns) -> list[str]:
+    """Return the columns of amounts that a run used, by their names; in a table with several rows
+    per run, only columns that grow within every run.
+    """
+    taken = {*columns.point, *columns.task, columns.score, columns.seed}
+    found = []
+    for column in map(str, runs):
+        words = set(words_of(column))
+        if column in taken or not words.intersection(_COSTS) or words.intersection(_NO_COSTS):
+            continue
+        amounts = pd.to_numeric(runs[column], errors="coerce")
+        if (
+            amounts.notna().any()
+            and (amounts.dropna() >= 0).all()
+            and _grows(runs, amounts, columns)
+        ):
+            found.append(column)
+    return found
+
+
+def _grows(runs: pd.DataFrame, amounts: "pd.Series[float]", columns: RunColumns) -> bool:
+    """Return whether amounts never fall within a run, and grow in every run with several rows."""
+    if columns.place not in runs:
+        return True
+    placed = runs.assign(amount=amounts)[[*columns.run, columns.place, "amount"]].dropna()
+    placed = placed.sort_values([columns.place, "amount"], kind="stable")
+    by_run = placed.groupby(columns.run).amount
+    if (by_run.diff().dropna() < 0).any():
+        return False
+    several = by_run.size() > 1
+    grown = by_run.last() > by_run.first()
+    return bool(several.any() and grown[several].all())
+
+
+def costs_of(
+    rows: pd.DataFrame, names: Sequence[str], columns: RunColumns, end: float
+) -> dict[str, float]:
+    """Return column -> the amount that a run had used where it is compared.
+
+    Args:
+        rows: of the run.
+        names: the columns.
+        columns: the roles.
+        end: step or amount of the axis where it is compared; unused with one row per run.
+    """
+    costs = {}
+    for name in names:
+        amounts = pd.to_numeric(rows[name], errors="coerce")
+        if columns.place not in rows:
+            costs[name] = float(amounts.max())
+            continue
+        placed = pd.DataFrame({"place": rows[columns.place], "amount": amounts}).dropna()
+        if placed.empty:
+            continue
+        by_place = placed.groupby("place").amount.max()
+        costs[name] = float(np.interp(end, by_place.index.to_numpy(float), by_place.to_numpy()))
+    return {name: value for name, value in costs.items() if np.isfinite(value)}

@@ -1,0 +1,73 @@
+"""Scores of runs at the same amount of an axis that grows: tokens, seconds, completions.
+
+Evaluations of two runs rarely fall on the same amount, so a curve is interpolated linearly between
+neighboring evaluations, and never beyond its last one. A score is the mean of the interpolated
+curve over a window that ends at the budget. The window is a length on the axis, equal for all runs:
+a number of evaluations would reach further back in a run that is evaluated less often.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dashboards.trial import Curve
+
+WINDOW = 0.1  # of the budget, if no window is given
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The amount of an axis at which runs are compared."""
+
+    axis: str
+    at: float
+    window: float  # length on the axis before it, over which a curve is averaged
+
+    @property
+    def start(self) -> float:
+        """Where the window begins."""
+        return self.at - self.window
+
+
+def common_budget(
+    curves: Sequence[Curve], axis: str, at: float | None = None, window: float | None = None
+) -> Budget:
+    """Return the budget of at least one curve over an axis.
+
+    Args:
+        curves: of the runs to compare.
+        axis: what their places are amounts of.
+        at: the budget; by default the largest one that all curves reach.
+        window: a length on the axis; by default a tenth of the budget, or less if a curve begins
+            later.
+    """
+    if at is None:
+        at = min(curve.steps[-1] for curve in curves)
+    if window is None:
+        first = max(curve.steps[0] for curve in curves)
+        window = max(0.0, min(WINDOW * at, at - first))
+    return Budget(axis, float(at), float(window))
+
+
+def score_at(curve: Curve, budget: Budget) -> float:
+    """Return the mean of a curve over the budget's window, linear between neighboring points; NaN
+    if the curve does not cover the window, or has a value there that is not finite.
+    """
+    places = np.asarray(curve.steps, float)
+    values = np.asarray(curve.values, float)
+    if places[0] > budget.start or places[-1] < budget.at:
+        return float("nan")
+    first = int(np.searchsorted(places, budget.start, side="right")) - 1
+    last = int(np.searchsorted(places, budget.at, side="left"))
+    places = places[first : last + 1]
+    values = values[first : last + 1]
+    if not np.isfinite(values).all():
+        return float("nan")
+    if budget.window == 0:
+        return float(np.interp(budget.at, places, values))
+    inside = places[(places > budget.start) & (places < budget.at)]
+    points = np.array([budget.start, *inside, budget.at])
+    heights = np.interp(points, places, values)
+    areas = np.diff(points) * (heights[:-1] + heights[1:]) / 2
+    return float(areas.sum() / budget.window)
