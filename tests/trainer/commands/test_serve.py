@@ -34,7 +34,10 @@ def test_a_server_has_context_dummy_weights_and_a_loopback_address(config):
     assert json.loads(option(command, "--weight-transfer-config")) == {"backend": "loptune_http"}
     assert option(command, "--logprobs-mode") == "processed_logprobs"
     assert "--trust-remote-code" not in command
-    assert option(command, "--middleware") == "trainer.rollouts.vllm.guard.TokenMiddleware"
+    middleware = [command[i + 1] for i, word in enumerate(command) if word == "--middleware"]
+    # the last is the first that sees a request
+    assert middleware[-1] == "trainer.rollouts.vllm.guard.TokenMiddleware"
+    assert middleware[0] == "trainer.rollouts.vllm.upload.UploadMiddleware"
 
 
 def test_a_server_on_gpus(config):

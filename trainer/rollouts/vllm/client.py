@@ -1,7 +1,8 @@
 """HTTP client for a vLLM server: token-level sampling and weight updates."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from loptune.errors import ConfigError, EngineError, MissingError
 from trainer.rollouts.engine import PROMPT_OPTIONS, SamplingParams, sampling_options
 from trainer.rollouts.vllm.guard import TOKEN_VARIABLE, authorization
+from trainer.rollouts.vllm.upload import CONTENT_TYPE
 from trainer.types import Completion
 
 _TIMEOUTS_S = (10.0, 600.0)  # connect and read timeouts
@@ -134,6 +136,11 @@ class VllmClient:
         """Send the workers one update_info for their weight-transfer backend."""
         self._call("POST", "update_weights", json={"update_info": update_info})
 
+    def upload(self, safetensors: bytes) -> None:
+        """Send the workers some weights over HTTP."""
+        binary = {"Content-Type": CONTENT_TYPE}
+        self._call("POST", "update_weights", data=safetensors, headers=binary)
+
     def finish_update(self, name: str) -> None:
         """Finish the update, set the weight version, and resume sampling."""
         self._call("POST", "finish_weight_update", json={"weight_version": name})
@@ -195,13 +202,18 @@ class VllmClient:
         return Completion(tuple(choice["token_ids"]), logprobs, choice["finish_reason"])
 
     def _call(
-        self, method: str, route: str, allowed: Sequence[int] = (), **options: Any
+        self,
+        method: str,
+        route: str,
+        allowed: Sequence[int] = (),
+        headers: Mapping[str, str] | None = None,
+        **options: Any,
     ) -> requests.Response:
         try:
             response = requests.request(
                 method,
                 f"{self.url}/{route}",
-                headers=self._headers,
+                headers={**self._headers, **(headers or {})},
                 **{"timeout": _TIMEOUTS_S, **options},
             )
         except requests.RequestException as error:
@@ -247,6 +259,21 @@ class VllmClient:
             "policy's model",
             code="server-refused",
         )
+
+
+def on_all(
+    call: Callable[..., None], servers: Sequence[VllmClient], *arguments: Sequence[Any]
+) -> None:
+    """Call a method of all servers in parallel, with each server's element of ``arguments``, and
+    wait for all.
+
+    Raises:
+        EngineError: the error of the first server that has one.
+    """
+    if not servers:
+        return
+    with ThreadPoolExecutor(len(servers), thread_name_prefix="server") as pool:
+        list(pool.map(call, servers, *arguments))
 
 
 def sampling_session() -> aiohttp.ClientSession:

@@ -25,6 +25,7 @@ from trainer.rollouts.vllm.setup import (
     llm_options,
     vllm_installed,
 )
+from trainer.rollouts.vllm.upload import UploadMiddleware
 
 
 def serve(config: TrainConfig, host: str, port: int, gpu_memory_utilization: float) -> NoReturn:
@@ -84,7 +85,11 @@ def server_command(
         "gpu_memory_utilization": gpu_memory_utilization,
         "host": host,
         "port": port,
-        "middleware": f"{TokenMiddleware.__module__}.{TokenMiddleware.__name__}",
+        # the last one sees a request first: a body without the token is not stored
+        "middleware": [
+            f"{middleware.__module__}.{middleware.__name__}"
+            for middleware in (UploadMiddleware, TokenMiddleware)
+        ],
         "enable_scale_out": True,
         "weight_transfer_config": {"backend": BACKENDS[settings.server_weight_transfer]},
     }
@@ -97,11 +102,16 @@ def server_command(
 
 
 def _words(options: Mapping[str, Any]) -> Iterator[str]:
-    """Convert `vllm.LLM` arguments to command-line flags; None values are skipped."""
+    """Convert `vllm.LLM` arguments to command-line flags, of a list one for each element; None
+    values are skipped.
+    """
     for name, value in options.items():
         flag = name.replace("_", "-")
         if isinstance(value, bool):
             yield f"--{flag}" if value else f"--no-{flag}"
+        elif isinstance(value, list):
+            for element in value:
+                yield from (f"--{flag}", element)
         elif value is not None:
             yield f"--{flag}"
             yield value if isinstance(value, str) else json.dumps(value)

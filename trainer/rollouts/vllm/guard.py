@@ -73,16 +73,17 @@ class TokenMiddleware:
             return
         headers = dict(scope["headers"])
         if b"origin" in headers:  # browsers set Origin on cross-origin requests
-            await _refuse(scope, send, 403, b"not for web pages\n")
+            await refuse(scope, send, 403, b"not for web pages\n")
         elif scope.get("path") not in _PUBLIC_ROUTES and not hmac.compare_digest(
             headers.get(b"authorization", b""), self._expected
         ):
-            await _refuse(scope, send, 401, b"the token is missing or wrong\n")
+            await refuse(scope, send, 401, b"the token is missing or wrong\n")
         else:
             await self._app(scope, receive, send)
 
 
-async def _refuse(scope: Message, send: Send, status: int, text: bytes) -> None:
+async def refuse(scope: Message, send: Send, status: int, text: bytes) -> None:
+    """Answer a request with an error, or close a websocket."""
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008})
         return

@@ -6,8 +6,7 @@ NCCL traffic is neither authenticated nor encrypted. Use it only on a trusted ne
 """
 
 import socket
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -21,7 +20,7 @@ from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 from loptune.errors import EngineError, UserError
 from trainer.parallel.interface import local_address_for
 from trainer.policy.adapters import base_parameters
-from trainer.rollouts.vllm.client import VllmClient
+from trainer.rollouts.vllm.client import VllmClient, on_all
 from trainer.rollouts.vllm.sync import named_weights
 
 
@@ -112,30 +111,18 @@ class _AllServers:
         """Connect all servers; returns when all workers have joined."""
         first = init_info["rank_offset"]
         infos = [{**init_info, "rank_offset": first + offset} for offset in self._offsets]
-        _call_all(lambda server, info: server.connect(info), self._servers, infos)
+        on_all(VllmClient.connect, self._servers, infos)
 
     def start_weight_update(self) -> None:
         """Open the update on all servers."""
-        for server in self._servers:
-            server.start_update()
+        on_all(VllmClient.start_update, self._servers)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
         """Make all servers receive the weights; returns when they have them."""
-        _call_all(
-            lambda server, info: server.update(info),
-            self._servers,
-            [update_info] * len(self._servers),
-        )
+        on_all(VllmClient.update, self._servers, [update_info] * len(self._servers))
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
         """Do nothing: the engine sets the weight version when it ends the update."""
-
-
-def _call_all(
-    call: Callable[[VllmClient, Any], None], servers: Sequence[VllmClient], infos: Sequence[Any]
-) -> None:
-    with ThreadPoolExecutor(len(servers), thread_name_prefix="weights") as pool:
-        list(pool.map(call, servers, infos))
 
 
 def _rendezvous(urls: Sequence[str]) -> tuple[str, int]:

@@ -1,16 +1,15 @@
 """vLLM weight-transfer backend `loptune_http`, which receives weights over HTTP.
 
 vLLM's own backends need interconnected GPUs (NCCL, CUDA IPC, RDMA). This one only needs the
-server's port. Each request carries some weights as safetensors, so trainer and server can be
-restarted independently. vLLM loads this module in every server process through the entry point
+server's port. Each request carries some weights, so trainer and server can be restarted
+independently. vLLM loads this module in every server process through the entry point
 `vllm.general_plugins`; it must not import trainer modules.
 """
 
-import base64
 from dataclasses import dataclass
 from typing import Any
 
-from safetensors.torch import load
+from safetensors.torch import load_file
 from vllm.distributed.weight_transfer import WeightTransferEngineFactory
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
@@ -41,7 +40,7 @@ class HttpInit(WeightTransferInitInfo):  # type: ignore[misc]
 class HttpUpdate(WeightTransferUpdateInfo):  # type: ignore[misc]
     """Some weights, by Hugging Face name."""
 
-    safetensors: str  # base64
+    file: str  # safetensors on this machine, see `trainer.rollouts.vllm.upload`
 
 
 class HttpWeightTransferEngine(WeightTransferEngine[HttpInit, HttpUpdate]):  # type: ignore[misc]
@@ -70,7 +69,7 @@ class HttpWeightTransferEngine(WeightTransferEngine[HttpInit, HttpUpdate]):  # t
 
     def receive_weights(self, update_info: HttpUpdate) -> None:
         """Load some weights."""
-        weights = load(base64.b64decode(update_info.safetensors))
+        weights = load_file(update_info.file)
         self.model.load_weights((name, weight.to(self.device)) for name, weight in weights.items())
 
     def finish_weight_update(self) -> None:

@@ -5,28 +5,25 @@ vLLM's weight-transfer routes, received by `trainer.rollouts.vllm.receiver` or v
 """
 
 import asyncio
-import base64
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import save
-from torch import Tensor, nn
+from torch import nn
 
 from loptune.errors import ConfigError
 from trainer.config.rollout import VllmConfig
 from trainer.rollouts.engine import Request, RequestEngine, SamplingParams
-from trainer.rollouts.vllm.client import VllmClient, sampling_session
+from trainer.rollouts.vllm.client import VllmClient, on_all, sampling_session
+from trainer.rollouts.vllm.http_transfer import HttpTransfer
 from trainer.rollouts.vllm.setup import INSTALL, vllm_installed
-from trainer.rollouts.vllm.sync import check_synced_weights, named_weights
+from trainer.rollouts.vllm.sync import check_synced_weights
 from trainer.types import Completion
 
 if TYPE_CHECKING:
     from trainer.rollouts.vllm.nccl import NcclTransfer
-
-CHUNK_BYTES = 64 << 20  # bytes of weights per request
 
 
 class VllmServerEngine(RequestEngine):
@@ -75,14 +72,11 @@ class VllmServerEngine(RequestEngine):
         """
         self._n_syncs += 1
         try:
-            for server in self._sync_targets:
-                server.pause_for_update()
+            on_all(VllmClient.pause_for_update, self._sync_targets)
             self._transfer.send(policy_model)
-            for server in self._sync_targets:
-                server.finish_update(self._name())
+            on_all(lambda server: server.finish_update(self._name()), self._sync_targets)
         except BaseException:
-            for server in self._sync_targets:
-                server.abort_update()
+            on_all(VllmClient.abort_update, self._sync_targets)
             raise
         if dist.is_initialized():
             dist.barrier()  # no rank samples before the servers have the weights
@@ -135,24 +129,6 @@ class VllmServerEngine(RequestEngine):
                 await asyncio.gather(*answers, return_exceptions=True)
 
 
-class HttpTransfer:
-    """HTTP transfer of weights: rank 0 sends them as safetensors, `CHUNK_BYTES` per request."""
-
-    def __init__(self, servers: Sequence[VllmClient], rank: int, dtype: torch.dtype) -> None:
-        self._servers = servers if rank == 0 else ()
-        self._dtype = dtype
-
-    def send(self, model: nn.Module) -> None:
-        """Send all weights; the update stays open."""
-        for server in self._servers:
-            server.start_update()
-        for weights in _chunks(model, self._dtype):  # a collective under ZeRO-3
-            if self._servers:
-                update_info = {"safetensors": base64.b64encode(save(weights)).decode()}
-                for server in self._servers:
-                    server.update(update_info)
-
-
 def _transfer(
     kind: Literal["http", "nccl"], servers: Sequence[VllmClient], rank: int, dtype: torch.dtype
 ) -> "HttpTransfer | NcclTransfer":
@@ -168,18 +144,3 @@ def _transfer(
     from trainer.rollouts.vllm.nccl import NcclTransfer
 
     return NcclTransfer(servers, rank, dtype)
-
-
-def _chunks(model: nn.Module, dtype: torch.dtype) -> Iterator[dict[str, Tensor]]:
-    """Yield the policy's weights in the servers' dtype, in chunks."""
-    chunk: dict[str, Tensor] = {}
-    size = 0
-    for name, weight in named_weights(model):
-        chunk[name] = weight.to(dtype).cpu().contiguous()
-        size += chunk[name].nbytes
-        if size >= CHUNK_BYTES:
-            yield chunk
-            chunk = {}
-            size = 0
-    if chunk:
-        yield chunk

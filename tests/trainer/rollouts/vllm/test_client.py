@@ -1,8 +1,8 @@
 """What is asked of a vLLM server and what its answers mean; needs no vLLM."""
 
-import base64
 import json
 import threading
+import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -12,14 +12,19 @@ from safetensors.torch import load
 
 from loptune.errors import ConfigError, EngineError, MissingError
 from tests.conftest import random_model
+from tests.invariants.ranks import run_ranks
 from tests.refusals import refused
 from trainer.config.rollout import VllmConfig
 from trainer.rollouts.engine import SamplingParams
+from trainer.rollouts.vllm import http_transfer
 from trainer.rollouts.vllm import server as vllm_server
 from trainer.rollouts.vllm.client import VllmClient
 from trainer.rollouts.vllm.guard import authorization
 from trainer.rollouts.vllm.server import VllmServerEngine
 from trainer.types import Completion
+
+TIMEOUT_S = 5.0  # of the ranks' collectives
+CHUNK_S = 1.0  # a slow server's time for one chunk
 
 
 class FakeServer(ThreadingHTTPServer):
@@ -40,6 +45,7 @@ class FakeServer(ThreadingHTTPServer):
             "weight_transfer_config": {"backend": "loptune_http"},
         }
         self.finish_reason = "stop"
+        self.load = lambda: None  # what the server does with some weights
 
     @property
     def url(self):
@@ -50,6 +56,8 @@ class FakeServer(ThreadingHTTPServer):
             return {"vllm_config": self.options}
         if route == "/get_world_size":
             return {"world_size": self.world_size}
+        if route == "/update_weights":
+            self.load()
         if route == "/finish_weight_update":
             self.version = body["weight_version"]
         if route == "/update_weight_version":
@@ -75,8 +83,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self):
         route = self.path.partition("?")[0]
-        text = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        body = json.loads(text) if text else None
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0))) or None
+        if body and self.headers["Content-Type"] != "application/octet-stream":
+            body = json.loads(body)
         assert (
             route == "/health" or self.headers["Authorization"] == authorization()["Authorization"]
         )
@@ -130,7 +139,7 @@ def routes(server):
 
 
 def test_an_update_pauses_the_server_and_carries_every_weight_once(server, engine, monkeypatch):
-    monkeypatch.setattr(vllm_server, "CHUNK_BYTES", 20_000)
+    monkeypatch.setattr(http_transfer, "CHUNK_BYTES", 20_000)
     model = random_model()
     server.asked.clear()
     engine.sync_weights(model)
@@ -140,15 +149,11 @@ def test_an_update_pauses_the_server_and_carries_every_weight_once(server, engin
         "/start_weight_update",
     ]
     assert routes(server)[-2:] == ["/finish_weight_update", "/resume"]
-    updates = [
-        body["update_info"]["safetensors"]
-        for path, body in server.asked
-        if path == "/update_weights"
-    ]
+    updates = [body for path, body in server.asked if path == "/update_weights"]
     assert len(updates) > 1
     arrived = {}
     for update in updates:
-        weights = load(base64.b64decode(update))
+        weights = load(update)
         assert not weights.keys() & arrived.keys()
         arrived |= weights
     expected = dict(model.named_parameters())
@@ -162,12 +167,59 @@ def test_weights_travel_in_the_dtype_the_servers_compute_in(server, monkeypatch)
     VllmServerEngine(VllmConfig(server_base_urls=[server.url]), 64, "bfloat16").sync_weights(
         random_model()
     )
-    [update] = [
-        body["update_info"]["safetensors"]
-        for path, body in server.asked
-        if path == "/update_weights"
-    ]
-    assert {weight.dtype for weight in load(base64.b64decode(update)).values()} == {torch.bfloat16}
+    [update] = [body for path, body in server.asked if path == "/update_weights"]
+    assert {weight.dtype for weight in load(update).values()} == {torch.bfloat16}
+
+
+def test_all_servers_receive_several_requests_at_once(monkeypatch):
+    monkeypatch.setattr(vllm_server, "check_synced_weights", lambda *_: 0.0)
+    monkeypatch.setattr(http_transfer, "CHUNK_BYTES", 1)
+    with serving() as first, serving() as second:
+        servers = (first, second)
+        # the first requests are answered when all of them are there
+        first_requests = threading.Barrier(len(servers) * http_transfer.REQUESTS_IN_FLIGHT)
+        later = threading.Event()
+
+        def load():
+            if not later.is_set():
+                first_requests.wait(timeout=60)
+                later.set()
+
+        for server in servers:
+            server.load = load
+        settings = VllmConfig(server_base_urls=[server.url for server in servers])
+        VllmServerEngine(settings, 64, "float32").sync_weights(random_model())
+    assert later.is_set()
+
+
+def test_a_server_that_fails_leaves_no_server_with_half_of_the_weights(monkeypatch):
+    monkeypatch.setattr(http_transfer, "CHUNK_BYTES", 20_000)
+    with serving() as good, serving() as bad:
+        bad.status["/update_weights"] = [500] * 100
+        settings = VllmConfig(server_base_urls=[good.url, bad.url])
+        engine = VllmServerEngine(settings, 64, "float32")
+        with refused("server-refused", EngineError, names=(bad.url,)):
+            engine.sync_weights(random_model())
+        for server in (good, bad):
+            assert server.version == "incomplete"
+            assert routes(server)[-2:] == ["/finish_weight_update", "/resume"]
+
+
+def test_a_slow_server_delays_the_other_ranks_but_no_chunk_their_timeout(tmp_path):
+    # The whole transfer takes longer than the ranks' time-out, each of its chunks much less.
+    with serving() as server:
+        one_at_a_time = threading.Lock()
+
+        def load():
+            with one_at_a_time:
+                time.sleep(CHUNK_S)
+
+        server.load = load
+        job = {"url": server.url, "timeout_s": TIMEOUT_S, "chunk_bytes": 6_000}
+        results = run_ranks("tests.trainer.rollouts.vllm.slow_server_job", 2, job, tmp_path)
+        chunks = routes(server).count("/update_weights")
+    assert chunks * CHUNK_S > TIMEOUT_S
+    assert results == ["synced", "synced"]
 
 
 def test_an_update_that_a_dead_trainer_left_open_is_ended_first(server, engine):

@@ -3,7 +3,6 @@ pushed to them.
 """
 
 import asyncio
-import base64
 import contextlib
 import copy
 import json
@@ -214,7 +213,7 @@ def test_a_trainer_that_died_amid_an_update_leaves_a_server_for_the_next(served)
     dying = connect(server)
     dying.client.pause_for_update()
     dying.client.start_update()
-    dying.client.update(as_safetensors(dict(list(model.state_dict().items())[:2])))
+    dying.client.upload(save(dict(list(model.state_dict().items())[:2])))
     engine = connect(server)
     assert_takes_over(engine, model)
 
@@ -230,7 +229,7 @@ def test_a_refused_weight_does_not_spoil_the_next_update(served):
     engine.client.pause_for_update()
     engine.client.start_update()
     with refused("server-refused", EngineError, names=("/update_weights",)):
-        engine.client.update(as_safetensors(wrong))
+        engine.client.upload(save(wrong))
     engine.client.abort_update()
     assert_takes_over(engine, model)
 
@@ -289,10 +288,6 @@ def sampled_tokens(server):
         for line in lines
         if line.startswith("vllm:generation_tokens_total{")
     )
-
-
-def as_safetensors(weights):
-    return {"safetensors": base64.b64encode(save(weights)).decode()}
 
 
 def test_a_run_trains_with_a_server(tmp_path):

@@ -1,0 +1,79 @@
+"""Uploads of weights to a vLLM server.
+
+vLLM's route takes JSON only, in which weights would travel as base64. It would encode them again
+for each of its processes. So the body is stored in a file, and vLLM is given the file's path.
+"""
+
+import json
+import tempfile
+from typing import Any
+
+from trainer.rollouts.vllm.guard import App, Message, Receive, Send, refuse
+
+ROUTE = "/update_weights"
+CONTENT_TYPE = "application/octet-stream"
+_NO_SPACE = 507  # HTTP: insufficient storage
+
+
+class UploadMiddleware:
+    """ASGI middleware that passes a binary body of vLLM's route `update_weights` on as a file.
+
+    The file lies in the folder for temporary files ($TMPDIR) and is deleted after the request.
+    """
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Replace a binary body by the path of a file with its content; forward other requests."""
+        if scope.get("path") != ROUTE or _header(scope, b"content-type") != CONTENT_TYPE:
+            await self._app(scope, receive, send)
+            return
+        with tempfile.NamedTemporaryFile(prefix="loptune-", suffix=".safetensors") as file:
+            try:
+                complete = await _store(receive, file)
+            except OSError as error:
+                text = f"cannot store weights in {tempfile.gettempdir()}: {error.strerror}\n"
+                await refuse(scope, send, _NO_SPACE, text.encode())
+                return
+            if complete:
+                body = json.dumps({"update_info": {"file": file.name}}).encode()
+                await self._app(_with_json(scope, body), _single(body, receive), send)
+
+
+def _header(scope: Message, name: bytes) -> str:
+    value: bytes = dict(scope["headers"]).get(name, b"")
+    return value.decode("latin-1")
+
+
+async def _store(receive: Receive, file: Any) -> bool:
+    """Write a request's body to a file; return whether it arrived completely."""
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":  # the client is gone
+            return False
+        file.write(message.get("body", b""))
+        if not message.get("more_body", False):
+            file.flush()
+            return True
+
+
+def _with_json(scope: Message, body: bytes) -> Message:
+    """Return the scope of a request that has this JSON body instead."""
+    kept = [
+        (name, value)
+        for name, value in scope["headers"]
+        if name not in (b"content-type", b"content-length", b"transfer-encoding")
+    ]
+    changed = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    return {**scope, "headers": kept + changed}
+
+
+def _single(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that yields this body, and then the messages of the connection."""
+    pending = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def next_message() -> Message:
+        return pending.pop() if pending else await receive()
+
+    return next_message
