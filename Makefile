@@ -1,7 +1,9 @@
 # make demo        installs into .venv and runs the quickstart sweep on the CPU
 # make demo-llm    trains SmolLM2-135M on one-digit additions, ten minutes on two CPU cores
 # make test        installs what tests need besides, and runs all but those of the targets below
+# make check       formatting, rules, and the quick tests of the folders that you changed: under a minute
 # make test-fast   the tests that take seconds, for daily work
+# make browser     what the tests of the report in a browser need; without it they are skipped
 # make test-faults kills what a sweep is made of, fills its disk, takes MLflow away, damages its files: eight minutes
 # make test-vllm   installs vLLM for the CPU into .venv-vllm and runs the tests that need it
 # make test-llm    fetches SmolLM2-135M (98 MB) once and runs the tests on it
@@ -23,7 +25,7 @@ DOCS_STAMP := $(VENV)/.installed-docs
 VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed
 
-.PHONY: demo demo-llm test test-fast test-faults test-llm test-vllm test-gpu first-contact test-cluster chaos lint docs install dev install-vllm install-gpu resolve-gpu lock-gpu browser clean
+.PHONY: demo demo-llm check test test-fast test-faults test-llm test-vllm test-gpu first-contact test-cluster chaos lint docs install dev install-vllm install-gpu resolve-gpu lock-gpu browser clean
 
 install: $(STAMP)
 
@@ -49,11 +51,16 @@ demo-llm: install
 # Three processes on two cores, a file of tests in one of them: tests of sweeps wait for processes and leave a core idle.
 # The longest files come first (tests/conftest.py): a long file at the end would keep the other processes waiting.
 IN_THREE := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations=20
-test: dev browser
+test: dev
 	$(IN_THREE) --ignore tests/faults
 
 test-faults: dev
 	$(IN_THREE) tests/faults
+
+check: dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check .
+	$(BIN)/python -m pytest -q -m "not slow and not llm and not vllm and not gpu" -n auto $$($(BIN)/python -m tests.changed)
 
 test-fast: dev
 	$(BIN)/python -m pytest -m "not slow and not llm" -n auto

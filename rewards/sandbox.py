@@ -86,11 +86,12 @@ class RewardPool:
 
     Args:
         functions: reward name or ``module:function`` -> weight.
-        timeout_s: time limit per completion, or per batch for batch functions [s]. memory_mb:
-        address space that scoring may use per process, in addition to the imports [MiB]. workers:
-        number of processes. max_failure_rate: fraction of failed completions above which `score`
-        raises. environment: environment variables to pass to the workers although their names look
-        like secrets.
+        timeout_s: time limit per completion, or per batch for batch functions [s].
+        memory_mb: address space that scoring may use per process, in addition to the imports [MiB].
+        workers: number of processes.
+        max_failure_rate: fraction of failed completions above which `score` raises.
+        environment: environment variables to pass to the workers although their names look like
+            secrets.
 
     Raises:
         ValueError: unknown reward, or its module cannot be imported.

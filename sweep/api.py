@@ -6,8 +6,11 @@ from pathlib import Path
 import pandas as pd
 
 from loptune.errors import INTERRUPTED
+from loptune.extras import require
 from loptune.run_names import lock_owner
-from sweep.cli import call
+from loptune.terminal.logs import set_up_logging
+from loptune.terminal.waiting import waiting_for_output
+from sweep.commands import start
 from sweep.record.sweep_record import open_sweep
 from sweep.record.trial_table import table_row
 
@@ -27,10 +30,11 @@ def run(
         UserError: the sweep cannot start or continue.
         KeyboardInterrupt: it was stopped; ``sweep resume`` continues it.
     """
-    if (
-        call(["run", str(space), *overrides, "--name", name, "--runs-dir", str(runs_dir)])
-        == INTERRUPTED
-    ):
+    require("ray", "sweep run")
+    set_up_logging("normal")
+    with waiting_for_output("working"):
+        ended = start.run(str(space), overrides, name=name, runs_dir=Path(runs_dir))
+    if ended.exit_code == INTERRUPTED:
         raise KeyboardInterrupt
     return load_results(name, runs_dir)
 

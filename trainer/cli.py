@@ -8,6 +8,7 @@ from pathlib import Path
 
 from loptune.extras import require
 from loptune.terminal.arguments import PAGES, parse_arguments, version_text
+from loptune.terminal.commands import add_command
 from loptune.terminal.completion import Completions, complete, words_to_complete
 from loptune.terminal.interrupt import defer_interrupt
 from loptune.terminal.logs import add_verbosity, set_up_logging
@@ -26,32 +27,25 @@ examples, in the order of work:
   trainer export ar                        the model, for transformers, vLLM or the hub
   trainer options learning rate            the keys of a configuration, also by other tools' names
 """
-# Command -> (module in trainer.commands, imported on demand; help line). The module defines
-# `add_NAME`, which declares the arguments, and `carry_out_NAME`, which runs the command.
+# Command -> module of trainer.commands that defines it, in the order of work.
 COMMANDS = {
-    "init": ("init", "write a starter project: run file, reward, data, search space"),
-    "presets": ("presets", "list presets, or print one resolved"),
-    "options": (
-        "reference",
-        "list configuration keys with default, allowed values and description",
-    ),
-    "metrics": ("reference", "list logged metrics with formula and unit"),
-    "schema": ("reference", "print the JSON Schema of run files for editor completion"),
-    "run": ("start", "train a policy; record it in runs/NAME and MLflow"),
-    "status": ("runs", "show a run's progress"),
-    "ls": ("runs", "list runs"),
-    "resume": ("start", "resume a stopped or killed run"),
-    "stop": ("stop", "stop a run after its current step; it can be resumed"),
-    "evaluate": (
-        "evaluate",
-        "measure a model's accuracy and pass@k, by difficulty, with intervals",
-    ),
-    "export": ("export", "write a run's model for transformers, vLLM or the hub"),
-    "upload": ("runs", "send an offline run to MLflow"),
-    "ui": ("runs", "open MLflow on this machine"),
-    "rehearse": ("rehearse", "run a GPU preset at reduced size, for example on two CPU ranks"),
-    "doctor": ("doctor", "report what this machine can run; with --run, test it part by part"),
-    "serve": ("serve", "start a vLLM server for runs with rollout.vllm.mode=server"),
+    "init": "init",
+    "presets": "presets",
+    "options": "reference",
+    "metrics": "reference",
+    "schema": "reference",
+    "run": "start",
+    "status": "runs",
+    "ls": "runs",
+    "resume": "start",
+    "stop": "stop",
+    "evaluate": "evaluate",
+    "export": "export",
+    "upload": "runs",
+    "ui": "runs",
+    "rehearse": "rehearse",
+    "doctor": "doctor",
+    "serve": "serve",
 }
 # command -> the optional package without which it cannot do its work
 _NEEDED = {
@@ -115,23 +109,27 @@ def _call(words: Sequence[str]) -> int:
 
 
 def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Build the parser; only the given command's arguments are added."""
+    """Build the parser. If a command is given, only its module is imported; the others have no
+    arguments then.
+    """
     parser = argparse.ArgumentParser(
         prog="trainer",
         description="Train one policy with one update rule.",
         epilog=f"{_EXAMPLES}\n{PAGES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.set_defaults(json=False)
     parser.add_argument("--version", action="version", version=version_text())
     add_verbosity(parser, shown=True)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     given = next((word for word in words if not word.startswith("-")), None)
-    for name, (module, help_text) in COMMANDS.items():
-        command = commands.add_parser(name, help=help_text)
-        add_verbosity(command)
-        if name == given:
+    for name, module in COMMANDS.items():
+        if given in (None, name):
             with defer_interrupt():
                 implementation = import_module(f"trainer.commands.{module}")
-            getattr(implementation, f"add_{name}")(command)
-            command.set_defaults(command=getattr(implementation, f"carry_out_{name}"), verb=name)
+            command = add_command(commands, implementation.COMMANDS[name])
+        else:
+            command = commands.add_parser(name)
+        add_verbosity(command)
+        command.set_defaults(verb=name)
     return parser

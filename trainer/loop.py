@@ -74,9 +74,9 @@ class Trainer:
     Raises:
         ConfigError, MissingError: invalid model, data, memory or settings, before the first step.
         DivergedError: during training, if a loss, gradient norm, reward or log-probability is not
-        finite.
+            finite.
         RewardError: scoring fails on the first problem, or for too many completions during
-        training.
+            training.
     """
 
     def __init__(

@@ -1,7 +1,6 @@
 """Command-line arguments shared by ``trainer`` and ``sweep``."""
 
 import argparse
-import math
 import platform
 import re
 import sys
@@ -97,63 +96,13 @@ def _check_command(parser: argparse.ArgumentParser, words: Sequence[str]) -> Non
             )
 
 
-def add_runs_dir(parser: argparse.ArgumentParser) -> None:
-    """Add ``--runs-dir``."""
-    parser.add_argument(
-        "--runs-dir",
-        type=Path,
-        default=Path("runs"),
-        help="folder that contains all runs (default: runs)",
-    )
-
-
-def add_accept_changes(parser: argparse.ArgumentParser) -> None:
-    """Add ``--accept-changes``."""
-    parser.add_argument(
-        "--accept-changes",
-        action="store_true",
-        help="continue even if data, reward or rule files have changed, and record the changes",
-    )
+RUNS_DIR = "folder that contains all runs"
+ACCEPT_CHANGES = "continue even if data, reward or rule files have changed, and record the changes"
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add ``--json``."""
     parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def add_sample(parser: argparse.ArgumentParser, verb: str) -> None:
-    """Add ``--sample``."""
-    parser.add_argument(
-        "--sample",
-        type=count,
-        metavar="N",
-        help=f"{verb} completions of N training problems, and report how many groups would give "
-        "a learning signal",
-    )
-
-
-def count(text: str) -> int:
-    """Parse an argument: integer of at least 1."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
-    return number
-
-
-def positive(text: str) -> float:
-    """Parse an argument: positive finite number."""
-    number = float(text)
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text}")
-    return number
-
-
-def port(text: str) -> int:
-    """Parse an argument: TCP port number."""
-    number = int(text)
-    if not 1 <= number <= 65535:
-        raise argparse.ArgumentTypeError(f"must be a port from 1 to 65535, got {text}")
-    return number
 
 
 def version_text() -> str:

@@ -41,6 +41,9 @@ class Option:
     flags: Mapping[str, str] = field(default_factory=dict)  # a choice that is a flag -> its help
     excludes: str = ""  # at most one of the options with this word is allowed
     takes_rest: bool = False  # takes all words that follow
+    repeated: bool = False  # takes one value; given again, it takes another one
+    may_be_empty: bool = False  # the flag alone is an empty list
+    short: str = ""  # a second flag, such as -k
     separated: bool = False  # text of values separated by commas; given twice, they are joined
     is_path: bool = False  # names a file or a folder that is read or written
     dest: str = ""  # attribute of the parsed arguments, if not the parameter's name
@@ -230,9 +233,9 @@ def _add_argument(place: Any, argument: Argument, default: Any) -> None:
         return
     flag = f"--{argument.name.replace('_', '-')}"
     if option.flags:
-        flags = place.add_mutually_exclusive_group()
+        choices = place.add_mutually_exclusive_group()
         for choice, choice_help in option.flags.items():
-            flags.add_argument(
+            choices.add_argument(
                 f"--{choice}",
                 dest=argument.dest,
                 action="store_const",
@@ -252,11 +255,16 @@ def _add_argument(place: Any, argument: Argument, default: Any) -> None:
         del words["metavar"]
     if option.takes_rest:
         words["nargs"] = argparse.REMAINDER
-    elif argument.is_list:
+    elif option.may_be_empty:
+        words["nargs"] = "*"
+    elif argument.is_list and not option.repeated:
         words |= {"nargs": "+", "action": _Accumulate}
     elif option.separated:
         words["action"] = _Accumulate
-    place.add_argument(flag, type=argument.read, **words)
+    elif option.repeated:
+        words["action"] = "append"
+    flags = [option.short, flag] if option.short else [flag]
+    place.add_argument(*flags, type=argument.read, **words)
 
 
 def _default_text(help_text: str, default: Any) -> str:

@@ -1,13 +1,15 @@
 """Arguments shared by the ``sweep`` commands: the sweep and its machines."""
 
-import argparse
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
 from loptune.run_names import check_folder
-from loptune.terminal.arguments import Commands, add_runs_dir, count
+from loptune.section import Count
+from loptune.terminal.arguments import ACCEPT_CHANGES, RUNS_DIR
+from loptune.terminal.commands import Command, Option
+from sweep.record.sweep_record import SweepRecord
 from sweep.space.spec import SweepSpec
 from sweep.trials.cluster import (
     Node,
@@ -21,51 +23,61 @@ from sweep.trials.cluster import (
 if TYPE_CHECKING:
     from sweep.driver.run import Options
 
-
-def add_named(
-    commands: Commands,
-    verb: str,
-    command: Callable[[argparse.Namespace], int],
-    text: str,
-    *,
-    optional: bool = False,
-) -> argparse.ArgumentParser:
-    """Add a command that takes the name of a sweep; without it the newest, if ``optional``."""
-    parser = commands.add_parser(verb, help=text)
-    parser.set_defaults(command=command)
-    add_runs_dir(parser)
-    if optional:
-        named = "name of the sweep, see `sweep ls` (default: the newest sweep)"
-        parser.add_argument("name", nargs="?", help=named)
-    else:
-        parser.add_argument("name", help="name of the sweep, see `sweep ls`")
-    return parser
-
-
-def add_machine(parser: argparse.ArgumentParser) -> None:
-    """Add ``--address`` and ``--cpus``."""
-    parser.add_argument(
-        "--address",
-        help="address of a Ray cluster that this machine belongs to: auto or HOST:PORT "
+SweepName = Annotated[str, Option("name of the sweep, see `sweep ls`")]
+Space = Annotated[str, Option("YAML file, or name of a built-in search space")]
+Overrides = Annotated[Sequence[str], Option("e.g. search.configurations=4", metavar="key=value")]
+NewName = Annotated[str | None, Option("name of the sweep (default: the space's `name`)")]
+Offline = Annotated[
+    bool, Option("do not contact MLflow; `sweep upload NAME` sends the records later")
+]
+RunsDir = Annotated[Path, Option(RUNS_DIR, is_path=True)]
+AcceptChanges = Annotated[bool, Option(ACCEPT_CHANGES)]
+Address = Annotated[
+    str | None,
+    Option(
+        "address of a Ray cluster that this machine belongs to: auto or HOST:PORT "
         "(default: start Ray here)",
-    )
-    parser.add_argument(
-        "--cpus", type=count, help="number of this machine's CPUs to use (default: all)"
+        group="machines",
+    ),
+]
+Cpus = Annotated[
+    Count | None, Option("number of this machine's CPUs to use (default: all)", group="machines")
+]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A sweep whose driver has ended."""
+
+    sweep: SweepRecord
+    exit_code: int  # 0: all trials ended; see the table of exit codes
+
+
+def driver_command(function: Any, example: str) -> Command:
+    """Return the command of a function that drives a sweep, which prints while it runs."""
+    return Command(
+        function=function,
+        show=lambda ended: None,
+        fields=None,
+        example=example,
+        exit_code=lambda ended: ended.exit_code,
     )
 
 
-def planned_nodes(arguments: argparse.Namespace) -> list[Node]:
-    """Return the machines to plan for: the nodes of a cluster, or copies of this machine as the
-    arguments describe.
+def planned_nodes(
+    address: str | None, cpus: int | None, gpus: int | None, nodes: int | None
+) -> list[Node]:
+    """Return the machines to plan for: the nodes of a cluster, or ``nodes`` copies of this machine
+    with ``gpus`` GPUs.
     """
-    if arguments.address is None:
-        machine = local_node(arguments.cpus)
-        return [replace(machine, gpus=arguments.gpus or machine.gpus)] * (arguments.nodes or 1)
-    check_address(arguments.address)
-    return cluster_nodes(arguments.address)
+    if address is None:
+        machine = local_node(cpus)
+        return [replace(machine, gpus=gpus or machine.gpus)] * (nodes or 1)
+    check_address(address)
+    return cluster_nodes(address)
 
 
-def prepare(spec: SweepSpec, arguments: argparse.Namespace) -> None:
+def prepare(spec: SweepSpec, address: str | None, cpus: int | None) -> None:
     """Check and prepare the machine before Ray is imported, which takes seconds and reads the
     environment.
 
@@ -73,16 +85,17 @@ def prepare(spec: SweepSpec, arguments: argparse.Namespace) -> None:
         ConfigError: an invalid address, or a current folder that shadows a loptune package.
         MissingError: a trial needs more resources than this machine has.
     """
-    check_address(arguments.address)
+    check_address(address)
     check_folder(Path.cwd())
-    prepare_environment(arguments.address)
-    if arguments.address is None:
-        check_fit(spec.resources, [local_node(arguments.cpus)])
+    prepare_environment(address)
+    if address is None:
+        check_fit(spec.resources, [local_node(cpus)])
 
 
-def run_options(arguments: argparse.Namespace) -> "Options":
+def run_options(
+    address: str | None, cpus: int | None, *, accept_changes: bool = False
+) -> "Options":
     """Return the options for running a sweep on these machines."""
     from sweep.driver.run import Options
 
-    accept = getattr(arguments, "accept_changes", False)
-    return Options(address=arguments.address, cpus=arguments.cpus, accept_changes=accept)
+    return Options(address=address, cpus=cpus, accept_changes=accept_changes)

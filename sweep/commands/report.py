@@ -1,99 +1,167 @@
 """``sweep report``, ``evidence``, ``upload`` and ``ui``: reports and MLflow."""
 
-import argparse
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 from loptune.credentials import check_address
 from loptune.errors import MissingError
 from loptune.run_names import lock_owner
-from loptune.terminal.arguments import Commands, add_json, add_runs_dir, port
-from loptune.terminal.table import print_json, print_table
+from loptune.section import Port
+from loptune.terminal.arguments import Commands
+from loptune.terminal.commands import Command, Option, add_command
+from loptune.terminal.table import print_table
 from loptune.terminal.ui import serve
-from sweep.commands.arguments import add_named
+from sweep.commands.arguments import RunsDir, SweepName
 from sweep.record.best import choose_best
-from sweep.record.sweep_record import open_sweep
+from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.tracking.view import save_view
 from trainer.config.tracking import TrackingConfig
 from trainer.tracking.mlflow_store import connect, tracking_uri
 
+if TYPE_CHECKING:
+    from dashboards.evidence import RuleComparison
+
 
 def add_commands(commands: Commands) -> None:
     """Add ``sweep report``, ``evidence``, ``upload`` and ``ui``."""
-    add_named(commands, "report", _report, "rewrite a sweep's report")
-
-    evidence = commands.add_parser(
-        "evidence", help="list each update rule's improvement over all confirmed sweeps"
-    )
-    evidence.add_argument(
-        "store", nargs="?", help="URI of an MLflow store (default: the runs folder's)"
-    )
-    add_runs_dir(evidence)
-    add_json(evidence)
-    evidence.set_defaults(command=_evidence)
-
-    add_named(commands, "upload", _upload, "send an offline sweep to MLflow, and write its report")
-
-    ui = add_named(commands, "ui", _ui, "open the MLflow UI on this machine")
-    ui.add_argument("--port", type=port, default=5000, help="port on 127.0.0.1 (default: 5000)")
+    for command in (REPORT, EVIDENCE, UPLOAD, UI):
+        add_command(commands, command)
 
 
-def _report(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class WrittenReport:
+    """A report on disk."""
+
+    file: Path
+    best: str  # the best configuration with its caveats; empty: none is complete
+
+
+def report(name: SweepName, *, runs_dir: RunsDir = Path("runs")) -> WrittenReport:
+    """Rewrite a sweep's report. It is made from the records, and sent to MLflow if the sweep is
+    there.
+
+    Raises:
+        MissingError: there is no such sweep.
+        StorageError: a record is damaged, or MLflow cannot be reached.
+    """
     from sweep.record.results import read_results
     from sweep.tracking.parent_run import find_parent
     from sweep.tracking.publish_report import send_report, write_report
     from sweep.tracking.upload import send_unsent
 
-    sweep = open_sweep(arguments.runs_dir, arguments.name)
+    sweep = open_sweep(runs_dir, name)
     results = read_results(sweep)
-    if best := choose_best(sweep, results).text(sweep.spec.objective):
-        print(best)
-    print(write_report(sweep, results))
+    written = WrittenReport(
+        file=write_report(sweep, results),
+        best=choose_best(sweep, results).text(sweep.spec.objective),
+    )
     parent = find_parent(sweep)
-    if parent is None:
-        return 0
-    if lock_owner(sweep.folder.root) is None:  # a running sweep sends its own records
-        send_unsent(sweep, parent.uri)
-    send_report(sweep, results, parent)
-    return 0
+    if parent is not None:
+        if lock_owner(sweep.folder.root) is None:  # a running sweep sends its own records
+            send_unsent(sweep, parent.uri)
+        send_report(sweep, results, parent)
+    return written
 
 
-def _evidence(arguments: argparse.Namespace) -> int:
-    from dashboards.evidence import HEADINGS, collect_comparisons
+def _show_report(written: WrittenReport) -> None:
+    if written.best:
+        print(written.best)
+    print(written.file)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What all confirmed sweeps of a store say about each update rule."""
+
+    counted: "list[RuleComparison]"
+    left_out: "list[RuleComparison]"
+
+
+def evidence(
+    store: Annotated[
+        str | None, Option("URI of an MLflow store (default: the runs folder's)")
+    ] = None,
+    *,
+    runs_dir: RunsDir = Path("runs"),
+) -> Evidence:
+    """List each update rule's improvement over all confirmed sweeps. Sweeps whose comparison does
+    not count are named with the reason.
+
+    Raises:
+        ConfigError: the address contains a password.
+        StorageError: there is no such store, or it cannot be read.
+    """
+    from dashboards.evidence import collect_comparisons
     from dashboards.sources.mlflow import read_sweeps
 
-    check_address(arguments.store, "command line, STORE")
-    uri = tracking_uri(TrackingConfig(uri=arguments.store), arguments.runs_dir)
+    check_address(store, "command line, STORE")
+    uri = tracking_uri(TrackingConfig(uri=store), runs_dir)
     connect(uri)  # reading would create a missing store
-    counted, left = collect_comparisons(read_sweeps(uri))
-    if arguments.json:
-        print_json(
-            {
-                "settings": [asdict(row) for row in counted],
-                "left_out": [asdict(row) for row in left],
-            }
-        )
-        return 0
-    if counted:
-        print_table(HEADINGS, [row.cells for row in counted])
+    return Evidence(*collect_comparisons(read_sweeps(uri)))
+
+
+def _evidence_fields(found: Evidence) -> dict[str, Any]:
+    return {
+        "settings": [asdict(row) for row in found.counted],
+        "left_out": [asdict(row) for row in found.left_out],
+    }
+
+
+def _show_evidence(found: Evidence) -> None:
+    from dashboards.evidence import HEADINGS
+
+    if found.counted:
+        print_table(HEADINGS, [row.cells for row in found.counted])
     else:
         print("no sweep in this store has run a rule on fresh seeds: run `sweep confirm NAME`")
-    for row in left:
+    for row in found.left_out:
         print(f"not counted: {row.rule or 'every rule'} of {row.sweep} ({row.left_out})")
-    return 0
 
 
-def _upload(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class Uploaded:
+    """A sweep that was sent to MLflow."""
+
+    sweep: SweepRecord
+    report: Path
+
+
+def upload(name: SweepName, *, runs_dir: RunsDir = Path("runs")) -> Uploaded:
+    """Send an offline sweep to MLflow, and write its report. What was sent before is not sent
+    again.
+
+    Raises:
+        MissingError: there is no such sweep.
+        StorageError: MLflow cannot be reached.
+    """
     from sweep.tracking.upload import upload_sweep
 
-    sweep = open_sweep(arguments.runs_dir, arguments.name)
-    print(f"report: {upload_sweep(sweep)}")
-    print(f"MLflow: {sweep.command('ui')}")
-    return 0
+    sweep = open_sweep(runs_dir, name)
+    return Uploaded(sweep, upload_sweep(sweep))
 
 
-def _ui(arguments: argparse.Namespace) -> int:
-    sweep = open_sweep(arguments.runs_dir, arguments.name)
+def _show_upload(uploaded: Uploaded) -> None:
+    print(f"report: {uploaded.report}")
+    print(f"MLflow: {uploaded.sweep.command('ui')}")
+
+
+def ui(
+    name: SweepName,
+    *,
+    runs_dir: RunsDir = Path("runs"),
+    port: Annotated[Port, Option("port on 127.0.0.1")] = 5000,
+) -> int:
+    """Open the MLflow UI on this machine. It shows the sweep's trials; Ctrl-C ends it.
+
+    Returns:
+        Its exit status.
+
+    Raises:
+        MissingError: there is no such sweep, or it ran offline.
+    """
+    sweep = open_sweep(runs_dir, name)
     folder = sweep.folder
     tracking = sweep.spec.program.tracking_settings
     if tracking.offline:
@@ -105,4 +173,21 @@ def _ui(arguments: argparse.Namespace) -> int:
         )
     uri = tracking_uri(tracking, folder.runs_dir)
     page = partial(save_view, uri, sweep.spec)
-    return serve(uri, arguments.port, page, f"sweep {folder.name}", sweep.command("ui"))
+    return serve(uri, port, page, f"sweep {folder.name}", sweep.command("ui"))
+
+
+REPORT = Command(function=report, show=_show_report, fields=None, example="sweep report quickstart")
+EVIDENCE = Command(
+    function=evidence,
+    show=_show_evidence,
+    fields=_evidence_fields,
+    example="sweep evidence http://mlflow.example:5000",
+)
+UPLOAD = Command(function=upload, show=_show_upload, fields=None, example="sweep upload quickstart")
+UI = Command(
+    function=ui,
+    show=lambda code: None,
+    fields=None,
+    example="sweep ui quickstart --port 5001",
+    exit_code=lambda code: code,
+)

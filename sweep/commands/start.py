@@ -1,23 +1,33 @@
 """``sweep plan``, ``run``, ``resume`` and ``extend``: planning and driving a sweep."""
 
-import argparse
 import logging
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 from loptune.errors import ConfigError
 from loptune.run_names import command_line
-from loptune.terminal.arguments import (
-    Commands,
-    add_accept_changes,
-    add_json,
-    add_runs_dir,
-    add_sample,
-    count,
-    positive,
-)
+from loptune.section import Count, Positive
+from loptune.terminal.arguments import Commands
+from loptune.terminal.commands import Command, Option, add_command
 from loptune.terminal.table import print_json
-from sweep.commands.arguments import add_machine, add_named, planned_nodes, prepare, run_options
+from sweep.commands.arguments import (
+    AcceptChanges,
+    Address,
+    Cpus,
+    Ended,
+    NewName,
+    Offline,
+    Overrides,
+    RunsDir,
+    Space,
+    SweepName,
+    driver_command,
+    planned_nodes,
+    prepare,
+    run_options,
+)
 from sweep.record.folder import sweep_folder
 from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.record.warm_start import warm_started
@@ -27,116 +37,128 @@ from sweep.space.source import SpaceSource, edited_file, edits_since
 from sweep.space.spec import SweepSpec
 from sweep.winner.ending import confirmed_sweep, report_resumed
 
+if TYPE_CHECKING:
+    from sweep.programs.base import Sample
+    from sweep.views.plan import Plan
+
 logger = logging.getLogger(__name__)
 
 
 def add_commands(commands: Commands) -> None:
     """Add ``sweep plan``, ``schema``, ``run``, ``resume`` and ``extend``."""
-    plan = commands.add_parser(
-        "plan", help="show a sweep's trials, cost and memory without running it"
-    )
-    add_space(plan)
-    add_runs_dir(plan)
-    add_json(plan)
-    add_machine(plan)
-    plan.add_argument(
-        "--step-seconds", type=positive, help="seconds per training step, for the time forecast"
-    )
-    plan.add_argument("--nodes", type=count, help="number of machines like this one to plan for")
-    plan.add_argument("--gpus", type=count, help="plan for machines with this many GPUs")
-    add_sample(plan, "sample")
-    plan.set_defaults(command=_plan)
-
-    schema = commands.add_parser(
-        "schema", help="print the JSON Schema of search spaces, for editors"
-    )
-    schema.set_defaults(command=_schema)
-
-    run = commands.add_parser("run", help="run a new sweep")
-    add_space(run)
-    add_runs_dir(run)
-    add_machine(run)
-    run.set_defaults(command=_run)
-
-    resume = add_named(commands, "resume", _resume, "resume a stopped or killed sweep")
-    add_machine(resume)
-    add_accept_changes(resume)
-    resume.add_argument("--retry-failed", action="store_true", help="retry failed trials")
-    resume.add_argument(
-        "--start-over",
-        action="store_true",
-        help="restart trials whose checkpoints are damaged or missing from step 0",
-    )
-
-    extend = add_named(commands, "extend", _extend, "add configurations to a sweep and run them")
-    add_machine(extend)
-    add_accept_changes(extend)
-    extend.add_argument(
-        "--configurations", type=count, required=True, help="number of configurations to add"
-    )
+    for command in (PLAN, SCHEMA, RUN, RESUME, EXTEND):
+        add_command(commands, command)
 
 
-def add_space(parser: argparse.ArgumentParser) -> None:
-    """Add the search space and its overrides."""
-    parser.add_argument("space", help="YAML file, or name of a published space")
-    parser.add_argument(
-        "overrides", nargs="*", default=[], metavar="key=value", help="e.g. search.configurations=4"
-    )
-    parser.add_argument("--name", help="name of the sweep (default: the space's `name`)")
-    parser.add_argument(
-        "--offline",
-        action="store_true",
-        help="do not contact MLflow; `sweep upload NAME` sends the records later",
-    )
+@dataclass(frozen=True)
+class PlannedSweep:
+    """A sweep that was planned and not started."""
+
+    sweep: SweepRecord
+    plan: "Plan"
+    sample: "Sample | None"  # what the initial model answers
+    words: list[str]  # of the command line that describes the sweep, without its name
+    renamed: bool  # the sweep has not its space's name
 
 
-def _plan(arguments: argparse.Namespace) -> int:
-    # scipy takes a second to import
-    from sweep.views.plan import as_json, make_plan, print_plan, print_sample
+def plan(
+    space: Space,
+    overrides: Overrides = (),
+    *,
+    name: NewName = None,
+    offline: Offline = False,
+    runs_dir: RunsDir = Path("runs"),
+    sample: Annotated[
+        Count | None,
+        Option(
+            "sample completions of N training problems, and report how many groups would give a "
+            "learning signal",
+            metavar="N",
+        ),
+    ] = None,
+    step_seconds: Annotated[
+        Positive | None,
+        Option("seconds per training step, for the time forecast", group="machines"),
+    ] = None,
+    nodes: Annotated[
+        Count | None, Option("number of machines like this one to plan for", group="machines")
+    ] = None,
+    gpus: Annotated[
+        Count | None, Option("plan for machines with this many GPUs", group="machines")
+    ] = None,
+    address: Address = None,
+    cpus: Cpus = None,
+) -> PlannedSweep:
+    """Show a sweep's trials, cost, memory and power without running it. Nothing is written.
 
-    sweep = load(arguments)
+    Raises:
+        UserError: the space, its data or its machines are wrong.
+    """
+    from sweep.views.plan import make_plan  # scipy takes a second to import
+
+    sweep = _load(space, overrides, name, offline=offline, runs_dir=runs_dir)
     spec = sweep.spec
-    plan = make_plan(sweep, planned_nodes(arguments), arguments.step_seconds)
+    made = make_plan(sweep, planned_nodes(address, cpus, gpus, nodes), step_seconds)
     _print_advice(spec)
-    if arguments.json:
-        sample = arguments.sample and {
-            "sample": spec.program.sample(spec.possible, arguments.sample).json
-        }
-        print_json(as_json(plan) | (sample or {}))
-        return 0
-    print_plan(plan, sweep, _typed(arguments), renamed=arguments.name is not None)
-    if arguments.sample:
-        print_sample(
-            spec.program.sample(spec.possible, arguments.sample), spec, plan.configurations
-        )
-    return 0
-
-
-def _typed(arguments: argparse.Namespace) -> list[str]:
-    """Return the words of the command line that describe the sweep, without its name."""
-    words = [arguments.space, *arguments.overrides]
-    if arguments.offline:
+    sampled = spec.program.sample(spec.possible, sample) if sample else None
+    words = [space, *overrides]
+    if offline:
         words.append("--offline")
-    if arguments.runs_dir != Path("runs"):
-        words += ["--runs-dir", str(arguments.runs_dir)]
-    return words
+    if runs_dir != Path("runs"):
+        words += ["--runs-dir", str(runs_dir)]
+    return PlannedSweep(sweep, made, sampled, words, renamed=name is not None)
 
 
-def _schema(arguments: argparse.Namespace) -> int:
-    print_json(SweepSpec.model_json_schema())
-    return 0
+def _plan_fields(planned: PlannedSweep) -> dict[str, Any]:
+    from sweep.views.plan import as_json
+
+    fields = as_json(planned.plan)
+    if planned.sample is not None:
+        fields["sample"] = planned.sample.json
+    return fields
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    sweep = load(arguments)
-    prepare(sweep.spec, arguments)
+def _show_plan(planned: PlannedSweep) -> None:
+    from sweep.views.plan import print_plan, print_sample
+
+    sweep = planned.sweep
+    print_plan(planned.plan, sweep, planned.words, renamed=planned.renamed)
+    if planned.sample is not None:
+        print_sample(planned.sample, sweep.spec, planned.plan.configurations)
+
+
+def schema() -> dict[str, Any]:
+    """Print the JSON Schema of search spaces, for editors. It gives completion and checks while you
+    type.
+    """
+    return SweepSpec.model_json_schema()
+
+
+def run(
+    space: Space,
+    overrides: Overrides = (),
+    *,
+    name: NewName = None,
+    offline: Offline = False,
+    runs_dir: RunsDir = Path("runs"),
+    address: Address = None,
+    cpus: Cpus = None,
+) -> Ended:
+    """Run a new sweep. Its trials train one after the other or side by side, as many as the machine
+    has room for, and a report compares them at the end. Ctrl-C stops it; `sweep resume` continues.
+
+    Raises:
+        UserError: the space is wrong, the sweep exists, or it cannot start or continue.
+    """
+    sweep = _load(space, overrides, name, offline=offline, runs_dir=runs_dir)
+    prepare(sweep.spec, address, cpus)
     _print_advice(sweep.spec)
     from sweep.driver.run import start_sweep
 
-    file = find_space(arguments.space).resolve()
-    overrides = [f'name="{sweep.folder.name}"', *arguments.overrides]
-    options = replace(run_options(arguments), source=SpaceSource(str(file), overrides))
-    return start_sweep(sweep, options)
+    file = find_space(space).resolve()
+    changed = [f'name="{sweep.folder.name}"', *overrides]
+    options = replace(run_options(address, cpus), source=SpaceSource(str(file), changed))
+    return Ended(sweep, start_sweep(sweep, options))
 
 
 def _warn_of_edits(sweep: SweepRecord, spec: SweepSpec) -> None:
@@ -160,26 +182,59 @@ def _warn_of_edits(sweep: SweepRecord, spec: SweepSpec) -> None:
         )
 
 
-def _resume(arguments: argparse.Namespace) -> int:
-    sweep = open_sweep(arguments.runs_dir, arguments.name)
+def resume(
+    name: SweepName,
+    *,
+    runs_dir: RunsDir = Path("runs"),
+    accept_changes: AcceptChanges = False,
+    retry_failed: Annotated[bool, Option("retry failed trials")] = False,
+    start_over: Annotated[
+        bool, Option("restart trials whose checkpoints are damaged or missing from step 0")
+    ] = False,
+    address: Address = None,
+    cpus: Cpus = None,
+) -> Ended:
+    """Resume a stopped or killed sweep. Each trial continues from its last checkpoint, and the
+    search as if it had never stopped.
+
+    Raises:
+        UserError: there is no such sweep, its files changed, or it cannot continue.
+    """
+    sweep = open_sweep(runs_dir, name)
     _warn_of_edits(sweep, sweep.spec)
-    prepare(sweep.spec, arguments)
+    prepare(sweep.spec, address, cpus)
     from sweep.driver.run import resume_sweep
 
-    retries = {"retry_failed": arguments.retry_failed, "start_over": arguments.start_over}
-    options = replace(run_options(arguments), **retries)
+    options = replace(
+        run_options(address, cpus, accept_changes=accept_changes),
+        retry_failed=retry_failed,
+        start_over=start_over,
+    )
     confirmed = confirmed_sweep(sweep)
     if confirmed is None:
-        return resume_sweep(sweep, options)
+        return Ended(sweep, resume_sweep(sweep, options))
     # ends as `sweep confirm` would have
     code = resume_sweep(sweep, replace(options, report=False))
     if code in (0, 1):
         report_resumed(sweep, confirmed)
-    return code
+    return Ended(sweep, code)
 
 
-def _extend(arguments: argparse.Namespace) -> int:
-    sweep = open_sweep(arguments.runs_dir, arguments.name)
+def extend(
+    name: SweepName,
+    *,
+    runs_dir: RunsDir = Path("runs"),
+    configurations: Annotated[Count, Option("number of configurations to add")],
+    accept_changes: AcceptChanges = False,
+    address: Address = None,
+    cpus: Cpus = None,
+) -> Ended:
+    """Add configurations to a sweep and run them. The search continues from all scores so far.
+
+    Raises:
+        UserError: there is no such sweep, it has no configurations to add, or it cannot continue.
+    """
+    sweep = open_sweep(runs_dir, name)
     spec = sweep.spec
     folder = sweep.folder
     if spec.search.configurations is None or spec.confirms:
@@ -191,33 +246,34 @@ def _extend(arguments: argparse.Namespace) -> int:
             code="nothing-to-extend",
         )
     _warn_of_edits(sweep, spec)
-    more = {"configurations": spec.search.configurations + arguments.configurations}
+    more = {"configurations": spec.search.configurations + configurations}
     sweep = SweepRecord(
         spec.model_copy(update={"search": spec.search.model_copy(update=more)}), folder
     )
-    prepare(sweep.spec, arguments)
+    prepare(sweep.spec, address, cpus)
     from sweep.driver.run import resume_sweep
 
-    return resume_sweep(sweep, run_options(arguments))
+    options = run_options(address, cpus, accept_changes=accept_changes)
+    return Ended(sweep, resume_sweep(sweep, options))
 
 
-def load(arguments: argparse.Namespace) -> SweepRecord:
-    """Return the sweep that the arguments describe."""
-    overrides = list(arguments.overrides)
-    if arguments.name is not None:
+def _load(
+    space: str, overrides: Sequence[str], name: str | None, *, offline: bool, runs_dir: Path
+) -> SweepRecord:
+    """Return the sweep of a space with overrides."""
+    overrides = list(overrides)
+    if name is not None:
         # reject an invalid name before reading the file
-        sweep_folder(arguments.runs_dir, arguments.name)
+        sweep_folder(runs_dir, name)
         # quoted, because YAML reads a name such as `off` as a boolean
-        overrides.append(f'name="{arguments.name}"')
-    spec = load_space(find_space(arguments.space), overrides)
-    if arguments.offline:
+        overrides.append(f'name="{name}"')
+    spec = load_space(find_space(space), overrides)
+    if offline:
         spec = spec.with_program(spec.program.with_tracking(offline=True))
-    spec, messages = warm_started(
-        spec, arguments.runs_dir, f"{arguments.space}, key search.warm_start"
-    )
+    spec, messages = warm_started(spec, runs_dir, f"{space}, key search.warm_start")
     for line in messages:
         logger.info("%s", line)
-    return SweepRecord(spec, sweep_folder(arguments.runs_dir, spec.name))
+    return SweepRecord(spec, sweep_folder(runs_dir, spec.name))
 
 
 def _print_advice(spec: SweepSpec) -> None:
@@ -225,3 +281,17 @@ def _print_advice(spec: SweepSpec) -> None:
 
     for advice in [*out_of_reach(spec), *advise_space(spec)]:
         logger.warning("%s\n", advice)
+
+
+PLAN = Command(
+    function=plan,
+    show=_show_plan,
+    fields=_plan_fields,
+    example="sweep plan quickstart search.configurations=8",
+)
+SCHEMA = Command(
+    function=schema, show=print_json, fields=None, example="sweep schema > space.schema.json"
+)
+RUN = driver_command(run, "sweep run quickstart trainer.max_steps=40 --name mine")
+RESUME = driver_command(resume, "sweep resume quickstart")
+EXTEND = driver_command(extend, "sweep extend quickstart --configurations 8")

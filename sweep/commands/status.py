@@ -2,7 +2,6 @@
 stop a sweep, or clean up.
 """
 
-import argparse
 import contextlib
 import shutil
 from dataclasses import asdict, dataclass
@@ -13,10 +12,10 @@ from dashboards.trial import TrialRecord
 from loptune.errors import ConfigError, UserError
 from loptune.files import format_bytes
 from loptune.run_names import lock_owner
-from loptune.terminal.arguments import Commands, add_json, add_runs_dir
+from loptune.terminal.arguments import Commands
 from loptune.terminal.commands import Command, Option, add_command
-from loptune.terminal.table import duration, number, print_json, print_table
-from sweep.commands.arguments import add_named
+from loptune.terminal.table import duration, number, print_table
+from sweep.commands.arguments import RunsDir, SweepName
 from sweep.driver.guard import dead_scratch, end_leftovers
 from sweep.record.best import BestWithCaveats, arm_lines, choose_best
 from sweep.record.folder import all_sweeps, existing_sweep, newest_sweep, read_spec, request_stop
@@ -29,29 +28,8 @@ from sweep.views.time_left import seconds_left
 
 def add_commands(commands: Commands) -> None:
     """Add ``sweep status``, ``stop``, ``clean``, ``ls`` and ``study``."""
-    add_command(commands, STATUS)
-
-    add_named(commands, "stop", _stop, "stop a running sweep at the next training step")
-
-    clean = commands.add_parser(
-        "clean", help="remove files and processes of killed sweeps from this machine"
-    )
-    add_runs_dir(clean)
-    clean.set_defaults(command=_clean)
-
-    ls = commands.add_parser("ls", help="list sweeps")
-    add_runs_dir(ls)
-    add_json(ls)
-    ls.set_defaults(command=_ls)
-
-    study = add_named(
-        commands, "study", _study, "export a sweep as an Optuna study, for optuna-dashboard"
-    )
-    study.add_argument(
-        "--output",
-        type=Path,
-        help="new SQLite file to write (default: study.db in the sweep's folder, written again)",
-    )
+    for command in (STATUS, STOP, CLEAN, LS, STUDY):
+        add_command(commands, command)
 
 
 @dataclass(frozen=True)
@@ -71,7 +49,7 @@ def status(
         str | None, Option("name of the sweep, see `sweep ls` (default: the newest sweep)")
     ] = None,
     *,
-    runs_dir: Annotated[Path, Option("folder that contains all runs", is_path=True)] = Path("runs"),
+    runs_dir: RunsDir = Path("runs"),
 ) -> SweepStatus:
     """Show a sweep's trials. Prints their scores, the best configuration with its caveats, and the
     time left.
@@ -125,19 +103,59 @@ def show_status(found: SweepStatus) -> None:
         print(f"to resume: {sweep.command('resume')}")
 
 
-def _stop(arguments: argparse.Namespace) -> int:
-    folder = existing_sweep(arguments.runs_dir, arguments.name)
+@dataclass(frozen=True)
+class Stopping:
+    """A sweep that was asked to stop."""
+
+    name: str
+    by: str | None  # the process that runs it; None: it is not running
+
+
+def stop(name: SweepName, *, runs_dir: RunsDir = Path("runs")) -> Stopping:
+    """Stop a running sweep at the next training step. Its trials save a checkpoint first, and
+    `sweep resume` continues them. It works from any machine that sees the runs folder.
+
+    Raises:
+        MissingError: there is no such sweep.
+    """
+    folder = existing_sweep(runs_dir, name)
     by = lock_owner(folder.root)
-    if by is None:
-        print(f"sweep {folder.name} is not running")
-        return 0
-    # A file, not a signal: it reaches a driver and ranks on other machines too.
-    request_stop(folder)
-    print(f"asked {by} to stop after the current training step")
-    return 0
+    if by is not None:
+        # A file, not a signal: it reaches a driver and ranks on other machines too.
+        request_stop(folder)
+    return Stopping(folder.name, by)
 
 
-def _clean(arguments: argparse.Namespace) -> int:
+def _show_stop(stopping: Stopping) -> None:
+    if stopping.by is None:
+        print(f"sweep {stopping.name} is not running")
+    else:
+        print(f"asked {stopping.by} to stop after the current training step")
+
+
+@dataclass(frozen=True)
+class FreedFolder:
+    """A temporary folder of a killed sweep that was removed."""
+
+    folder: Path
+    sweep: Path  # folder of the sweep that it belonged to
+    size: int  # bytes
+    ended: int  # number of processes of the sweep that still ran and were ended
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """What killed sweeps left on this machine and was removed."""
+
+    folders: list[FreedFolder]
+    files: list[Path]
+
+
+def clean(*, runs_dir: RunsDir = Path("runs")) -> Cleaned:
+    """Remove files and processes of killed sweeps from this machine. Running sweeps and recorded
+    results are not touched.
+    """
+    folders = []
     for scratch, root in list(dead_scratch()):
         held = lock_owner(root) is not None  # by a newer driver
         ended = 0 if held else end_leftovers(root, wait_s=0)
@@ -146,25 +164,50 @@ def _clean(arguments: argparse.Namespace) -> int:
             for path in scratch.rglob("*"):
                 size += path.lstat().st_size
         shutil.rmtree(scratch, ignore_errors=True)
-        print(f"freed {format_bytes(size)}: {scratch}, of {root}; processes ended: {ended}")
-    for folder in all_sweeps(arguments.runs_dir):
+        folders.append(FreedFolder(scratch, root, size, ended))
+    files = []
+    for folder in all_sweeps(runs_dir):
         if lock_owner(folder.root) is None:
             for path in [*folder.root.glob("reach-*"), *folder.root.glob(folder.credentials.name)]:
                 path.unlink()
-                print(path)
-    return 0
+                files.append(path)
+    return Cleaned(folders, files)
 
 
-def _study(arguments: argparse.Namespace) -> int:
+def _show_cleaned(cleaned: Cleaned) -> None:
+    for freed in cleaned.folders:
+        size = format_bytes(freed.size)
+        print(f"freed {size}: {freed.folder}, of {freed.sweep}; processes ended: {freed.ended}")
+    for path in cleaned.files:
+        print(path)
+
+
+def study(
+    name: SweepName,
+    *,
+    runs_dir: RunsDir = Path("runs"),
+    output: Annotated[
+        Path | None,
+        Option(
+            "new SQLite file to write (default: study.db in the sweep's folder, written again)",
+            is_path=True,
+        ),
+    ] = None,
+) -> Path:
+    """Export a sweep as an Optuna study, for optuna-dashboard. Prints the command that shows it.
+
+    Raises:
+        ConfigError: the output exists, or its folder does not.
+        MissingError: there is no such sweep.
+    """
     from sweep.search.study import write_study  # Optuna takes a second to import
 
-    sweep = open_sweep(arguments.runs_dir, arguments.name)
-    output: Path = arguments.output or sweep.folder.root / "study.db"
-    if arguments.output:
+    sweep = open_sweep(runs_dir, name)
+    file = output or sweep.folder.root / "study.db"
+    if output:
         _check_new_file(output)
-    write_study(sweep.spec, sweep.configurations, output)
-    print(f"optuna-dashboard sqlite:///{output}")
-    return 0
+    write_study(sweep.spec, sweep.configurations, file)
+    return file
 
 
 def _check_new_file(output: Path) -> None:
@@ -186,7 +229,9 @@ def _check_new_file(output: Path) -> None:
 
 
 @dataclass(frozen=True)
-class _Listed:
+class ListedSweep:
+    """A line of the list of sweeps."""
+
     name: str
     state: str  # running, done, stopped, or an error
     ended: int = 0
@@ -194,40 +239,60 @@ class _Listed:
     best: float | None = None  # best score of the search
 
 
-def _ls(arguments: argparse.Namespace) -> int:
-    listings = []
-    for folder in all_sweeps(arguments.runs_dir):
+def ls(*, runs_dir: RunsDir = Path("runs")) -> list[ListedSweep]:
+    """List sweeps. Each line has a sweep's state, its trials, and the best score of the search."""
+    listed = []
+    for folder in all_sweeps(runs_dir):
         try:
-            sweep = SweepRecord(read_spec(folder), folder)
-            trials = sweep.trials()
-            winner = best(sweep.configurations, sweep.spec.seeds, sweep.spec.objective)
-            running = lock_owner(folder.root)
+            listed.append(_listed(SweepRecord(read_spec(folder), folder)))
         except UserError as error:
-            listings.append(_Listed(folder.name, error.what))
-            continue
-        ended = sum(trial.ended for trial in trials)
-        state = "stopped"
-        if running:
-            state = "running"
-        elif ended >= sweep.planned:
-            state = "done"
-        score = None
-        if winner is not None:
-            score = outcome(winner, sweep.spec.seeds).score
-        listings.append(_Listed(folder.name, state, ended, sweep.planned, score))
-    if arguments.json:
-        print_json([asdict(listed) for listed in listings])
-    elif listings:
-        rows = []
-        for each in listings:
-            trials_text = f"{each.ended}/{each.planned}"
-            rows.append([each.name, each.state, trials_text, number(each.best)])
-        print_table(["name", "state", "trials", "best"], rows)
-    else:
-        print(f"no sweeps in {arguments.runs_dir}")
-    return 0
+            listed.append(ListedSweep(folder.name, error.what))
+    return listed
+
+
+def _listed(sweep: SweepRecord) -> ListedSweep:
+    """Return the line of a sweep.
+
+    Raises:
+        UserError: a record is damaged.
+    """
+    ended = sum(trial.ended for trial in sweep.trials())
+    winner = best(sweep.configurations, sweep.spec.seeds, sweep.spec.objective)
+    state = "stopped"
+    if lock_owner(sweep.folder.root):
+        state = "running"
+    elif ended >= sweep.planned:
+        state = "done"
+    score = None
+    if winner is not None:
+        score = outcome(winner, sweep.spec.seeds).score
+    return ListedSweep(sweep.folder.name, state, ended, sweep.planned, score)
+
+
+def _show_list(listed: list[ListedSweep]) -> None:
+    if not listed:
+        print("no sweeps in this folder: `sweep run quickstart` starts one")
+        return
+    rows = []
+    for each in listed:
+        rows.append([each.name, each.state, f"{each.ended}/{each.planned}", number(each.best)])
+    print_table(["name", "state", "trials", "best"], rows)
 
 
 STATUS = Command(
     function=status, show=show_status, fields=status_fields, example="sweep status quickstart"
+)
+STOP = Command(function=stop, show=_show_stop, fields=None, example="sweep stop quickstart")
+CLEAN = Command(function=clean, show=_show_cleaned, fields=None, example="sweep clean")
+LS = Command(
+    function=ls,
+    show=_show_list,
+    fields=lambda listed: [asdict(each) for each in listed],
+    example="sweep ls --runs-dir /shared/runs",
+)
+STUDY = Command(
+    function=study,
+    show=lambda file: print(f"optuna-dashboard sqlite:///{file}"),
+    fields=None,
+    example="sweep study quickstart",
 )

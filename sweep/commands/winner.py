@@ -2,15 +2,28 @@
 it.
 """
 
-import argparse
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 from dashboards.fresh_seeds import ARM_SEEDS, FINALISTS, FRESH_SEEDS, MAX_SEEDS_IN_ROUNDS
 from loptune.errors import ConfigError, MissingError, StorageError
-from loptune.terminal.arguments import Commands, add_accept_changes, count, positive
-from sweep.commands.arguments import add_machine, add_named, prepare, run_options
+from loptune.section import Count, Positive
+from loptune.terminal.arguments import Commands
+from loptune.terminal.commands import Command, Option, add_command
+from sweep.commands.arguments import (
+    AcceptChanges,
+    Address,
+    Cpus,
+    Ended,
+    RunsDir,
+    SweepName,
+    driver_command,
+    prepare,
+    run_options,
+)
 from sweep.record.baseline import is_baseline
 from sweep.record.best import BestConfiguration, BestWithCaveats, choose_best, scored_configuration
 from sweep.record.folder import read_spec
@@ -20,114 +33,134 @@ from sweep.winner.confirm import again_of, choose, finalists_of, fresh_space
 from sweep.winner.ending import report_confirmation
 from trainer.tracking.inputs import inherit_inputs
 
+_FRESH = "fresh seeds"
+_ROUNDS = "in rounds"
+_AGAIN = "again"
+
 
 def add_commands(commands: Commands) -> None:
     """Add ``sweep confirm`` and ``export``."""
-    confirm = add_named(
-        commands, "confirm", _confirm, "run finalists on fresh seeds and the held-out test set"
-    )
-    confirm.add_argument(
-        "--rounds",
-        action="store_true",
-        help="add fresh seeds in rounds until the comparison is decided",
-    )
-    confirm.add_argument(
-        "--again",
-        action="store_true",
-        help="after an undecided confirmation: run its configurations on new seeds, which are "
-        "judged on their own",
-    )
-    confirm.add_argument(
-        "--configurations",
-        type=int,
-        nargs="+",
-        default=[],
-        metavar="N",
-        help="with --again: numbers of the finalists to run besides the baseline (default: all)",
-    )
-    add_machine(confirm)
-    add_accept_changes(confirm)
-    confirm.add_argument(
-        "--finalists",
-        type=count,
-        help="number of finalists besides the baseline (default: the best of every arm, or "
-        f"{FINALISTS})",
-    )
-    confirm.add_argument(
-        "--seeds",
-        type=count,
-        help=f"fresh seeds per finalist (default: {FRESH_SEEDS}; with arms {ARM_SEEDS}; with "
-        f"--rounds at most {MAX_SEEDS_IN_ROUNDS})",
-    )
-    confirm.add_argument(
-        "--test",
-        help="file of held-out problems, columns mapped like those of the set it replaces "
-        "(default: evaluation.sets.test, or the split `test`; none with --rounds)",
-    )
-    confirm.add_argument(
-        "--hours",
-        type=positive,
-        help="budget of all rounds in GPU hours (CPU hours if trials have no GPU); implies "
-        "--rounds",
-    )
-
-    export = add_named(
-        commands, "export", _export, "write the best configuration as a file for `trainer run`"
-    )
-    export.add_argument("--output", type=Path, help="file to write (default: NAME-best.yaml)")
-    winner = export.add_mutually_exclusive_group()
-    winner.add_argument(
-        "--configuration",
-        type=int,
-        help="configuration number (default: the best of `sweep status`)",
-    )
-    winner.add_argument(
-        "--baseline",
-        action="store_true",
-        help="export the baseline; if rules were tuned, the best setting of the first rule",
-    )
+    add_command(commands, CONFIRM)
+    add_command(commands, EXPORT)
 
 
-def _confirm(arguments: argparse.Namespace) -> int:
-    sweep = open_sweep(arguments.runs_dir, arguments.name)
-    in_rounds = arguments.rounds or arguments.hours
-    _check_again(arguments)
-    if in_rounds:
-        return _run_rounds(sweep, arguments)
+def confirm(
+    name: SweepName,
+    *,
+    runs_dir: RunsDir = Path("runs"),
+    finalists: Annotated[
+        Count | None,
+        Option(
+            "number of finalists besides the baseline (default: the best of every arm, or "
+            f"{FINALISTS})",
+            group=_FRESH,
+        ),
+    ] = None,
+    seeds: Annotated[
+        Count | None,
+        Option(
+            f"fresh seeds per finalist (default: {FRESH_SEEDS}; with arms {ARM_SEEDS}; with "
+            f"--rounds at most {MAX_SEEDS_IN_ROUNDS})",
+            group=_FRESH,
+        ),
+    ] = None,
+    test: Annotated[
+        str | None,
+        Option(
+            "file of held-out problems, columns mapped like those of the set it replaces "
+            "(default: evaluation.sets.test, or the split `test`; none with --rounds)",
+            group=_FRESH,
+        ),
+    ] = None,
+    rounds: Annotated[
+        bool, Option("add fresh seeds in rounds until the comparison is decided", group=_ROUNDS)
+    ] = False,
+    hours: Annotated[
+        Positive | None,
+        Option(
+            "budget of all rounds in GPU hours (CPU hours if trials have no GPU); implies --rounds",
+            group=_ROUNDS,
+        ),
+    ] = None,
+    again: Annotated[
+        bool,
+        Option(
+            "after an undecided confirmation: run its configurations on new seeds, which are "
+            "judged on their own",
+            group=_AGAIN,
+        ),
+    ] = False,
+    configurations: Annotated[
+        Sequence[int],
+        Option(
+            "with --again: numbers of the finalists to run besides the baseline (default: all)",
+            group=_AGAIN,
+            metavar="N",
+        ),
+    ] = (),
+    accept_changes: AcceptChanges = False,
+    address: Address = None,
+    cpus: Cpus = None,
+) -> Ended:
+    """Run finalists on fresh seeds and the held-out test set. The search chose the best of many
+    scores, so its lead is partly luck; scores on seeds that it has not seen are not biased. The
+    verdict goes into the report.
+
+    Raises:
+        UserError: there is no such sweep, it is confirmed already, or the runs cannot start.
+    """
+    sweep = open_sweep(runs_dir, name)
+    if again:
+        _check_alone(rounds=rounds, hours=hours, finalists=finalists)
+    elif configurations:
+        raise ConfigError(
+            "--configurations chooses among the finalists of an earlier confirmation",
+            "command line, --configurations",
+            "add --again, or choose the number of finalists with --finalists",
+            code="configurations-without-again",
+        )
+    if rounds or hours:
+        return _confirm_in_rounds(
+            sweep,
+            finalists=finalists,
+            seeds=seeds,
+            test=test,
+            hours=hours,
+            accept_changes=accept_changes,
+            address=address,
+            cpus=cpus,
+        )
     folder = sweep.folder.confirmation
-    if arguments.again:
-        chosen = again_of(sweep, arguments.configurations)
+    if again:
+        chosen = again_of(sweep, configurations)
         folder = sweep.folder.numbered_confirmation(len(sweep.folder.confirmations) + 1)
     else:
         _refuse_second(sweep)
-        chosen = finalists_of(sweep, finalist_count(sweep, arguments.finalists))
+        chosen = finalists_of(sweep, finalist_count(sweep, finalists))
     missing = sweep.planned - sum(trial.ended for trial in sweep.trials())
     if missing:
         print(
             f"{missing} trials of the search have not ended; finalists are chosen from the others"
         )
-    seeds = ARM_SEEDS if sweep.spec.search.tune_within else FRESH_SEEDS
-    space = fresh_space(sweep, chosen, arguments.seeds or seeds, arguments.test, folder=folder)
-    prepare(space, arguments)
+    default_seeds = ARM_SEEDS if sweep.spec.search.tune_within else FRESH_SEEDS
+    space = fresh_space(sweep, chosen, seeds or default_seeds, test, folder=folder)
+    prepare(space, address, cpus)
     from sweep.driver.run import start_sweep
 
     fresh = SweepRecord(space, folder)
     inherit_inputs(fresh.folder.root, sweep.folder.root)
-    code = start_sweep(fresh, replace(run_options(arguments), report=False))
+    options = run_options(address, cpus, accept_changes=accept_changes)
+    code = start_sweep(fresh, replace(options, report=False))
     if code in (0, 1):
         report_confirmation(sweep, fresh.folder.log, ended=True)
-    return code
+    return Ended(fresh, code)
 
 
-def _check_again(arguments: argparse.Namespace) -> None:
-    """Refuse options that do not go with ``--again``, or that need it."""
-    excluded = {
-        "--rounds": arguments.rounds,
-        "--hours": arguments.hours,
-        "--finalists": arguments.finalists,
-    }
+def _check_alone(*, rounds: bool, hours: float | None, finalists: int | None) -> None:
+    """Refuse options that do not go with ``--again``."""
+    excluded = {"--rounds": rounds, "--hours": hours, "--finalists": finalists}
     for option, given in excluded.items():
-        if arguments.again and given:
+        if given:
             raise ConfigError(
                 f"--again runs the same finalists on a fixed number of seeds, so {option} has no "
                 "meaning",
@@ -135,13 +168,6 @@ def _check_again(arguments: argparse.Namespace) -> None:
                 f"leave out {option}; --configurations chooses among the finalists",
                 code="again-with-other-options",
             )
-    if arguments.configurations and not arguments.again:
-        raise ConfigError(
-            "--configurations chooses among the finalists of an earlier confirmation",
-            "command line, --configurations",
-            "add --again, or choose the number of finalists with --finalists",
-            code="configurations-without-again",
-        )
 
 
 def _refuse_second(sweep: SweepRecord) -> None:
@@ -184,18 +210,28 @@ def finalist_count(sweep: SweepRecord, asked: int | None) -> int:
     return asked
 
 
-def _run_rounds(sweep: SweepRecord, arguments: argparse.Namespace) -> int:
-    prepare(sweep.spec, arguments)
+def _confirm_in_rounds(
+    sweep: SweepRecord,
+    *,
+    finalists: int | None,
+    seeds: int | None,
+    test: str | None,
+    hours: float | None,
+    accept_changes: bool,
+    address: str | None,
+    cpus: int | None,
+) -> Ended:
+    prepare(sweep.spec, address, cpus)
     from sweep.driver.run import resume_sweep
     from sweep.winner.rounds import RoundsOptions, decide
 
-    run = replace(run_options(arguments), report=False)
+    run = replace(run_options(address, cpus, accept_changes=accept_changes), report=False)
     inherit_inputs(sweep.folder.confirmation.root, sweep.folder.root)
     options = RoundsOptions(
-        finalists=finalist_count(sweep, arguments.finalists),
-        max_seeds=arguments.seeds or MAX_SEEDS_IN_ROUNDS,
-        hours=arguments.hours,
-        test=arguments.test,
+        finalists=finalist_count(sweep, finalists),
+        max_seeds=seeds or MAX_SEEDS_IN_ROUNDS,
+        hours=hours,
+        test=test,
         resume_command=sweep.command("confirm", "--rounds", *run.machine),
     )
     code, rounds = decide(
@@ -203,44 +239,84 @@ def _run_rounds(sweep: SweepRecord, arguments: argparse.Namespace) -> int:
     )
     if rounds.analyses:
         report_confirmation(sweep, sweep.folder.confirmation.log, ended=rounds.outcome != "open")
-    return code
+    return Ended(sweep, code)
 
 
-def _export(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class Exported:
+    """A configuration that was written as a run file."""
+
+    configuration: str  # its number, score and settings
+    caveats: list[str]
+    file: Path
+    command: str  # trains it
+
+
+def export(
+    name: SweepName,
+    *,
+    runs_dir: RunsDir = Path("runs"),
+    output: Annotated[
+        Path | None, Option("file to write (default: NAME-best.yaml)", is_path=True)
+    ] = None,
+    configuration: Annotated[
+        int | None,
+        Option("configuration number (default: the best of `sweep status`)", excludes="winner"),
+    ] = None,
+    baseline: Annotated[
+        bool,
+        Option(
+            "export the baseline; if rules were tuned, the best setting of the first rule",
+            excludes="winner",
+        ),
+    ] = False,
+) -> Exported:
+    """Write the best configuration as a file for `trainer run`. For another program it is a file of
+    its settings. Prints the command line that trains it.
+
+    Raises:
+        ConfigError: the file exists already.
+        MissingError: there is no such sweep, or the evidence names no best configuration.
+        StorageError: the file cannot be written.
+    """
     from sweep.record.results import read_results  # which takes a second to import
 
-    sweep = open_sweep(arguments.runs_dir, arguments.name)
+    sweep = open_sweep(runs_dir, name)
     spec = sweep.spec
     chosen = choose_best(sweep, read_results(sweep))
-    if arguments.configuration is not None:
-        best = _requested(sweep, arguments.configuration)
-    elif arguments.baseline:
+    if configuration is not None:
+        best = _requested(sweep, configuration)
+    elif baseline:
         best = _requested(sweep, _baseline_number(sweep))
     else:
         best = _chosen_by_evidence(sweep, chosen)
-    output: Path = arguments.output or Path(f"{sweep.folder.name}-best.yaml")
-    if output.exists():
+    file = output or Path(f"{sweep.folder.name}-best.yaml")
+    if file.exists():
         raise ConfigError(
-            f"{output} exists already",
-            str(output),
+            f"{file} exists already",
+            str(file),
             "choose another file with --output",
             key="output",
             code="file-exists",
         )
     overrides = {**best.parameters, "seed": spec.seeds[0]}
     try:
-        spec.program.save(overrides, output)
+        spec.program.save(overrides, file)
     except OSError as error:
         raise StorageError(
-            f"cannot write {output}: {error.strerror}",
-            str(output),
+            f"cannot write {file}: {error.strerror}",
+            str(file),
             "choose --output",
             key="output",
             code="cannot-write",
         ) from None
-    print("\n       ".join([best.text(spec.objective), *chosen.caveats]))
-    print(spec.program.launch_command(overrides, output, spec.resources.workers_per_trial))
-    return 0
+    command = spec.program.launch_command(overrides, file, spec.resources.workers_per_trial)
+    return Exported(best.text(spec.objective), chosen.caveats, file, command)
+
+
+def _show_export(exported: Exported) -> None:
+    print("\n       ".join([exported.configuration, *exported.caveats]))
+    print(exported.command)
 
 
 def _requested(sweep: SweepRecord, number: int) -> BestConfiguration:
@@ -310,3 +386,12 @@ def _chosen_by_evidence(sweep: SweepRecord, chosen: BestWithCaveats) -> BestConf
         sweep.command("status"),
         code="nothing-complete",
     )
+
+
+CONFIRM = driver_command(confirm, "sweep confirm quickstart --finalists 1 --seeds 5")
+EXPORT = Command(
+    function=export,
+    show=_show_export,
+    fields=None,
+    example="sweep export quickstart --output best.yaml",
+)

@@ -140,7 +140,7 @@ def start_sweep(sweep: SweepRecord, options: Options) -> int:
     Raises:
         ConfigError: a sweep of that name exists.
         MissingError, StorageError, NameInUseError: a resource, the storage or the name is
-        unavailable.
+            unavailable.
     """
     folder = sweep.folder
     raise_if_locked(folder.root, "sweep")
@@ -182,7 +182,7 @@ def resume_sweep(sweep: SweepRecord, options: Options) -> int:
 
     Raises:
         MissingError, StorageError, NameInUseError: a resource, the storage or the name is
-        unavailable.
+            unavailable.
     """
     folder = sweep.folder
     with lock_folder(folder.root, "sweep"):

@@ -1,58 +1,75 @@
 """``trainer doctor``: report what this machine has, and on demand test it part by part."""
 
-import argparse
 import difflib
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
 from loptune.errors import ConfigError
-from loptune.terminal.arguments import add_json, add_runs_dir
-from loptune.terminal.table import print_json, print_table
+from loptune.terminal.commands import Command, Option
+from loptune.terminal.table import print_table
+from trainer.commands.arguments import RunsDir
 from trainer.doctor.machine import Finding, ask_torch, examine, unanswered
-from trainer.doctor.parts import Part, parts, run_parts, this_machine, untold
+from trainer.doctor.parts import Part, PartResult, parts, run_parts, this_machine, untold
 
 
-def add_doctor(parser: argparse.ArgumentParser) -> None:
-    """Add ``trainer doctor``."""
-    parser.add_argument(
-        "--run",
-        nargs="*",
-        metavar="PART",
-        help="run these parts one after the other, or all that this machine can run",
-    )
-    parser.add_argument(
-        "--list", action="store_true", help="list the parts, and why some cannot run here"
-    )
-    parser.add_argument(
-        "--folder",
-        type=Path,
-        default=Path("doctor-report"),
-        help="folder of the parts' logs and report.json (default: doctor-report)",
-    )
-    add_json(parser)
-    add_runs_dir(parser)
+@dataclass(frozen=True)
+class Examination:
+    """What `trainer doctor` found out about this machine."""
+
+    offered: list[Part]
+    findings: list[Finding] | None  # None: only the parts were listed
+    outcomes: list[PartResult] | None  # of the parts that ran; None: none was asked for
+
+    @property
+    def exit_code(self) -> int:
+        """Exit status: 1 if something does not work or a part failed."""
+        if self.outcomes is not None:
+            return int(any(each.state in ("failed", "timed out") for each in self.outcomes))
+        return int(any(finding.state == "problem" for finding in self.findings or ()))
 
 
-def carry_out_doctor(arguments: argparse.Namespace) -> int:
-    """Report this machine's hardware and software; with ``--run`` run parts. Return 1 if something
-    there does not work or a part failed.
+def doctor(
+    *,
+    run: Annotated[
+        list[str] | None,
+        Option(
+            "run these parts one after the other, or all that this machine can run",
+            metavar="PART",
+            may_be_empty=True,
+        ),
+    ] = None,
+    list: Annotated[bool, Option("list the parts, and why some cannot run here")] = False,
+    folder: Annotated[
+        Path, Option("folder of the parts' logs and report.json", is_path=True)
+    ] = Path("doctor-report"),
+    runs_dir: RunsDir = Path("runs"),
+) -> Examination:
+    """Report what this machine can run; with --run, test it part by part. The report names what is
+    missing, and what it cannot show without running it.
+
+    Raises:
+        ConfigError: no part has such a name.
     """
-    folder = arguments.folder.absolute()
     torch_report = ask_torch()
     machine = this_machine(len(torch_report.gpus))
-    offered = parts(machine, folder)
-    if arguments.list:
-        _print_parts(offered)
-        return 0
-    findings = examine(arguments.runs_dir.absolute(), torch_report)
-    broken = any(finding.state == "problem" for finding in findings)
-    if arguments.run is None:
-        _print_findings(findings, offered, as_json=arguments.json)
-        return int(broken)
-    chosen = chosen_parts(arguments.run, offered)
-    outcomes = run_parts(chosen, findings, folder, untold(machine))
-    return int(any(outcome.state in ("failed", "timed out") for outcome in outcomes))
+    offered = parts(machine, folder.absolute())
+    if list:
+        return Examination(offered, None, None)
+    findings = examine(runs_dir.absolute(), torch_report)
+    if run is None:
+        return Examination(offered, findings, None)
+    chosen = chosen_parts(run, offered)
+    outcomes = run_parts(chosen, findings, folder.absolute(), untold(machine))
+    return Examination(offered, findings, outcomes)
+
+
+def _show(examination: Examination) -> None:
+    if examination.findings is None:
+        _print_parts(examination.offered)
+    elif examination.outcomes is None:  # else the parts printed while they ran
+        _print_findings(examination.findings, examination.offered)
 
 
 def chosen_parts(names: Sequence[str], offered: Sequence[Part]) -> list[Part]:
@@ -80,24 +97,34 @@ def _print_parts(offered: Sequence[Part]) -> None:
     print_table(["part", "here", "question"], rows)
 
 
-def _print_findings(findings: Sequence[Finding], offered: Sequence[Part], as_json: bool) -> None:
-    open_questions = unanswered(findings)
-    if as_json:
-        print_json(
-            {
-                "machine": [asdict(finding) for finding in findings],
-                "unknown": open_questions,
-                "parts": {part.name: part.missing or "can run" for part in offered},
-            }
-        )
-        return
+def _print_findings(findings: Sequence[Finding], offered: Sequence[Part]) -> None:
     rows = [[row.item, row.state, row.found, row.advice] for row in findings]
     print_table(["", "state", "found", "next"], rows, width=160)
     print("\nThis report cannot show:")
-    for question in open_questions:
+    for question in unanswered(findings):
         print(f"  - {question}")
     able = [part for part in offered if part.command is not None]
     print(
         f"\nTo test this machine: trainer doctor --run runs {len(able)} of {len(offered)} parts, "
         f"trainer doctor --run {able[0].name} {able[1].name} runs two; --list describes them."
     )
+
+
+def _fields(examination: Examination) -> dict[str, Any]:
+    findings = examination.findings or []
+    return {
+        "machine": [asdict(finding) for finding in findings],
+        "unknown": unanswered(findings),
+        "parts": {part.name: part.missing or "can run" for part in examination.offered},
+    }
+
+
+COMMANDS = {
+    "doctor": Command(
+        function=doctor,
+        show=_show,
+        fields=_fields,
+        example="trainer doctor --run driver vllm",
+        exit_code=lambda examination: examination.exit_code,
+    )
+}

@@ -1,6 +1,5 @@
 """``trainer evaluate``: a model's accuracy on evaluation sets, with confidence intervals."""
 
-import argparse
 import itertools
 import logging
 import re
@@ -8,15 +7,17 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from loptune.errors import ConfigError, MissingError, StorageError
 from loptune.run_names import check_name, run_path
-from loptune.terminal.arguments import add_json, add_runs_dir, count
+from loptune.section import Count
+from loptune.terminal.commands import Option
 from loptune.terminal.interrupt import defer_interrupt
 from loptune.terminal.main import rank, world_size
 from loptune.yaml_document import parse_override
 from trainer.checkpoint.on_disk import damaged_files, intact_checkpoints, steps_on_disk
+from trainer.commands.arguments import RunsDir, running_command
 from trainer.commands.start import check_no_sweep
 from trainer.config.evaluation import OVERRIDABLE_PER_SET
 from trainer.config.extends import find_spec
@@ -99,94 +100,79 @@ def last_checkpoints(run: Path, number: int) -> list[ResolvedModel]:
     return [resolve_model(str(folder)) for folder in reversed(newest_first)]
 
 
-def add_evaluate(parser: argparse.ArgumentParser) -> None:
-    """Add ``trainer evaluate``."""
-    parser.add_argument(
-        "model",
-        help="run or trial (newest checkpoint), checkpoint, model folder, Hub name, or tiny",
-    )
-    parser.add_argument(
-        "overrides", nargs="*", default=[], metavar="key=value", help="e.g. data.task=math"
-    )
-    parser.add_argument(
-        "--spec",
-        help="preset or YAML file with the evaluation settings (default: those of the model's run)",
-    )
-    parser.add_argument(
-        "--sets",
-        dest="evaluation.sets",
-        nargs="+",
-        metavar="NAME=SOURCE",
-        help="evaluation set: file, Hub name, generated, or {source: ...}",
-    )
-    completions = "evaluation.completions_per_problem"
-    parser.add_argument(
-        "-k",
-        "--completions",
-        dest=completions,
-        type=count,
-        metavar="N",
-        help="completions per problem",
-    )
-    parser.add_argument(
-        "--max-new-tokens",
-        dest="evaluation.max_new_tokens",
-        type=count,
-        metavar="N",
-        help="tokens per completion (default: those of training)",
-    )
-    parser.add_argument(
-        "--temperature",
-        dest="evaluation.temperature",
-        type=float,
-        metavar="T",
-        help="sampling temperature; 0 is greedy",
-    )
-    parser.add_argument(
-        "--last",
-        type=count,
-        metavar="N",
-        help="evaluate a run's last N checkpoints and report the mean over them, as "
-        "arXiv:2505.12929 does with 3 (default: the newest checkpoint only)",
-    )
-    add_json(parser)
-    parser.add_argument(
-        "--name", help="name of the recorded evaluation (default: model name and time)"
-    )
-    add_runs_dir(parser)
-    parser.add_argument(
-        "--offline",
-        dest="tracking.offline",
-        action="store_const",
-        const=True,
-        help="do not contact MLflow",
-    )
+def evaluate(
+    model: Annotated[
+        str, Option("run or trial (newest checkpoint), checkpoint, model folder, Hub name, or tiny")
+    ],
+    overrides: Annotated[Sequence[str], Option("e.g. data.task=math", metavar="key=value")] = (),
+    *,
+    spec: Annotated[
+        str | None,
+        Option(
+            "preset or YAML file with the evaluation settings (default: those of the model's run)"
+        ),
+    ] = None,
+    sets: Annotated[
+        list[str] | None,
+        Option(
+            "evaluation set: file, Hub name, generated, or {source: ...}", metavar="NAME=SOURCE"
+        ),
+    ] = None,
+    completions: Annotated[
+        Count | None, Option("completions per problem", metavar="N", short="-k")
+    ] = None,
+    max_new_tokens: Annotated[
+        Count | None, Option("tokens per completion (default: those of training)", metavar="N")
+    ] = None,
+    temperature: Annotated[
+        float | None, Option("sampling temperature; 0 is greedy", metavar="T")
+    ] = None,
+    last: Annotated[
+        Count | None,
+        Option(
+            "evaluate a run's last N checkpoints and report the mean over them, as "
+            "arXiv:2505.12929 does with 3 (default: the newest checkpoint only)",
+            metavar="N",
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, Option("name of the recorded evaluation (default: model name and time)")
+    ] = None,
+    runs_dir: RunsDir = Path("runs"),
+    offline: Annotated[bool, Option("do not contact MLflow")] = False,
+    json: Annotated[bool, Option("print JSON")] = False,
+) -> int:
+    """Measure a model's accuracy and pass@k, by difficulty, with intervals. The result is recorded
+    like a run.
 
+    Returns:
+        Exit status.
 
-def carry_out_evaluate(arguments: argparse.Namespace) -> int:
-    """Carry out ``trainer evaluate``."""
-    place = run_path(arguments.model, arguments.runs_dir)
+    Raises:
+        UserError: there is no such model, its settings are wrong, or scoring failed too often.
+    """
+    place = run_path(model, runs_dir)
     check_no_sweep(place)
     models = [resolve_model(str(place))]
-    if arguments.last is not None:
-        models = last_checkpoints(place, arguments.last)
-    flags = {
-        key: value for key, value in vars(arguments).items() if "." in key and value is not None
+    if last is not None:
+        models = last_checkpoints(place, last)
+    given = {
+        "evaluation.sets": sets,
+        "evaluation.completions_per_problem": completions,
+        "evaluation.max_new_tokens": max_new_tokens,
+        "evaluation.temperature": temperature,
+        "tracking.offline": offline or None,
     }
-    configs = [
-        evaluation_config(model, arguments.spec, arguments.overrides, flags) for model in models
-    ]
-    name = check_name(arguments.name or record_name(arguments.model))
-    if (arguments.runs_dir / name).exists():
+    flags = {key: value for key, value in given.items() if value is not None}
+    configs = [evaluation_config(each, spec, overrides, flags) for each in models]
+    record = check_name(name or record_name(model))
+    if (runs_dir / record).exists():
         raise ConfigError(
-            f"{name} exists",
-            str(arguments.runs_dir / name),
-            "give another --name",
-            code="name-taken",
+            f"{record} exists", str(runs_dir / record), "give another --name", code="name-taken"
         )
     spec_file = None
-    if arguments.spec:
-        spec_file = find_spec(arguments.spec).path
+    if spec:
+        spec_file = find_spec(spec).path
     check_sources(configs[0], spec_file, trains=False)
     check_installed(configs[0])
     check_model(configs[0])
@@ -194,17 +180,16 @@ def carry_out_evaluate(arguments: argparse.Namespace) -> int:
         limit_spinning()
         from trainer.commands.evaluation_run import run_evaluation  # torch takes seconds to import
 
-    if arguments.last is None:
-        return run_evaluation(configs[0], models[0].step, name, arguments.runs_dir, arguments.json)
+    if last is None:
+        return run_evaluation(configs[0], models[0].step, record, runs_dir, json)
     from trainer.commands.evaluation_run import checkpoint_name, report_mean
 
-    for model, config in zip(models, configs, strict=True):
-        one = checkpoint_name(name, model.step)
-        _logger.info("checkpoint of step %d", model.step)
-        run_evaluation(config, model.step, one, arguments.runs_dir, arguments.json, quiet=True)
+    for each, config in zip(models, configs, strict=True):
+        one = checkpoint_name(record, each.step)
+        _logger.info("checkpoint of step %d", each.step)
+        run_evaluation(config, each.step, one, runs_dir, json, quiet=True)
     if rank() == 0:
-        steps = [model.step for model in models]
-        report_mean(name, steps, arguments.runs_dir, arguments.json)
+        report_mean(record, [each.step for each in models], runs_dir, json)
     return 0
 
 
@@ -295,3 +280,6 @@ def parse_set(text: str) -> tuple[str, dict[str, Any]]:
             code="invalid-source",
         )
     return name, {"split": "test", **source}
+
+
+COMMANDS = {"evaluate": running_command(evaluate, "trainer evaluate ar -k 8")}

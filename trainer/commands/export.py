@@ -2,22 +2,22 @@
 upload`.
 """
 
-import argparse
 import json
 import shutil
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Annotated, Literal
 
 import yaml
 
 from loptune.errors import ConfigError, MissingError, StorageError
 from loptune.files import write_atomically
-from loptune.terminal.arguments import add_runs_dir
+from loptune.terminal.commands import Command, Option
 from trainer.checkpoint.on_disk import damaged_files, steps_on_disk
+from trainer.commands.arguments import RunsDir
 from trainer.commands.start import existing_run, rule_of
 from trainer.config.schema import TrainConfig, load_config
-from trainer.evaluation.correctness import read_correctness
-from trainer.evaluation.estimators import accuracy_interval
 from trainer.rules.names import label_of
 from trainer.run_folder import RunFolder
 from trainer.tracking.inputs import recorded_files
@@ -25,32 +25,46 @@ from trainer.tracking.inputs import recorded_files
 _FOR_RESUMPTION = shutil.ignore_patterns("manifest.json*", "training_state*")
 
 
-def add_export(parser: argparse.ArgumentParser) -> None:
-    """Add ``trainer export``."""
-    parser.add_argument("name", help="run name (see `trainer ls`) or trial folder")
-    parser.add_argument("--step", type=int, help="checkpoint to export (default: the newest)")
-    parser.add_argument("--output", type=Path, help="folder to create (default: NAME-model)")
-    parser.add_argument(
-        "--merge", action="store_true", help="merge the adapter into the base weights"
-    )
-    parser.add_argument(
-        "--dtype",
-        choices=("auto", "float32", "bfloat16", "float16"),
-        default="auto",
-        help="dtype of the weights (default auto: the base model's; an adapter's stay float32)",
-    )
-    add_runs_dir(parser)
+@dataclass(frozen=True)
+class ExportedModel:
+    """A model that was written from a checkpoint."""
+
+    folder: Path
+    step: int
 
 
-def carry_out_export(arguments: argparse.Namespace) -> int:
-    """Carry out ``trainer export``."""
-    run = existing_run(arguments.runs_dir, arguments.name)
-    output = arguments.output or Path(f"{run.name}-model")
-    step = _export_model(
-        run, output, step=arguments.step, merge=arguments.merge, dtype=arguments.dtype
+def export(
+    name: Annotated[str, Option("run name (see `trainer ls`) or trial folder")],
+    *,
+    runs_dir: RunsDir = Path("runs"),
+    step: Annotated[int | None, Option("checkpoint to export (default: the newest)")] = None,
+    output: Annotated[
+        Path | None, Option("folder to create (default: NAME-model)", is_path=True)
+    ] = None,
+    merge: Annotated[bool, Option("merge the adapter into the base weights")] = False,
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"],
+        Option("dtype of the weights (default: auto, the base model's; an adapter's stay float32)"),
+    ] = "auto",
+) -> ExportedModel:
+    """Write a run's model for transformers, vLLM or the hub. Its model card has the evaluation, the
+    settings and the files that it was trained on.
+
+    Raises:
+        ConfigError: the output exists, or there is no adapter to merge.
+        MissingError: there is no such run or checkpoint.
+        StorageError: the checkpoint is damaged, or the model cannot be written.
+    """
+    run = existing_run(runs_dir, name)
+    folder = output or Path(f"{run.name}-model")
+    return ExportedModel(folder, _export_model(run, folder, step=step, merge=merge, dtype=dtype))
+
+
+def _show_export(exported: ExportedModel) -> None:
+    print(
+        f"model: {exported.folder}  (step {exported.step}; README.md is its card, run.yaml the "
+        "configuration)"
     )
-    print(f"model: {output}  (step {step}; README.md is its card, run.yaml the configuration)")
-    return 0
 
 
 def _export_model(
@@ -216,6 +230,10 @@ def _score_table(run: Path, config: TrainConfig, step: int) -> str:
     """Return the run's evaluation results at a step as a Markdown table, or an empty string if
     there are none.
     """
+    # numpy is slow to import, and only needed here
+    from trainer.evaluation.correctness import read_correctness
+    from trainer.evaluation.estimators import accuracy_interval
+
     rows = []
     for name, by_step in read_correctness(RunFolder(run).correctness).items():
         if step in by_step:
@@ -237,3 +255,10 @@ def _score_table(run: Path, config: TrainConfig, step: int) -> str:
         "with other seeds."
     )
     return "\n".join([*head, *rows, "", note])
+
+
+COMMANDS = {
+    "export": Command(
+        function=export, show=_show_export, fields=None, example="trainer export ar --merge"
+    )
+}

@@ -1,13 +1,15 @@
 """``trainer init``: write a starter project."""
 
-import argparse
 import json
 import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from string import Template
+from typing import Annotated
 
 from loptune.errors import ConfigError, StorageError
+from loptune.terminal.commands import Command, Option
 from trainer.commands.reference import run_schema
 from trainer.policy.architectures import TINY
 
@@ -16,39 +18,69 @@ _EXAMPLE_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
 _RANDOM = "random"  # --model random: a small one is made in the project
 
 
-def add_init(parser: argparse.ArgumentParser) -> None:
-    """Add ``trainer init``."""
-    parser.add_argument("folder", type=Path, metavar="DIR", help="folder to create")
-    parser.add_argument(
-        "--model",
-        default=_EXAMPLE_MODEL,
-        help="model to train: Hub name, folder, smollm2-135m (needs no Hub access), or "
-        "random (small random weights, to try data and reward in seconds) (default: "
-        "%(default)s)",
-    )
-    parser.add_argument(
-        "--rule",
-        action="store_true",
-        help="write an update rule with its test and a search space that compares it with GRPO",
-    )
+@dataclass(frozen=True)
+class Project:
+    """A starter project that was written."""
+
+    folder: Path
+    files: list[Path]
+    is_rule: bool  # the project of an update rule
 
 
-def carry_out_init(arguments: argparse.Namespace) -> int:
-    """Carry out ``trainer init``."""
-    if arguments.rule:
-        return _init_rule(arguments.folder)
-    for path in write_project(arguments.folder, arguments.model):
+def init(
+    folder: Annotated[Path, Option("folder to create", metavar="DIR", is_path=True)],
+    *,
+    model: Annotated[
+        str,
+        Option(
+            "model to train: Hub name, folder, smollm2-135m (needs no Hub access), or random "
+            "(small random weights, to try data and reward in seconds)"
+        ),
+    ] = _EXAMPLE_MODEL,
+    rule: Annotated[
+        bool,
+        Option("write an update rule with its test and a search space that compares it with GRPO"),
+    ] = False,
+) -> Project:
+    """Write a starter project: run file, reward, data, search space. Prints the commands that try
+    it.
+
+    Raises:
+        ConfigError: a file already exists, or the model is the built-in tiny model.
+        StorageError: the folder cannot be written.
+    """
+    if rule:
+        return Project(folder, _write_rule(folder), is_rule=True)
+    return Project(folder, write_project(folder, model), is_rule=False)
+
+
+def _show_project(project: Project) -> None:
+    for path in project.files:
         print(f"written: {path}")
-    print(
-        f"cd {arguments.folder}\ntrainer run run.yaml --dry-run    # one prompt, one scored "
-        "completion, memory and steps\ntrainer run run.yaml              # train\nsweep plan "
-        "space.yaml             # show the sweep; starts nothing\n"
-        "sweep schema > space.schema.json  # for completion in editors with a YAML language server"
-    )
-    return 0
+    print(f"cd {project.folder}")
+    if project.is_rule:
+        print(
+            "python -m pytest               # test the rule's equation\n"
+            "sweep run rule_space.yaml      # tune the rule and GRPO separately\n"
+            "sweep confirm my-rule          # run the best of each on fresh seeds"
+        )
+    else:
+        print(
+            "trainer run run.yaml --dry-run    # one prompt, one scored completion, memory and "
+            "steps\n"
+            "trainer run run.yaml              # train\n"
+            "sweep plan space.yaml             # show the sweep; starts nothing\n"
+            "sweep schema > space.schema.json  # for completion in editors with a YAML language "
+            "server"
+        )
 
 
-def _init_rule(folder: Path) -> int:
+def _write_rule(folder: Path) -> list[Path]:
+    """Write the project of an update rule.
+
+    Raises:
+        StorageError: the folder exists or cannot be written.
+    """
     try:
         shutil.copytree(_TEMPLATES / "rule_project", folder)
     except OSError as error:
@@ -58,12 +90,7 @@ def _init_rule(folder: Path) -> int:
             "choose a new folder",
             code="folder-not-writable",
         ) from error
-    print(
-        f"cd {folder}\npython -m pytest               # test the rule's equation\nsweep run "
-        "rule_space.yaml      # tune the rule and GRPO separately\nsweep confirm my-rule   "
-        "       # run the best of each on fresh seeds"
-    )
-    return 0
+    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def _written_model(model: str) -> str:
@@ -131,3 +158,10 @@ def write_project(folder: Path, model: str = _EXAMPLE_MODEL) -> list[Path]:
         write_random_model(folder / "model")
         written.append(folder / "model")
     return written
+
+
+COMMANDS = {
+    "init": Command(
+        function=init, show=_show_project, fields=None, example="trainer init mine --model random"
+    )
+}

@@ -1,12 +1,14 @@
 """``trainer presets``: list the presets, or print one resolved with its memory estimate."""
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import psutil
 
 from loptune.files import format_bytes
-from loptune.terminal.arguments import count, positive
+from loptune.section import Count, Positive
+from loptune.terminal.commands import Command, Option
 from loptune.terminal.table import print_table
 from trainer.config.extends import find_spec, preset_names, variant_names
 from trainer.config.schema import TrainConfig, apply_overrides, dump_config, load_config
@@ -16,30 +18,46 @@ from trainer.planning.memory import GPU_BYTES, Device, footprint
 _DEFAULT_RANKS = 4  # with DeepSpeed: the presets were written for four GPUs
 
 
-def add_presets(parser: argparse.ArgumentParser) -> None:
-    """Add ``trainer presets``."""
-    parser.add_argument("spec", nargs="?", help="preset[:variant] to print resolved")
-    parser.add_argument(
-        "--ranks", type=count, help="number of ranks (default: 4 with DeepSpeed, else 1)"
-    )
-    parser.add_argument(
-        "--gpu-gb", type=positive, help="memory of one GPU [GB] (default: this machine's, or 80)"
-    )
+@dataclass(frozen=True)
+class ListedPreset:
+    """A line of the list of presets."""
+
+    name: str
+    description: str
+    variants: list[str]
 
 
-def carry_out_presets(arguments: argparse.Namespace) -> int:
-    """Carry out ``trainer presets``."""
-    if not arguments.spec:
-        _print_presets()
-        return 0
-    config = load_config(arguments.spec)
-    print(dump_config(config) + memory_comment(config, arguments.ranks, arguments.gpu_gb), end="")
-    return 0
+def presets(
+    spec: Annotated[str | None, Option("preset[:variant] to print resolved")] = None,
+    *,
+    ranks: Annotated[
+        Count | None, Option("number of ranks (default: 4 with DeepSpeed, else 1)")
+    ] = None,
+    gpu_gb: Annotated[
+        Positive | None, Option("memory of one GPU [GB] (default: this machine's, or 80)")
+    ] = None,
+) -> str | list[ListedPreset]:
+    """List presets, or print one resolved. A resolved one is a run file with every key, and ends
+    with its memory estimate.
+
+    Raises:
+        ConfigError: there is no such preset or variant.
+    """
+    if spec:
+        config = load_config(spec)
+        return dump_config(config) + memory_comment(config, ranks, gpu_gb)
+    listed = []
+    for name in preset_names():
+        description = _first_comment(find_spec(name).path)
+        listed.append(ListedPreset(name, description, variant_names(name)))
+    return listed
 
 
-def _print_presets() -> None:
-    described = {name: _first_comment(find_spec(name).path) for name in preset_names()}
-    rows = [[name, text, " ".join(variant_names(name))] for name, text in described.items()]
+def _show_presets(found: str | list[ListedPreset]) -> None:
+    if isinstance(found, str):
+        print(found, end="")
+        return
+    rows = [[each.name, each.description, " ".join(each.variants)] for each in found]
     print_table(["name", "description", "variants"], rows)
     print("To run a variant: trainer run NAME:VARIANT")
 
@@ -85,3 +103,10 @@ def _device(config: TrainConfig, gpu_gb: float | None) -> Device:
     if gpu_gb or wanted == "cuda" or (wanted == "auto" and visible_gpus()):
         return Device(True, round(gpu_gb * 1e9) if gpu_gb else gpu_bytes() or GPU_BYTES)
     return Device(False, psutil.virtual_memory().total)
+
+
+COMMANDS = {
+    "presets": Command(
+        function=presets, show=_show_presets, fields=None, example="trainer presets kk_3b:lopti"
+    )
+}

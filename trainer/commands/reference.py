@@ -1,17 +1,17 @@
 """``trainer options``, ``schema`` and ``metrics``: reference of configuration keys and metrics."""
 
-import argparse
 import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel
 
-from loptune.declared_metrics import METRIC_FAMILIES, METRICS
+from loptune.declared_metrics import METRIC_FAMILIES, METRICS, Metric
 from loptune.errors import ConfigError
 from loptune.section import field_descriptions
+from loptune.terminal.commands import Command, Option
 from loptune.yaml_document import nearest, section_of, submodel
 from trainer.config.schema import TrainConfig
 from trainer.rules.kinds import KINDS, RuleKind
@@ -52,7 +52,7 @@ _SYNONYMS = {
 
 
 @dataclass(frozen=True)
-class Option:
+class ConfigOption:
     """One key of the configuration."""
 
     key: str
@@ -61,22 +61,36 @@ class Option:
     description: str
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``trainer options``."""
-    parser.add_argument(
-        "word", nargs="*", default=[], help="only show names that contain this text"
-    )
+def options(
+    word: Annotated[list[str], Option("only show keys that contain this text")],
+) -> list[ConfigOption]:
+    """List configuration keys with default, allowed values and description. Other tools' names are
+    understood, too.
+
+    Raises:
+        ConfigError: no key matches.
+    """
+    return find_options(" ".join(word))
 
 
-def add_metrics(parser: argparse.ArgumentParser) -> None:
-    """Add ``trainer metrics``."""
-    parser.add_argument(
-        "metric", nargs="*", default=[], help="only show names that contain this text"
-    )
+def metrics(
+    metric: Annotated[list[str], Option("only show metrics that contain this text")],
+) -> list[Metric]:
+    """List logged metrics with formula and unit, and how they are reduced over ranks.
+
+    Raises:
+        ConfigError: no metric matches.
+    """
+    families = [replace(family, name=f"{family.name}*") for family in METRIC_FAMILIES.values()]
+    known = {each.name: each for each in (*METRICS.values(), *families)}
+    return [known[name] for name in _find(" ".join(metric), list(known), "trainer metrics")]
 
 
-def add_schema(parser: argparse.ArgumentParser) -> None:
-    """Add ``trainer schema``."""
+def schema() -> str:
+    """Print the JSON Schema of run files for editor completion. Editors with a YAML language server
+    also check values with it.
+    """
+    return run_schema()
 
 
 def run_schema() -> str:
@@ -93,7 +107,7 @@ def run_schema() -> str:
     return json.dumps(schema, indent=1)
 
 
-def find_options(word: str = "") -> list[Option]:
+def find_options(word: str = "") -> list[ConfigOption]:
     """Return the options whose key contains ``word``, or that other tools call so; if there are
     none, the keys whose description contains it.
 
@@ -131,29 +145,16 @@ def values_of(key: str) -> list[str]:
     return choices
 
 
-def carry_out_options(arguments: argparse.Namespace) -> int:
-    """Print each key with default, allowed values and description."""
-    for option in find_options(" ".join(arguments.word)):
+def _show_options(found: list[ConfigOption]) -> None:
+    for option in found:
         default = json.dumps(option.default)
         _print_entry(f"{option.key} = {default}  [{option.allowed}]", option.description)
-    return 0
 
 
-def carry_out_schema(arguments: argparse.Namespace) -> int:
-    """Carry out ``trainer schema``."""
-    print(run_schema())
-    return 0
-
-
-def carry_out_metrics(arguments: argparse.Namespace) -> int:
-    """Print each metric with unit, reduction over ranks and formula."""
-    families = [replace(metric, name=f"{metric.name}*") for metric in METRIC_FAMILIES.values()]
-    metrics = {metric.name: metric for metric in (*METRICS.values(), *families)}
-    for name in _find(" ".join(arguments.metric), list(metrics), "trainer metrics"):
-        metric = metrics[name]
+def _show_metrics(found: list[Metric]) -> None:
+    for metric in found:
         over_ranks = f"{metric.reduction} over ranks"
         _print_entry(f"{metric.name}  [{metric.unit}; {over_ranks}]", metric.formula)
-    return 0
 
 
 def _print_entry(head: str, text: str) -> None:
@@ -165,7 +166,7 @@ def _print_entry(head: str, text: str) -> None:
     print("\n".join(lines))
 
 
-def _options(model: type[BaseModel] = TrainConfig, prefix: str = "") -> Iterator[Option]:
+def _options(model: type[BaseModel] = TrainConfig, prefix: str = "") -> Iterator[ConfigOption]:
     """Yield all options in declaration order. Dataset keys follow the key of the datasets."""
     defaults = model().model_dump(mode="json")
     descriptions = field_descriptions(model)
@@ -181,10 +182,10 @@ def _options(model: type[BaseModel] = TrainConfig, prefix: str = "") -> Iterator
         section = section_of(field.annotation)
         if section is not None:
             if section is not field.annotation:
-                yield Option(key, "section (keys below), or null", defaults[name], text)
+                yield ConfigOption(key, "section (keys below), or null", defaults[name], text)
             yield from _options(section, f"{key}.")
             continue
-        yield Option(key, _allowed(properties[name]), defaults[name], text)
+        yield ConfigOption(key, _allowed(properties[name]), defaults[name], text)
         below = submodel(model, (name,))  # element type of a list or mapping of datasets
         if below is not None:
             if "additionalProperties" in properties[name]:
@@ -192,16 +193,18 @@ def _options(model: type[BaseModel] = TrainConfig, prefix: str = "") -> Iterator
             yield from _options(below, f"{key}.")
 
 
-def _rule_options(kind: RuleKind, description: str) -> Iterator[Option]:
+def _rule_options(kind: RuleKind, description: str) -> Iterator[ConfigOption]:
     """Yield a rule's key and the parameters of every built-in rule."""
-    yield Option(kind.key, f"{' | '.join(kind.registry)} | module:Class", kind.default, description)
+    yield ConfigOption(
+        kind.key, f"{' | '.join(kind.registry)} | module:Class", kind.default, description
+    )
     for name, rule in kind.registry.items():
         properties = rule.model_json_schema()["properties"]
         descriptions = field_descriptions(rule)
         for parameter, field in rule.model_fields.items():
             if parameter != "name":
                 text = f"{name}: {descriptions.get(parameter)}"
-                yield Option(
+                yield ConfigOption(
                     f"{kind.key}.{parameter}", _allowed(properties[parameter]), field.default, text
                 )
 
@@ -231,3 +234,16 @@ def _bounds(schema: Mapping[str, Any]) -> Iterator[str]:
     for bound, sign in signs.items():
         if bound in schema:
             yield f"{sign} {schema[bound]:g}"
+
+
+COMMANDS = {
+    "options": Command(
+        function=options, show=_show_options, fields=None, example="trainer options learning rate"
+    ),
+    "metrics": Command(
+        function=metrics, show=_show_metrics, fields=None, example="trainer metrics entropy"
+    ),
+    "schema": Command(
+        function=schema, show=print, fields=None, example="trainer schema > run.schema.json"
+    ),
+}

@@ -1,26 +1,28 @@
 """`trainer ls`, `status`, `ui` and `upload`, based on the files in the runs folder."""
 
-import argparse
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
 from rich.console import Console
 from rich.text import Text
 
 from loptune.errors import MissingError, UserError, printable
 from loptune.files import read_records
 from loptune.run_names import command_line, lock_owner, raise_if_locked, resume_command, run_path
-from loptune.terminal.arguments import add_json, add_runs_dir, count, port
-from loptune.terminal.table import number, print_json, print_table
+from loptune.section import Port
+from loptune.terminal.commands import Command, Option
+from loptune.terminal.table import number, print_table
 from loptune.terminal.ui import serve
 from trainer.checkpoint.on_disk import steps_on_disk
+from trainer.commands.arguments import RunsDir, running_command
 from trainer.commands.start import SWEEP_FILE, existing_run, rule_of
 from trainer.config.schema import TrainConfig, load_config
 from trainer.run_folder import RunFolder
 from trainer.tracking.mlflow_store import connect, tracking_uri
-from trainer.tracking.tracker import upload
+from trainer.tracking.tracker import upload as upload_run
 from trainer.tracking.uploading import TrackingState
 
 _EVALUATIONS = 5  # evaluations shown by `trainer status`
@@ -44,36 +46,6 @@ class RunSummary:
         return f"{self.step}/{self.last_step}" if self.last_step else str(self.step)
 
 
-def add_ls(parser: argparse.ArgumentParser) -> None:
-    """Add ``trainer ls``."""
-    add_runs_dir(parser)
-    add_json(parser)
-
-
-def add_status(parser: argparse.ArgumentParser) -> None:
-    """Add ``trainer status``."""
-    add_runs_dir(parser)
-    add_json(parser)
-    parser.add_argument(
-        "name", nargs="?", help="name of the run, see `trainer ls` (default: the newest run)"
-    )
-    text = "show the last N recorded completions of training and evaluation"
-    parser.add_argument("--completions", type=count, default=0, metavar="N", help=text)
-
-
-def add_ui(parser: argparse.ArgumentParser) -> None:
-    """Add ``trainer ui``."""
-    add_runs_dir(parser)
-    parser.add_argument("name", nargs="?", help="run to open (default: the table of runs)")
-    parser.add_argument("--port", type=port, default=5000, help="port on 127.0.0.1 (default: 5000)")
-
-
-def add_upload(parser: argparse.ArgumentParser) -> None:
-    """Add ``trainer upload``."""
-    parser.add_argument("run", help="name or folder of the run")
-    add_runs_dir(parser)
-
-
 def summary(folder: Path) -> RunSummary:
     """Summarize a run from its files. If they cannot be read, ``state`` is the error."""
     try:
@@ -95,63 +67,103 @@ def summary(folder: Path) -> RunSummary:
     )
 
 
-def carry_out_ls(arguments: argparse.Namespace) -> int:
-    """Carry out ``trainer ls``."""
+def ls(*, runs_dir: RunsDir = Path("runs")) -> list[RunSummary]:
+    """List runs. Each line has a run's state, its step, the accuracy of its last and of its best
+    evaluation, and its update rule.
+    """
     runs = []
-    for folder in _run_folders(arguments.runs_dir):
+    for folder in _run_folders(runs_dir):
         if not folder.evaluation.is_file():
             runs.append(summary(folder.root))
-    if arguments.json:
-        print_json([asdict(run) for run in runs])
-    elif runs:
-        rows = []
-        for run in runs:
-            accuracy = number(run.accuracy)
-            best = number(run.best)
-            rows.append([run.name, run.state, run.progress, accuracy, best, run.rule])
-        print_table(["name", "state", "step", "accuracy", "best", "rule"], rows)
-    else:
-        print(f"no runs in {arguments.runs_dir}; to start one: trainer run tiny_kk")
-    return 0
+    return runs
 
 
-def carry_out_status(arguments: argparse.Namespace) -> int:
-    """Carry out ``trainer status``."""
-    name = arguments.name or _newest_run(arguments.runs_dir)
-    folder = existing_run(arguments.runs_dir, name)
+def _show_list(runs: list[RunSummary]) -> None:
+    if not runs:
+        print("no runs here; to start one: trainer run tiny_kk")
+        return
+    rows = []
+    for run in runs:
+        accuracy = number(run.accuracy)
+        best = number(run.best)
+        rows.append([run.name, run.state, run.progress, accuracy, best, run.rule])
+    print_table(["name", "state", "step", "accuracy", "best", "rule"], rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStatus:
+    """The progress of one run."""
+
+    run: RunSummary
+    by: str | None  # the process that trains it
+    checkpoints: list[int]  # steps, newest first
+    evaluations: list[dict[str, Any]]  # the last records with an evaluation
+    completions: list[dict[str, Any]]  # the last recorded ones
+    next_commands: list[str]
+
+
+def status(
+    name: Annotated[
+        str | None, Option("name of the run, see `trainer ls` (default: the newest run)")
+    ] = None,
+    *,
+    runs_dir: RunsDir = Path("runs"),
+    completions: Annotated[
+        int,
+        Option("show the last N recorded completions of training and evaluation", metavar="N"),
+        Field(ge=0),
+    ] = 0,
+) -> RunStatus:
+    """Show a run's progress. Prints its last evaluations, its checkpoints and the next command.
+
+    Raises:
+        MissingError: there is no such run.
+        StorageError: a record is damaged.
+    """
+    folder = existing_run(runs_dir, name or _newest_run(runs_dir))
     run = summary(folder)
     files = RunFolder(folder)
-    steps = steps_on_disk(files.checkpoints)[::-1]
     records = read_records(files.metrics)
-    evaluations = [record for record in records if "eval/accuracy" in record][-_EVALUATIONS:]
-    if arguments.json:
-        print_json({**asdict(run), "checkpoints": steps, "evaluations": evaluations})
-        return 0
-    by = lock_owner(folder)
-    state = run.state
-    if by:
-        state += f" by {by}"
+    next_commands = []
+    if run.state == "done":
+        next_commands = [
+            command_line("trainer", "evaluate", str(folder)),
+            command_line("trainer", "ui", run.name, runs_dir=runs_dir),
+        ]
+    elif run.state != "running":
+        next_commands = [resume_command(run.name, runs_dir)]
+    evaluations = [record for record in records if "eval/accuracy" in record]
+    return RunStatus(
+        run=run,
+        by=lock_owner(folder),
+        checkpoints=steps_on_disk(files.checkpoints)[::-1],
+        evaluations=evaluations[-_EVALUATIONS:],
+        completions=read_records(files.completions)[-completions:] if completions else [],
+        next_commands=next_commands,
+    )
+
+
+def _status_fields(found: RunStatus) -> dict[str, Any]:
+    return {**asdict(found.run), "checkpoints": found.checkpoints, "evaluations": found.evaluations}
+
+
+def _show_status(found: RunStatus) -> None:
+    run = found.run
+    state = f"{run.state} by {found.by}" if found.by else run.state
     print(f"{run.name}: {state}, step {run.progress}, {run.rule}")
-    if evaluations:
+    if found.evaluations:
         metrics = ["accuracy", "reward", "completion_length"]
         rows = []
-        for record in evaluations:
+        for record in found.evaluations:
             values = [number(record.get(f"eval/{metric}")) for metric in metrics]
             rows.append([str(record["step"]), *values])
         print_table(["step", *metrics], rows)
-    shown = []
-    if arguments.completions:
-        shown = read_records(files.completions)[-arguments.completions :]
-    for row in shown:
+    for row in found.completions:
         _print_completion(row)
-    print(f"checkpoints: {' '.join(f'step-{step}' for step in steps) or 'none'}")
-    if run.state == "done":
-        evaluate = command_line("trainer", "evaluate", str(folder))
-        ui = command_line("trainer", "ui", run.name, runs_dir=arguments.runs_dir)
-        print(f"next:        {evaluate}, {ui}")
-    elif run.state != "running":
-        print(f"next:        {resume_command(run.name, arguments.runs_dir)}")
-    return 0
+    steps = " ".join(f"step-{step}" for step in found.checkpoints)
+    print(f"checkpoints: {steps or 'none'}")
+    if found.next_commands:
+        print(f"next:        {', '.join(found.next_commands)}")
 
 
 def _run_folders(runs_dir: Path) -> list[RunFolder]:
@@ -190,26 +202,51 @@ def _print_completion(row: Mapping[str, Any]) -> None:
         console.print(Text(indented, style=style), soft_wrap=True)
 
 
-def carry_out_upload(arguments: argparse.Namespace) -> int:
-    """Carry out ``trainer upload``."""
-    run_dir = run_path(arguments.run, arguments.runs_dir)
-    raise_if_locked(run_dir)  # a running process uploads by itself
-    print(f"uploaded {run_dir} as MLflow run {upload(run_dir)}")
-    return 0
+@dataclass(frozen=True)
+class UploadedRun:
+    """A run that was sent to MLflow."""
+
+    folder: Path
+    run_id: str  # MLflow's
 
 
-def carry_out_ui(arguments: argparse.Namespace) -> int:
-    """Open the MLflow UI at one run or at the table of runs."""
-    name: str | None = arguments.name
+def upload(
+    run: Annotated[str, Option("name or folder of the run")], *, runs_dir: RunsDir = Path("runs")
+) -> UploadedRun:
+    """Send an offline run to MLflow. What was sent before is not sent again.
+
+    Raises:
+        MissingError: there is no such run.
+        StorageError: the run is being trained, or MLflow cannot be reached.
+    """
+    folder = run_path(run, runs_dir)
+    raise_if_locked(folder)  # a running process uploads by itself
+    return UploadedRun(folder, upload_run(folder))
+
+
+def ui(
+    name: Annotated[str | None, Option("run to open (default: the table of runs)")] = None,
+    *,
+    runs_dir: RunsDir = Path("runs"),
+    port: Annotated[Port, Option("port on 127.0.0.1")] = 5000,
+) -> int:
+    """Open MLflow on this machine. It shows one run or the table of runs; Ctrl-C ends it.
+
+    Returns:
+        Its exit status.
+
+    Raises:
+        MissingError: there is no such run, or it is not in MLflow.
+    """
     config = TrainConfig()
     of_run = ""  # end of the page's address
     shown = "all runs"
     if name:
-        folder = existing_run(arguments.runs_dir, name)
+        folder = existing_run(runs_dir, name)
         config = load_config(str(RunFolder(folder).config))
         of_run = f"/{_run_id(folder)}"
         shown = f"run {name}"
-    uri = tracking_uri(config.tracking, arguments.runs_dir)
+    uri = tracking_uri(config.tracking, runs_dir)
 
     def page() -> str:
         experiment = connect(uri).get_experiment_by_name(config.tracking.experiment or "trainer")
@@ -218,8 +255,8 @@ def carry_out_ui(arguments: argparse.Namespace) -> int:
         return ""
 
     named = [name] if name else []
-    again = command_line("trainer", "ui", *named, runs_dir=arguments.runs_dir)
-    return serve(uri, arguments.port, page, shown, again)
+    again = command_line("trainer", "ui", *named, runs_dir=runs_dir)
+    return serve(uri, port, page, shown, again)
 
 
 def _run_id(folder: Path) -> str:
@@ -243,3 +280,23 @@ def _state(folder: Path, records: list[dict[str, Any]]) -> str:
     if state is not None and state.status == "FAILED":
         return "failed"
     return "stopped"
+
+
+COMMANDS = {
+    "ls": Command(
+        function=ls,
+        show=_show_list,
+        fields=lambda runs: [asdict(run) for run in runs],
+        example="trainer ls --runs-dir /shared/runs",
+    ),
+    "status": Command(
+        function=status, show=_show_status, fields=_status_fields, example="trainer status ar"
+    ),
+    "upload": Command(
+        function=upload,
+        show=lambda sent: print(f"uploaded {sent.folder} as MLflow run {sent.run_id}"),
+        fields=None,
+        example="trainer upload ar",
+    ),
+    "ui": running_command(ui, "trainer ui ar --port 5001"),
+}

@@ -1,43 +1,37 @@
 """``trainer serve``: a vLLM server for rollouts."""
 
-import argparse
-from typing import NoReturn
+from typing import Annotated
 
-from loptune.terminal.arguments import port as port_number
+from loptune.section import Fraction, Port
+from loptune.terminal.commands import Option
 from loptune.terminal.interrupt import defer_interrupt
 from loptune.terminal.ui import check_port
+from trainer.commands.arguments import Overrides, Spec, running_command
 from trainer.config.schema import load_config
 
 
-def add_serve(parser: argparse.ArgumentParser) -> None:
-    """Add ``trainer serve``."""
-    parser.add_argument("spec", help="preset or YAML file of the runs that will use the server")
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        default=[],
-        metavar="key=value",
-        help="e.g. rollout.vllm.tensor_parallel=2",
-    )
-    parser.add_argument(
-        "--host",
-        default="127.0.0.1",
-        help="address to listen on; clients authenticate with LOPTUNE_SERVER_TOKEN",
-    )
-    parser.add_argument("--port", type=port_number, default=8000, help="default: 8000")
-    parser.add_argument(
-        "--gpu-memory-utilization",
-        type=float,
-        default=0.9,
-        help="fraction of the GPU's memory (default: 0.9)",
-    )
+def serve(
+    spec: Spec,
+    overrides: Overrides = (),
+    *,
+    host: Annotated[
+        str, Option("address to listen on; clients authenticate with LOPTUNE_SERVER_TOKEN")
+    ] = "127.0.0.1",
+    port: Annotated[Port, Option("port to listen on")] = 8000,
+    gpu_memory_utilization: Annotated[Fraction, Option("fraction of the GPU's memory")] = 0.9,
+) -> int:
+    """Start a vLLM server for runs with rollout.vllm.mode=server. It serves the model of these runs
+    and takes their weights after every step.
 
-
-def carry_out_serve(arguments: argparse.Namespace) -> NoReturn:
-    """Carry out ``trainer serve``."""
-    config = load_config(arguments.spec, arguments.overrides)
-    check_port(arguments.port, f"trainer serve {arguments.spec}", arguments.host)
+    Raises:
+        UserError: the settings are wrong, the port is taken, or vLLM is missing.
+    """
+    config = load_config(spec, overrides)
+    check_port(port, f"trainer serve {spec}", host)
     with defer_interrupt():
-        from trainer.rollouts.vllm.command import serve  # torch takes seconds to import
+        from trainer.rollouts.vllm.command import serve as serve_model  # torch takes seconds
 
-    serve(config, arguments.host, arguments.port, arguments.gpu_memory_utilization)
+    serve_model(config, host, port, gpu_memory_utilization)
+
+
+COMMANDS = {"serve": running_command(serve, "trainer serve kk_3b rollout.vllm.tensor_parallel=2")}

@@ -3,7 +3,6 @@
 Configuration errors are reported before the slow import of torch.
 """
 
-import argparse
 import logging
 import shutil
 import time
@@ -11,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from loptune.errors import INTERRUPTED, ConfigError, MissingError
 from loptune.files import read_records
 from loptune.run_names import check_name, command_line, lock_folder, resume_command, run_path
-from loptune.terminal.arguments import add_accept_changes, add_runs_dir, add_sample
+from loptune.section import Count
+from loptune.terminal.commands import Option
 from loptune.terminal.interrupt import defer_interrupt
 from loptune.terminal.lasting_output import lasting_output
 from loptune.terminal.main import rank, world_size
@@ -26,6 +26,15 @@ from trainer.checkpoint.on_disk import (
     raise_if_weights_only,
     start_over,
     steps_on_disk,
+)
+from trainer.commands.arguments import (
+    AcceptChanges,
+    Offline,
+    Overrides,
+    RunName,
+    RunsDir,
+    Spec,
+    running_command,
 )
 from trainer.config.extends import find_spec
 from trainer.config.schema import TrainConfig, dotted_values, load_config, save_config, value_of
@@ -55,6 +64,7 @@ _RESUMABLE = (
     "model.compile",
     "model.packing",
 )
+_LOOK = "look without training"
 # marks the folder of a sweep
 SWEEP_FILE = "space.lock.yaml"
 
@@ -73,41 +83,94 @@ class Start:
     accept_changes: bool = False  # resume even if data or reward files have changed
 
 
-def add_run(parser: argparse.ArgumentParser) -> None:
-    """Add ``trainer run``."""
-    parser.add_argument("spec", help="preset[:variant] or YAML file, see `trainer presets`")
-    parser.add_argument(
-        "overrides", nargs="*", default=[], metavar="key=value", help="e.g. algorithm.ar_alpha=0.3"
+def run(
+    spec: Spec,
+    overrides: Overrides = (),
+    *,
+    name: Annotated[
+        str | None, Option("name of the run (default: the spec's name and the time)")
+    ] = None,
+    dry_run: Annotated[
+        bool, Option("show a prompt, a scored completion, memory, steps", group=_LOOK)
+    ] = False,
+    completion: Annotated[
+        list[str] | None,
+        Option(
+            "like --dry-run, and also score this text as a completion of the problem shown; may "
+            "be repeated",
+            group=_LOOK,
+            metavar="TEXT",
+            repeated=True,
+        ),
+    ] = None,
+    sample: Annotated[
+        Count | None,
+        Option(
+            "like --dry-run, and also sample completions of N training problems, and report how "
+            "many groups would give a learning signal",
+            group=_LOOK,
+            metavar="N",
+        ),
+    ] = None,
+    runs_dir: RunsDir = Path("runs"),
+    offline: Offline = False,
+) -> int:
+    """Train a policy; record it in runs/NAME and MLflow. Ctrl-C saves a checkpoint and prints the
+    command that resumes it.
+
+    Returns:
+        Exit status.
+
+    Raises:
+        UserError: the configuration, its data or its model are wrong, or the run fails.
+    """
+    start = Start(
+        spec=spec, overrides=_with_offline(overrides, offline), runs_dir=runs_dir, name=name
     )
-    parser.add_argument("--name", help="name of the run (default: the spec's name and the time)")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="show a prompt, a scored completion, memory, steps"
-    )
-    parser.add_argument(
-        "--completion",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="like --dry-run, and also score this text as a completion of the problem shown; may "
-        "be repeated",
-    )
-    add_sample(parser, "like --dry-run, and also sample")
-    _add_places(parser)
+    if not (dry_run or sample or completion):
+        return start_run(start)
+    config = load_config(start.spec, start.overrides)
+    check_start(config, start)
+    check_model(config)
+    print(f"{spec}: loading {config.model.name_or_path}", flush=True)
+    with defer_interrupt():
+        from trainer.commands.dry_run import dry_run as look  # torch takes seconds to import
+
+    look(config, sample, completion or ())
+    return 0
 
 
-def add_resume(parser: argparse.ArgumentParser) -> None:
-    """Add ``trainer resume``."""
-    parser.add_argument("name", help="name of the run, see `trainer ls`")
-    parser.add_argument(
-        "overrides", nargs="*", default=[], metavar="key=value", help="e.g. max_steps=200"
+def resume(
+    name: RunName,
+    overrides: Overrides = (),
+    *,
+    accept_changes: AcceptChanges = False,
+    start_over: Annotated[
+        bool, Option("restart from step 0; keep the old record in earlier-N")
+    ] = False,
+    runs_dir: RunsDir = Path("runs"),
+    offline: Offline = False,
+) -> int:
+    """Resume a stopped or killed run. It continues from its newest intact checkpoint as if it had
+    never stopped.
+
+    Returns:
+        Exit status.
+
+    Raises:
+        UserError: there is no such run, a setting may not change, or the run fails.
+    """
+    saved = RunFolder(existing_run(runs_dir, name)).config
+    return start_run(
+        Start(
+            spec=str(saved),
+            overrides=_with_offline(overrides, offline),
+            runs_dir=runs_dir,
+            resume=True,
+            start_over=start_over,
+            accept_changes=accept_changes,
+        )
     )
-    add_accept_changes(parser)
-    parser.add_argument(
-        "--start-over",
-        action="store_true",
-        help="restart from step 0; keep the old record in earlier-N",
-    )
-    _add_places(parser)
 
 
 @lasting_output()
@@ -193,27 +256,6 @@ def _prepare_folder(config: TrainConfig, name: str, start: Start, changes: Seque
     print(f"{verb} {name}: {config.model.name_or_path}, {rule_of(config)}", flush=True)
 
 
-def carry_out_run(arguments: argparse.Namespace) -> int:
-    """Carry out ``trainer run``."""
-    start = Start(
-        spec=arguments.spec,
-        overrides=_overrides(arguments),
-        runs_dir=arguments.runs_dir,
-        name=arguments.name,
-    )
-    if arguments.dry_run or arguments.sample or arguments.completion:
-        config = load_config(start.spec, start.overrides)
-        check_start(config, start)
-        check_model(config)
-        print(f"{arguments.spec}: loading {config.model.name_or_path}", flush=True)
-        with defer_interrupt():
-            from trainer.commands.dry_run import dry_run  # torch takes seconds to import
-
-        dry_run(config, arguments.sample, arguments.completion)
-        return 0
-    return start_run(start)
-
-
 def check_start(config: TrainConfig, start: Start) -> None:
     """Check the inputs that need neither torch nor a folder: files and reporting packages.
 
@@ -224,36 +266,8 @@ def check_start(config: TrainConfig, start: Start) -> None:
     check_installed(config)
 
 
-def carry_out_resume(arguments: argparse.Namespace) -> int:
-    """Carry out ``trainer resume``."""
-    saved = RunFolder(existing_run(arguments.runs_dir, arguments.name)).config
-    return start_run(
-        Start(
-            spec=str(saved),
-            overrides=_overrides(arguments),
-            runs_dir=arguments.runs_dir,
-            name=None,
-            resume=True,
-            start_over=arguments.start_over,
-            accept_changes=arguments.accept_changes,
-        )
-    )
-
-
-def _add_places(parser: argparse.ArgumentParser) -> None:
-    add_runs_dir(parser)
-    parser.add_argument(
-        "--offline",
-        action="store_true",
-        help="do not contact MLflow; `trainer upload` sends it later",
-    )
-
-
-def _overrides(arguments: argparse.Namespace) -> list[str]:
-    overrides = list(arguments.overrides)
-    if arguments.offline:
-        overrides.append("tracking.offline=true")
-    return overrides
+def _with_offline(overrides: Sequence[str], offline: bool) -> list[str]:
+    return [*overrides, "tracking.offline=true"] if offline else list(overrides)
 
 
 def check_no_sweep(folder: Path) -> None:
@@ -391,3 +405,9 @@ def _train(config: TrainConfig, name: str, start: Start) -> int:
         from trainer.commands.run import report_outcome, run_training
 
     return report_outcome(run_training(config, name, start.runs_dir, resume=start.resume))
+
+
+COMMANDS = {
+    "run": running_command(run, "trainer run tiny_kk algorithm.ar_alpha=0.3 --name ar"),
+    "resume": running_command(resume, "trainer resume ar max_steps=200"),
+}

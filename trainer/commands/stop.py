@@ -1,33 +1,39 @@
 """``trainer stop``: ask a run to stop after its current step."""
 
-import argparse
+from dataclasses import dataclass
+from pathlib import Path
 
 from loptune.errors import ConfigError, MissingError
 from loptune.files import storage_error
 from loptune.run_names import command_line, lock_owner, resume_command
-from loptune.terminal.arguments import add_runs_dir
+from loptune.terminal.commands import Command
+from trainer.commands.arguments import RunName, RunsDir
 from trainer.commands.start import SWEEP_FILE, existing_run
 from trainer.run_folder import RunFolder
 
 
-def add_stop(parser: argparse.ArgumentParser) -> None:
-    """Add ``trainer stop``."""
-    parser.add_argument("name", help="name of the run, see `trainer ls`")
-    add_runs_dir(parser)
+@dataclass(frozen=True)
+class StoppingRun:
+    """A run that was asked to stop."""
+
+    name: str
+    by: str  # the process that trains it
+    resume_command: str
 
 
-def carry_out_stop(arguments: argparse.Namespace) -> int:
-    """Carry out ``trainer stop``: write the file that the run looks for after every step.
+def stop(name: RunName, *, runs_dir: RunsDir = Path("runs")) -> StoppingRun:
+    """Stop a run after its current step; it can be resumed. The run saves a checkpoint first.
 
-    Unlike a signal, the file sets no time limit under torchrun or `accelerate launch`, and it works
-    from any machine that sees the run's folder.
+    A file asks it to, which the run looks for after every step. Unlike a signal, the file sets no
+    time limit under torchrun or `accelerate launch`, and it works from any machine that sees the
+    run's folder.
 
     Raises:
         ConfigError: the run is a trial of a sweep.
         MissingError: no such run, or it is not running.
         StorageError: the folder cannot be written.
     """
-    run_dir = existing_run(arguments.runs_dir, arguments.name)
+    run_dir = existing_run(runs_dir, name)
     sweep_dir = run_dir.resolve().parent.parent
     if (sweep_dir / SWEEP_FILE).is_file():
         stop = command_line("sweep", "stop", sweep_dir.name, runs_dir=sweep_dir.parent)
@@ -50,6 +56,12 @@ def carry_out_stop(arguments: argparse.Namespace) -> int:
         RunFolder(run_dir).stop.touch()
     except OSError as error:
         raise storage_error("write the stop file", RunFolder(run_dir).stop, error) from error
-    print(f"{run_dir.name} ({process}) stops after its current step and saves a checkpoint")
-    print(f"to resume it then: {again}")
-    return 0
+    return StoppingRun(run_dir.name, process, again)
+
+
+def _show_stop(stopping: StoppingRun) -> None:
+    print(f"{stopping.name} ({stopping.by}) stops after its current step and saves a checkpoint")
+    print(f"to resume it then: {stopping.resume_command}")
+
+
+COMMANDS = {"stop": Command(function=stop, show=_show_stop, fields=None, example="trainer stop ar")}

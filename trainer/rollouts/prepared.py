@@ -124,7 +124,7 @@ def load_data(
 
     Raises:
         MissingError, ConfigError: missing tokenizer, unknown stop token, a token without a row in
-        the embedding, or unreadable data.
+            the embedding, or unreadable data.
     """
     tokenizer = load_tokenizer(config.model)
     last = max(tokenizer.get_vocab().values())  # ids may have gaps

@@ -39,10 +39,12 @@ class TransformersEngine:
     """Engine that samples from the policy's own module, so weights never need syncing.
 
     Args:
-        model: a Hugging Face causal language model with a KV cache. pad_token_id: any valid token
-        id; padding is masked out. compute_dtype: autocast dtype if the model is stored in float32.
+        model: a Hugging Face causal language model with a KV cache.
+        pad_token_id: any valid token id; padding is masked out.
+        compute_dtype: autocast dtype if the model is stored in float32.
         full_weights: returns a context that gathers the full parameters. If that is a collective,
-        so is ``generate``. on_finished: callback with the number of newly finished completions.
+            so is ``generate``.
+        on_finished: callback with the number of newly finished completions.
     """
 
     model: PreTrainedModel

@@ -50,8 +50,8 @@ class RuleKind:
         """Parse a setting and return the rule.
 
         Raises:
-            ValueError: unknown rule or parameter. pydantic.ValidationError: invalid parameter
-            value.
+            ValueError: unknown rule or parameter.
+            pydantic.ValidationError: invalid parameter value.
         """
         if isinstance(setting, Rule):
             return setting

@@ -54,16 +54,18 @@ class Tracker:
     Args:
         config: the resolved configuration of the run.
         context: folders and tags of the run. ``tags["loptune.run"]`` is its stable id; by default
-        it is derived from the run folder. declared: whether metric names must be declared in
-        ``loptune/declared_metrics.yaml``. must_connect: whether to raise if MLflow is not reachable
-        at the start; otherwise connect later. close_limit_s: how long `close` may wait for MLflow
-        [s]. upload_after_s: when the first records are uploaded, from the first record [s]; a run
-        that closes earlier leaves all of them to `upload`.
+            it is derived from the run folder.
+        declared: whether metric names must be declared in ``loptune/declared_metrics.yaml``.
+        must_connect: whether to raise if MLflow is not reachable at the start; otherwise connect
+            later.
+        close_limit_s: how long `close` may wait for MLflow [s].
+        upload_after_s: when the first records are uploaded, from the first record [s]; a run that
+            closes earlier leaves all of them to `upload`.
 
     Raises:
         StorageError: MLflow is not reachable; a SQLite store without a schema (call
-        `prepare_store`); the run folder is not writable; or a newer attempt owns the run. The last
-        is also raised by every method that writes.
+            `prepare_store`); the run folder is not writable; or a newer attempt owns the run. The
+            last is also raised by every method that writes.
     """
 
     def __init__(

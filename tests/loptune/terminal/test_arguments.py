@@ -3,7 +3,7 @@ import argparse
 import pytest
 
 from loptune.errors import ConfigError
-from loptune.terminal.arguments import count, parse_arguments
+from loptune.terminal.arguments import parse_arguments
 from trainer.config.schema import dotted_keys
 
 
@@ -28,10 +28,3 @@ def test_an_option_that_is_not_there_is_refused(parser, given, hint):
     with pytest.raises(ConfigError) as caught:
         parse_arguments(parser, ["tiny_kk", "--name", "a", given], dotted_keys)
     assert caught.value.code == "unknown-option" and caught.value.hint.endswith(hint)
-
-
-def test_counts_start_at_one():
-    assert count("3") == 3
-    for text in ("0", "-2"):
-        with pytest.raises(argparse.ArgumentTypeError, match=f" 1, got {text}"):
-            count(text)

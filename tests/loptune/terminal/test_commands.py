@@ -9,6 +9,8 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field
 
+import sweep.cli
+import trainer.cli
 from loptune.terminal.commands import Command, Option, add_command, first_sentence
 
 
@@ -134,3 +136,39 @@ def test_a_parameter_without_an_option_is_an_error():
 
     with pytest.raises(TypeError, match="place"):
         _ = Command(function=forgotten, show=print, fields=None, example="").arguments
+
+
+def test_options_that_repeat_may_be_empty_or_have_a_short_flag():
+    def run(
+        *,
+        text: Annotated[list[str] | None, Option("texts", repeated=True)] = None,
+        parts: Annotated[list[str] | None, Option("parts", may_be_empty=True)] = None,
+        number: Annotated[int, Option("number", short="-k")] = 1,
+    ) -> tuple:
+        """Return what was given."""
+        return text, parts, number
+
+    given = []
+    one = Command(function=run, show=given.append, fields=None, example="program run")
+    parser = parser_of(one)
+    for line in ("", "--text a --text b --parts -k 2", "--parts p q --number 3"):
+        one.call(parser.parse_args(["run", *line.split()]))
+    assert given == [(None, None, 1), (["a", "b"], [], 2), (None, ["p", "q"], 3)]
+
+
+def test_every_command_says_what_it_does_and_shows_an_example():
+    screens = 0
+    parsers = [("trainer", trainer.cli.build_parser()), ("sweep", sweep.cli.build_parser())]
+    while parsers:
+        name, parser = parsers.pop()
+        below = [
+            (f"{name} {word}", command)
+            for action in parser._actions
+            if isinstance(action, argparse._SubParsersAction)
+            for word, command in action.choices.items()
+        ]
+        parsers += below
+        screens += 1
+        assert parser.description, name
+        assert below or f"example:\n  {name} " in f"{parser.epilog} ", name
+    assert screens > 40

@@ -1,5 +1,3 @@
-from argparse import Namespace
-
 from sweep.cli import main
 from sweep.commands.arguments import planned_nodes
 from sweep.trials.cluster import Node
@@ -8,8 +6,8 @@ from tests.sweep.harness import FOUR_GPUS, SEVERAL_RANKS, write_space
 
 def test_a_plan_is_made_for_as_many_machines_as_are_described(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    here = planned_nodes(Namespace(address=None, cpus=6, gpus=None, nodes=None))
-    described = planned_nodes(Namespace(address=None, cpus=6, gpus=8, nodes=3))
+    here = planned_nodes(address=None, cpus=6, gpus=None, nodes=None)
+    described = planned_nodes(address=None, cpus=6, gpus=8, nodes=3)
     assert here == [Node(6, 2)]
     assert described == [Node(6, 8)] * 3
 
