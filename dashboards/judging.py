@@ -94,7 +94,7 @@ def judge(
         score: column of the score.
         seed: column of the seed. By default the column ``seed``; without one, every run counts by
             itself.
-        fresh: True if nothing was chosen by looking at these seeds; or a second table with the
+        fresh: True if these seeds were not used to select anything; or a second table with the
             chosen configurations on fresh seeds.
         **options: the other fields of `dashboards.sources.run_columns.RunColumns`.
 

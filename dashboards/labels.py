@@ -10,7 +10,7 @@ from loptune.parameter_names import short_names, shown
 
 # keys that the update rule's display name reflects
 RULE = ("algorithm.advantage", "algorithm.loss", "algorithm.ar_alpha", "algorithm.lopti_eta")
-# keys of the rule that are a strength, 0 for none -> their sign in a label
+# rule keys that set a strength (0 is off) -> symbol in labels
 RULE_SIGNS = {"algorithm.ar_alpha": "α", "algorithm.lopti_eta": "η"}
 _MAX_VALUE = 60  # characters of a value in a label; a searched prompt may have thousands
 PALETTE = (

@@ -53,7 +53,7 @@ class Objective:
 
 
 class Directed(Protocol):
-    """An objective: whether larger or smaller scores are better."""
+    """Anything that has a direction of optimization."""
 
     @property
     def mode(self) -> Mode:

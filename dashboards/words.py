@@ -52,7 +52,7 @@ REMEDIES = {
 }
 REFUSAL_TEXT: Mapping[Refusal, str] = {
     "few trials": f"estimating tuning variance takes at least {MIN_TRIALS} complete "
-    "trials of each rule",
+    "trials per rule",
     "smaller budget": "the baseline has fewer than half as many complete trials as the rule",
     "baseline tunes more": "the baseline tunes more parameters, so tuning leaves it "
     "further from its optimum",
@@ -176,7 +176,7 @@ def confirmed(
     if verdict.claim == "too few seeds":
         return (
             f"Undecided: {best} scores above {base} by more than seed noise explains, but fewer "
-            f"than {MIN_SEEDS} seeds confirm nothing: {gained}."
+            f"than {MIN_SEEDS} seeds cannot confirm an improvement: {gained}."
         )
     if keeps_baseline(verdict, worthwhile):
         if verdict.largest_gain <= 0 and verdict.comparisons == 1:
@@ -369,8 +369,8 @@ def _more_seeds(verdict: Verdict) -> str:
     if verdict.deciding_seeds is None:
         return ""
     return (
-        f" {counted(verdict.deciding_seeds, 'seed')} of each would detect a difference of this "
-        "size with 80% power."
+        f" {counted(verdict.deciding_seeds, 'seed')} per configuration would detect a difference "
+        "of this size with 80% power."
     )
 
 
@@ -545,7 +545,7 @@ def _finding_at_best(result: PeakResult, first: PeakResult, sign: int) -> str:
         return " is not shown to differ:"
     misfit = max(result.peak.max_residual, first.peak.max_residual)
     if abs(result.at_best.mean) < misfit:
-        return " differs by less than the parabolas misfit, which shows nothing:"
+        return " differs by less than the fit error, so the result is inconclusive:"
     return " is better:" if low > 0 else " is worse:"
 
 

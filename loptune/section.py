@@ -119,7 +119,7 @@ def _docstrings(model: type[BaseModel]) -> dict[str, str]:
     except (OSError, TypeError):
         return {}
     [definition] = ast.parse(textwrap.dedent(source)).body
-    assert isinstance(definition, ast.ClassDef), "the source of a class"
+    assert isinstance(definition, ast.ClassDef), "not the source of a class"
     texts = {}
     for field, text in pairwise(definition.body):
         if (

@@ -263,7 +263,7 @@ def _with_unit(text: str, unwrapped: str) -> Spelling | None:
 def _as_ratio(text: str) -> Spelling | None:
     """Return ``1:2`` as the quotient 1/2 and ``1:2:3`` as the pair (2/1, 3/1), or None.
 
-    The time 10:30 is a ratio like any other: it equals itself.
+    A time such as 10:30 is read as a ratio, too, which is harmless: equal times are equal ratios.
     """
     terms = [term.strip() for term in _RATIO_MARK.split(text)]
     if not 2 <= len(terms) <= _MAX_RATIO_TERMS:

@@ -110,7 +110,7 @@ class RewardPool:
         self._settings: dict[str, Any] = {"functions": dict(functions), "memory_mb": memory_mb}
         self._environment = frozenset(environment)
         self._timeout_s = timeout_s
-        # whether a failure of scoring has been reported, see `trainer.rollouts.collect`
+        # whether a scoring failure has been reported, see `trainer.rollouts.collect`
         self.failure_reported = False
         # weighted MINIMUM of the functions, reported by the workers at start
         self._failure_score = 0.0

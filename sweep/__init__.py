@@ -1,6 +1,4 @@
-"""Compare update rules with sweeps from Python, as the ``sweep`` command does:
-docs/guides/python.md.
-"""
+"""Python API of the ``sweep`` command: docs/guides/python.md."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -80,4 +80,4 @@ def _other_differences(results: Results) -> str:
     failed = sum(trial.state == "FAIL" for trial in results.trials)
     if failed:
         parts.append(f"Failed, counted as the worst score: {counted(failed, 'trial')}.")
-    return " ".join(parts) or "Nothing in the settings that the sweep varies."
+    return " ".join(parts) or "No other searched setting differs."

@@ -86,9 +86,9 @@ def _ended_below_start(results: Results) -> str:
     least = signed(sign * max(means))
     most = signed(sign * min(means))
     return (
-        "Training made every configuration worse: all scores ended below their start "
-        f"(change {least} to {most} on average). Compare nothing "
-        "before that is fixed, for example with a smaller learning rate."
+        "Every configuration scored lower after training than before "
+        f"(mean change {least} to {most}). Fix this first, for example with a smaller learning "
+        "rate; until then a comparison is meaningless."
     )
 
 

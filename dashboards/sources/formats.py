@@ -71,8 +71,8 @@ _REMEDIES = {
     "table as CSV or JSON",
     ("*.xlsx", "*.xls", "*.ods"): "save the sheet as CSV",
     ("*.wandb",): "name its folder, or export the project's table of runs as CSV",
-    ("*.db", "*.sqlite", "*.sqlite3"): "of databases, Optuna's studies and Trackio's "
-    "projects are read, and MLflow's stores: mlflow:EXPERIMENT --store sqlite:///FILE",
+    ("*.db", "*.sqlite", "*.sqlite3"): "supported databases: Optuna studies, "
+    "Trackio projects, MLflow stores (mlflow:EXPERIMENT --store sqlite:///FILE)",
 }
 
 

@@ -46,7 +46,7 @@ def read_folder(place: Path, experiment: str | None = None) -> list[StoredRun]:
     """
     if not place.is_dir():
         raise StorageError(
-            "no such folder of MLflow",
+            "MLflow folder not found",
             str(place),
             "name the store with --store: sqlite:///FILE, http://HOST:PORT or an mlruns folder",
             code="no-mlflow-store",
@@ -154,7 +154,7 @@ def _history(metrics: dict[str, Path], name: str) -> list[tuple[int, float]]:
 
 
 def _description(path: Path) -> dict[str, Any]:
-    reason = "it describes no run"
+    reason = "it is not a YAML mapping"
     try:
         content = read_foreign_yaml(read_text(path, MAX_BYTES), typed=False)
         if isinstance(content, dict):

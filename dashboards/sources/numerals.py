@@ -19,7 +19,7 @@ _LARGE_INTEGER = re.compile(r"[-+]?[1-9]\d{2}")
 _SIGNS = re.compile(r"[ '\u00a0\u202f\u2019]")
 _TRAILING_ZEROS = re.compile(r"[-+]?\d+\.\d+")
 _MAX_NAMED = 3
-# texts in the column of the score that stand for a failed run
+# values of the score column that mean the run failed
 NO_SCORE = (
     "", "-", "--", "—", "n/a", "na", "nan", "none", "null", "diverged", "failed", "fail", "crashed",
     "crash", "error", "oom", "timeout",

@@ -54,8 +54,8 @@ def with_seeds_apart(runs: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFr
         if (of_arm > _REPEATED).any() or _differ(twice, key, columns):
             return runs, []
     note = (
-        f"{counted(int(repeats.sum()), 'run')} on a seed that their configuration has already: "
-        "kept apart."
+        f"{counted(int(repeats.sum()), 'run')} repeat a seed of their configuration and are "
+        "treated as separate runs."
     )
     return labelled, [note]
 

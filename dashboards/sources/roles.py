@@ -122,8 +122,8 @@ def step_columns(table: pd.DataFrame, columns: RunColumns) -> list[str]:
 
 
 def with_step(columns: RunColumns, table: pd.DataFrame) -> tuple[RunColumns, list[str]]:
-    """Return the roles with the column of steps, and a note on it if it was not named. With an axis
-    and no other column of steps, the axis takes its place.
+    """Return ``columns`` with the step column filled in, and a note if it was detected rather than
+    given. With an axis and no other step column, the axis takes its place.
     """
     if columns.step in table:
         return columns, []

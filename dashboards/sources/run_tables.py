@@ -266,7 +266,9 @@ def _result_files(folder: Path) -> list[Path]:
 
 
 def _may_be_results(path: Path, folder: Path) -> bool:
-    """Return whether a file is no file of settings, not hidden, and of no report of our own."""
+    """Return whether a file may contain results: not hidden, not a settings file, not part of a
+    loptune report.
+    """
     inside = path.relative_to(folder).parts
     hidden = any(part.startswith(".") for part in inside)
     settings = path.name in {name.split("/")[-1] for name in FILES} | _OF_MACHINES

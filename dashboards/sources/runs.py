@@ -35,11 +35,11 @@ from loptune.parameter_names import short_names, shown
 from loptune.terminal.table import counted
 from loptune.yaml_document import nearest
 
-# prefixes of columns of settings
+# prefixes of the columns that contain settings
 _SETTINGS = (
     "params.", "config.", "hparams.", "params_", *(f"{name.split('/')[-1]}:" for name in FILES)
 )  # fmt: skip
-_STATE = "state of a row"  # column with the state of a row's run
+_STATE = "state of a row"  # column with the state of each row's run
 _MAX_NAMED = 8  # at most this many names in a message
 _MAX_CHARS = 80  # of a value in a message
 _MAX_LISTED_CHARS = 600  # of a list of configurations
@@ -320,7 +320,7 @@ def _check_roles(columns: RunColumns) -> None:
             raise ConfigError(
                 f"{column} is named twice",
                 "command line",
-                "give each column one role",
+                "use each column in only one option",
                 code="named-twice",
             )
 

@@ -9,7 +9,7 @@ from dashboards.sources.run_columns import RunColumns
 from loptune.errors import ConfigError
 
 LABELS = "number of a run"  # the column that takes the place of seeds
-NOTE = "No --seed: every run counts by itself, and runs are compared without pairing."
+NOTE = "No seed column: runs are treated as independent (unpaired comparison)."
 
 
 def with_labels(table: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFrame, RunColumns]:

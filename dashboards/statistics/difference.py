@@ -23,7 +23,8 @@ class Difference:
     configuration: str
     baseline: str
     gain: float  # the mean over the seeds that ended
-    # shared by both, failed ones included; the smaller number of runs if they are not paired
+    # shared by the configuration and the baseline, failed ones included; the smaller number of runs
+    # if they are not paired
     seeds: int
     median: float = math.nan  # over the same seeds
     # simultaneous over all comparisons; better if it lies above 0; None if the seeds cannot decide

@@ -139,9 +139,7 @@ def _detectable_t(seeds: int, configurations: int, repeats: float, *, blocks: bo
 
 
 def _shift_found(needed: Vector) -> float:
-    """Return the gain that exceeds the simulated smallest significant ones 8 times in 10, both in
-    true standard errors.
-    """
+    """Return the gain, in true standard errors, that is significant in 80% of the simulations."""
 
     def lacking(shift: float) -> float:
         return float(special.ndtr(shift - needed).mean()) - POWER

@@ -26,7 +26,7 @@ from loptune.terminal.logs import progress_is_shown
 _logger = logging.getLogger(__name__)
 
 _REPORT_EVERY_S = 30.0  # interval of progress lines for long phases outside of a terminal
-_ZERO_VARIANCE_STEPS = 3  # warn if this many first steps have only zero-variance groups
+_ZERO_VARIANCE_STEPS = 3  # warn if each of the first N steps has only zero-variance groups
 
 _STEP_PARTS = (
     ("rollout/reward", "reward {:.3f}"),

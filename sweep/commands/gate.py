@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sweep.space.spec import SweepSpec
 
 Folder = Annotated[str | Path, Option("folder of the campaign", is_path=True)]
-Run = Annotated[bool, Option("run what is needed at once, which may take long")]
+Run = Annotated[bool, Option("start the required runs now, which may take hours")]
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,10 @@ def start(
     ] = None,
     worthwhile: Annotated[Positive | None, Option("smallest gain that matters")] = None,
     false_keeps: Annotated[
-        Positive, Option("bound on the expected fraction of kept changes that are no gain")
+        Positive, Option("bound on the expected fraction of kept changes that are not improvements")
     ] = 0.1,
     first_seeds: Annotated[Count, Option("runs of every new baseline")] = 8,
-    most_seeds: Annotated[Count, Option("most runs of one proposal")] = 32,
+    most_seeds: Annotated[Count, Option("maximum number of runs per proposal")] = 32,
 ) -> Standing:
     """Start a campaign in a new folder. Measure its baseline first: the answer lists the runs that
     it needs.
@@ -130,9 +130,9 @@ def start(
             files = file_digests(words, Path(campaign))
     elif assigned:
         raise ConfigError(
-            f"{next(iter(assigned))} is a setting of no program",
+            f"{next(iter(assigned))} needs a program to configure",
             "command line",
-            "name the program with --space, or say what the baseline is in your own notes",
+            "add --space SPACE, or leave the setting out",
             code="no-program",
         )
     started = start_campaign(
@@ -194,14 +194,14 @@ def _check_seeds(first: int, most: int) -> None:
 
     if first < OWN_VARIATION:
         raise ConfigError(
-            f"{first} seeds do not show how much scores vary",
+            f"--first-seeds {first} is too few to estimate the seed noise",
             "--first-seeds",
             f"at least {OWN_VARIATION}",
             code="too-few-seeds",
         )
     if not FIRST_CLAIM <= most <= SEEDS_APART:
         raise ConfigError(
-            f"--most-seeds is {most}, but nothing is kept on fewer than {FIRST_CLAIM} seeds",
+            f"--most-seeds {most} is below the minimum of {FIRST_CLAIM}",
             "--most-seeds",
             f"{FIRST_CLAIM} to {SEEDS_APART}",
             code="too-few-seeds",
@@ -273,9 +273,9 @@ def _decided(campaign: "Campaign", *, run: bool) -> Standing:
 
 def record(
     campaign: Folder,
-    arm: Annotated[ArmName, Option("whose run it was")],
-    seed: Annotated[int, Option("its seed")],
-    score: Annotated[str | float, Option("its score, or `failed`")],
+    arm: Annotated[ArmName, Option("configuration that ran: baseline, proposal or first")],
+    seed: Annotated[int, Option("seed of the run")],
+    score: Annotated[str | float, Option("score of the run, or `failed`")],
 ) -> Standing:
     """Record the score of a run of your own. A score is final.
 

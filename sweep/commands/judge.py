@@ -59,7 +59,7 @@ def judge(
     seed: Annotated[
         str,
         Option(
-            "column of the seed (default: seed, if there is one; else every run counts by itself)",
+            "seed column (default: `seed` if present; otherwise runs are independent)",
             group=_COLUMNS,
         ),
     ] = "",
@@ -153,11 +153,7 @@ def judge(
         ),
     ] = False,
     same_unit: Annotated[
-        bool,
-        Option(
-            "compare scores of which some look like fractions and others like percentages",
-            group=_ROWS,
-        ),
+        bool, Option("skip the check that rejects mixes of fractions and percentages", group=_ROWS)
     ] = False,
     mode: Annotated[
         Literal["max", "min"] | None,
@@ -212,7 +208,11 @@ def judge(
     ] = None,
     fresh: Annotated[
         "bool | pd.DataFrame",
-        Option("nothing was chosen by looking at these seeds", group=_COMPARISON, excludes="fresh"),
+        Option(
+            "these seeds were not used to select anything, so they count as evidence",
+            group=_COMPARISON,
+            excludes="fresh",
+        ),
     ] = False,
     fresh_table: Annotated[
         str | None,

@@ -62,11 +62,14 @@ def noise(
 
     if seeds < 2:
         raise ConfigError(
-            "one seed shows no noise", "command line", "--seeds 5 or more", code="one-seed"
+            f"--seeds must be at least 2, got {seeds}",
+            "command line",
+            "--seeds 5 or more",
+            code="one-seed",
         )
     if not 0 <= repeats <= seeds:
         raise ConfigError(
-            f"--repeats is between 0 and {seeds}, the number of seeds",
+            f"--repeats must be at most --seeds ({seeds}), got {repeats}",
             "command line",
             "--repeats 1",
             code="repeats",
@@ -93,13 +96,13 @@ def show(noise: Noise) -> None:
         for seeds, gain in report.detectable().items():
             rows.append([seeds, f"{gain:.3g}", _cost(report, seeds)])
         print()
-        print_table(["seeds of each", "improvement found 8 times in 10", "cost"], rows)
+        print_table(["seeds per configuration", "detectable improvement (80% power)", "cost"], rows)
 
 
 def _cost(report: "NoiseReport", seeds: int) -> str:
     if report.minutes is None:
         return f"{2 * seeds} runs"
-    return f"{2 * seeds} runs, {2 * seeds * report.minutes:.3g} minutes one after the other"
+    return f"{2 * seeds} runs, about {2 * seeds * report.minutes:.3g} minutes if run sequentially"
 
 
 def fields(noise: Noise) -> dict[str, Any]:
@@ -142,18 +145,18 @@ def _noise_sentences(report: "NoiseReport", metric: str, worthwhile: float) -> l
         f"{low:.3g} to {high:.3g}), {len(scores)} seeds."
     )
     if report.repeats is True:
-        lines.append("Equal seeds repeat: the same seed gave the same score again.")
+        lines.append("Runs are reproducible: repeating a seed gave the same score.")
     elif report.repeats is False:
         twice = [seed for seed in report.repeated if seed in scores]
         apart = max(abs(report.repeated[seed] - scores[seed]) for seed in twice)
         lines.append(
-            f"Equal seeds do not repeat: the same seed scored {apart:.3g} apart. Something "
-            "besides the seed is random (kernels, data order, time)."
+            f"Runs are not reproducible: repeating a seed changed the score by {apart:.3g}. "
+            "Something other than the seed is random (kernels, data order, time)."
         )
     from dashboards.statistics.power import seeds_needed
 
     needed = seeds_needed(worthwhile, report.sd, len(scores) - 1)
-    lines.append(f"A worthwhile improvement of {worthwhile:g} needs {needed} of each.")
+    lines.append(f"Detecting an improvement of {worthwhile:g} takes {needed} per configuration.")
     return lines
 
 

@@ -189,7 +189,7 @@ def study(
     output: Annotated[
         Path | None,
         Option(
-            "new SQLite file to write (default: study.db in the sweep's folder, written again)",
+            "SQLite file to create (default: study.db in the sweep's folder, overwritten)",
             is_path=True,
         ),
     ] = None,

@@ -162,14 +162,14 @@ def run_batch(
         raise ConfigError(
             f"{batch.name} did not start",
             str(folder / "spaces" / f"{batch.name}.yaml"),
-            "the lines above say why; then run the same command again",
+            "fix the error above, then run the same command again",
             code="batch-not-started",
         )
     if unfinished := _unfinished(runs_dir, batch.name):
         raise ConfigError(
             f"{unfinished[0].name} of {batch.name} is {unfinished[0].state}",
             str(runs_dir / batch.name),
-            "the lines above say why; then run the same command again, which resumes it",
+            "fix the error above, then run the same command again, which resumes it",
             code="batch-unfinished",
         )
     return _results(runs_dir, batch.name)

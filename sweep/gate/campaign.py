@@ -75,7 +75,7 @@ class Proposal(Arm):
 
     @property
     def kept(self) -> bool:
-        """Whether it was kept, and no re-check discarded it."""
+        """Whether the proposal was kept and no later re-check discarded it."""
         if self.decision is None or self.given_up:
             return False
         return bool(self.decision["outcome"] == "keep")
@@ -363,7 +363,7 @@ class Campaign:
             raise ConfigError(
                 "no proposal is open",
                 str(self.folder),
-                "nothing is to be done",
+                "there is nothing to withdraw or to run",
                 code="no-open-proposal",
             )
         proposal = self.open
@@ -379,7 +379,7 @@ class Campaign:
             if missing:
                 return GateVerdict(
                     outcome="more",
-                    reason="the baseline's noise comes first",
+                    reason="measure the baseline first",
                     needs=(Need(arm=BASELINE, seeds=missing),),
                 )
             self._check_noise()
@@ -803,5 +803,5 @@ def _reason(answer: gate.Answer, spec: CampaignSpec) -> str:
     if answer.high < 0:
         return "it is worse: its gain is below 0"
     if answer.high < spec.worthwhile:
-        return f"its gain is below the worthwhile {spec.worthwhile:g}"
-    return f"{answer.seeds} seeds do not show a gain, and a worthwhile one would have shown"
+        return f"its gain is below {spec.worthwhile:g}, the smallest worthwhile gain"
+    return f"{answer.seeds} seeds show no gain; a worthwhile one would probably have been detected"

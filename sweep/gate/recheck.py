@@ -1,7 +1,7 @@
 """Re-check the chain of kept changes: whether the current baseline is better than the first one.
 
-Each change was kept against the baseline of its time. A re-check compares today's baseline with the
-first on fresh seeds of both. Scores that once decided for a change do not count. It is one
+Each change was compared only with the baseline at that time. A re-check compares today's baseline
+with the first on fresh seeds of both. Scores that once decided for a change do not count. It is one
 group-sequential test, like a proposal's. If a chain is not confirmed, the campaign returns to the
 last confirmed baseline, and the changes kept since then count as discarded.
 """

@@ -162,7 +162,7 @@ class CommandProgram(Program):
         where = document.where(("parameters", key))
         if key not in self.defaults:
             raise ConfigError(
-                "seeds are not searched",
+                "the seed cannot be a search parameter",
                 where,
                 "write seeds: [0, 1]",
                 key=key,

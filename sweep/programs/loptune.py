@@ -182,7 +182,7 @@ class LoptuneProgram(Program):
         where = document.where(("parameters", key))
         if key == "seed":
             raise ConfigError(
-                "seeds are not searched",
+                "the seed cannot be a search parameter",
                 where,
                 "write seeds: [0, 1]",
                 key=key,

@@ -228,7 +228,7 @@ class CommandRun:
                     self._waiting.append((line, {name: file.position}))
 
     def _recorded(self) -> Iterator[Record]:
-        """Record the waiting lines and yield each one afterwards."""
+        """Record the waiting lines, and yield the ones that contain new values."""
         while self._waiting:
             line, positions = self._waiting.popleft()
             is_new = self._process is None or self._is_new(line)
@@ -274,8 +274,8 @@ class CommandRun:
         return is_new
 
     def _abandon(self, step: int) -> None:
-        """Drop the records of earlier processes after this step: the running process did not
-        continue from them, so they belong to a discarded part of the training.
+        """Drop records of later steps that earlier processes wrote: the running process did not
+        resume from them.
         """
         if all(earlier <= step for earlier, _ in self._earlier):
             return

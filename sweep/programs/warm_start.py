@@ -22,8 +22,8 @@ _PER_TRIAL = ("LOPTUNE_CONFIG", "LOPTUNE_SEED", "LOPTUNE_OUT", "LOPTUNE_RESUME")
 
 
 def is_warmable(words: Sequence[str]) -> bool:
-    """Return whether `warm` runs a command line: ``python SCRIPT`` or ``python -m MODULE`` with the
-    sweep's own interpreter and no other option.
+    """Return whether `warm` can run a command line: ``python [-P] SCRIPT`` or ``python [-P] -m
+    MODULE`` by the sweep's own interpreter, without other interpreter options.
     """
     if not words or words[0] not in ("python", sys.executable):
         return False

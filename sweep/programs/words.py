@@ -108,7 +108,7 @@ def check_words(command: Sequence[str], keys: Sequence[str], texts: Sequence[str
             if index in scripts and place.start() in set(quoted(word)):
                 raise _unsafe(
                     place[0],
-                    "it stands inside quotes, a comment, arithmetic or a substitution of a shell's "
+                    "it is inside quotes, a comment, arithmetic or a substitution of a shell "
                     "script",
                     f"write {place[0]} outside of them; its value is quoted when it is put in",
                 )

@@ -34,7 +34,7 @@ class SweepFolder:
         self.lock = root / "lock"  # held by the driver and naming it
         # asks the driver and every rank to stop at the next training step
         self.stop = root / "stop"
-        self.log = root / "driver.log"  # of Ray and the driver
+        self.log = root / "driver.log"  # output of Ray and the driver
         # for ranks on a cluster, while a driver runs
         self.credentials = root / "credentials.json"
         self.report = root / "report"

@@ -42,8 +42,8 @@ def _coarse_scores(spec: SweepSpec) -> Iterator[Advice]:
     step /= objective.window  # a score is the mean of so many evaluations
     if step >= objective.worthwhile:
         yield Advice(
-            f"scores move in steps of {step:.2g}, and an improvement of {objective.worthwhile:g} "
-            "counts as worthwhile: one more correct answer would look like one",
+            f"scores change in steps of {step:.2g}, so a single additional correct answer would "
+            f"already be a worthwhile improvement (objective.worthwhile={objective.worthwhile:g})",
             "objective.worthwhile",
             "evaluate on more problems, or raise objective.worthwhile",
         )

@@ -31,9 +31,7 @@ def arms(spec: SweepSpec) -> dict[str, SweepSpec]:
 
 
 def arm_key(spec: SweepSpec) -> str | None:
-    """Return the parameter that names the arms, also in a confirmation of arms; None without
-    arms.
-    """
+    """Return the parameter whose values are the arms (also for a confirmation of arms), or None."""
     if spec.confirms is not None:
         return spec.confirms.tune_within
     return spec.search.tune_within

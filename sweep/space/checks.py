@@ -87,7 +87,7 @@ def _check_switch(
         raise ConfigError(
             f"switch {key} has an `else`, which nothing reads: an inactive switch meets no `when`",
             where,
-            f"remove the else, or the when of {key}",
+            f"remove `else`, or remove `when` from {key}",
             key=key,
             code="else-on-switch",
         )

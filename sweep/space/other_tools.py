@@ -81,11 +81,11 @@ def our_form(written: Any, known: Sequence[str]) -> tuple[str, str] | None:
     ``known`` are the keys of a range of ours.
     """
     if isinstance(written, list):
-        return "a bare list is no range", f"write {_show('choice', written)}"
+        return "a bare list is not a range", f"write {_show('choice', written)}"
     if isinstance(written, str) and (call := _CALL.fullmatch(written.strip())):
         return _of_call(call[1], call[2], known)
     if not isinstance(written, Mapping):
-        return "a bare value is no range", f"write {_show('value', written)}"
+        return "a bare value is not a range", f"write {_show('value', written)}"
     nested = _nested_key(written, known)
     if nested:
         return f"{nested} is nested", f"write its full key with dots: PARENT.{nested}: {{...}}"
@@ -93,10 +93,10 @@ def our_form(written: Any, known: Sequence[str]) -> tuple[str, str] | None:
         if word in known:
             continue
         if word in _RANGES or word in _CHOICES or word in _WITHOUT_A_FORM:
-            return f"`{word}` is another tool's word", _hint_for(word, value)
+            return f"`{word}` is the syntax of another tool", _hint_for(word, value)
     names = {*_LOW, *_HIGH, *_NAME_OF_KIND}
     if any(word in names and word not in known for word in written):
-        return "this is how another tool writes a range", _of_mapping(written)
+        return "this range uses the syntax of W&B or Optuna", _of_mapping(written)
     return None
 
 
@@ -158,7 +158,7 @@ def _numbers(values: Sequence[Any]) -> list[float]:
 
 def _hint_for(word: str, value: Any) -> str:
     if word in _WITHOUT_A_FORM:
-        return "there is no such range here: write uniform: [LOW, HIGH] or loguniform: [LOW, HIGH]"
+        return "loptune has no such range: write uniform: [LOW, HIGH] or loguniform: [LOW, HIGH]"
     if word in _CHOICES:
         listed = value if isinstance(value, list) else ["..."]
         return f"write {_show('choice', listed)}"
@@ -179,7 +179,9 @@ def _hint_for(word: str, value: Any) -> str:
 
 
 def _of_mapping(written: Mapping[Any, Any]) -> str:
-    """Translate a mapping with a key for each end: W&B's and Optuna's."""
+    """Translate a mapping that names its bounds (``min``/``max``, ``low``/``high``), as W&B and
+    Optuna write ranges.
+    """
     named = str(_first(written, _NAME_OF_KIND) or "").lower()
     if "values" in written or "choices" in written:
         return f"write {_show('choice', _first(written, ('values', 'choices')))}"

@@ -57,7 +57,7 @@ class Plan:
     step_seconds: float | None
     trial_seconds: float | None  # without evaluations if computed from steps
     step_source: str  # source of the seconds
-    seconds: float | None  # of the sweep, evaluations not counted
+    seconds: float | None  # for the whole sweep, excluding evaluations
     gpu_hours: float | None
     # detectable gains; None if no earlier sweep measured the noise
     noise: NoiseForecast | None
@@ -252,7 +252,9 @@ def _range(parameter: ParameterSpec) -> str:
 
 
 def _condition(parameter: ParameterSpec) -> str:
-    """Return the condition of a parameter as text; `by` states its own."""
+    """Return a parameter's ``when`` condition as text; empty if it has a ``by``, whose text already
+    states it.
+    """
     if parameter.by is not None:
         return ""
     values = {}

@@ -41,9 +41,10 @@ def out_of_reach(spec: SweepSpec) -> Iterator[Advice]:
     elif spec.search.configurations == 0 and len(spec.seeds) < MIN_SEEDS:
         yield Advice(
             f"the sweep compares {configurations} listed configurations on "
-            f"{counted(len(spec.seeds), 'seed')}, but fewer than {MIN_SEEDS} seeds confirm nothing",
+            f"{counted(len(spec.seeds), 'seed')}, but fewer than {MIN_SEEDS} seeds cannot confirm "
+            "an improvement",
             "seeds",
-            f"list at least {MIN_SEEDS} seeds, better 5: seeds='[0, 1, 2, 3, 4]'",
+            f"list at least {MIN_SEEDS} seeds, preferably 5: seeds='[0, 1, 2, 3, 4]'",
         )
     if configurations > 1 and not _may_have_baseline(spec):
         yield Advice(
@@ -131,7 +132,10 @@ def _incomparable_arms(spec: SweepSpec) -> Iterator[Advice]:
                     f"{spec.search.tune_within} needs {fewest[refusal]} configurations"
                 )
         elif refusal == "smaller budget":
-            hint = f"give every value of {spec.search.tune_within} equally many different points"
+            hint = (
+                f"give every value of {spec.search.tune_within} the same number of distinct "
+                "configurations"
+            )
         yield Advice(
             f"{', '.join(names)} cannot be compared with {baseline} at their best: "
             f"{REFUSAL_TEXT[refusal]}",

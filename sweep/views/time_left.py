@@ -29,7 +29,7 @@ def seconds_left(
         elif record["state"] == "COMPLETE" and key in started:
             durations.append(record["time"] - started[key])
     running = [trial for trial in trials if trial.state == "RUNNING"]
-    fractions: dict[str, float] = {}  # of its steps that each running trial has trained
+    fractions: dict[str, float] = {}  # trial name -> fraction of its steps completed
     for trial in running:
         if trial.total_steps:
             fractions[trial.name] = recorded_steps(trial) / trial.total_steps

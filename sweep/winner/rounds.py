@@ -211,7 +211,10 @@ def _outcome_text(rounds: RecordedRounds, space: SweepSpec) -> str:
         for name, result in latest.items():
             texts.append(interim_result_text(name, result, worthwhile))
         return "; ".join(texts)
-    return f"undecided: no finalist is shown to be better, nor to be not better by {worthwhile:g}"
+    return (
+        "undecided: no finalist is shown to be better, and none is shown to improve by less than "
+        f"{worthwhile:g}"
+    )
 
 
 def _missing(fresh: SweepRecord) -> int:

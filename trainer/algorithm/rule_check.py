@@ -49,10 +49,7 @@ def check_rules(config: AlgorithmConfig) -> None:
             problem = next(problems(config), None) or _pickling_problem(rule)
         if problem:
             raise ConfigError(
-                f"rule {rule.name} {problem.text}",
-                _place(rule),
-                "correct the rule",
-                code=problem.code,
+                f"rule {rule.name} {problem.text}", _place(rule), "fix the rule", code=problem.code
             )
 
 

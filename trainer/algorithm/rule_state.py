@@ -117,7 +117,7 @@ def _checked(state: Any, kind: str, rule: Rule) -> dict[str, float]:
         raise ConfigError(
             f"rule {rule.name} {error}",
             f"algorithm.{kind}",
-            "correct the rule",
+            "fix the rule",
             key=f"algorithm.{kind}",
             code="rule-state-invalid",
         ) from error

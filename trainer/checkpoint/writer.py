@@ -29,7 +29,7 @@ class CheckpointWriter:
         """Block until the write has finished.
 
         Raises:
-            StorageError: it could not be written.
+            StorageError: the checkpoint could not be written.
         """
         writing = self._writing
         self._writing = None

@@ -70,7 +70,7 @@ def memory_comment(config: TrainConfig, ranks: int | None, gpu_gb: float | None)
     memory = footprint(config, ranks, _device(config, gpu_gb))
     if memory is None:
         return (
-            f"# memory: unknown, for there is no config.json of {config.model.name_or_path} on "
+            f"# memory: unknown, because config.json of {config.model.name_or_path} is not on "
             "this machine\n"
         )
     lines = [*memory.lines(), _other_checkpointing(config, ranks, gpu_gb)]

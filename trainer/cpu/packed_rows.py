@@ -215,7 +215,7 @@ def _attention_forward(  # noqa: PLR0913  what transformers passes
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Compute attention for transformers: `packed_attention` if ``packing`` is given, else SDPA."""
-    # a sliding window is left to sdpa, so that the comparison at load finds the model unfit
+    # sliding windows use SDPA, which ignores the packing: the check at load then rejects the model
     if packing is None or options.get("sliding_window") is not None:
         output: Tensor = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options

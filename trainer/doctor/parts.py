@@ -99,7 +99,7 @@ def parts(machine: Machine, folder: Path) -> list[Part]:
     return [
         Part(
             name="driver",
-            question="does torch see the device, how fast does it multiply",
+            question="GPU visible to torch; throughput of matrix products",
             limit_s=120.0,
             command=_check("driver"),
         ),
@@ -111,7 +111,7 @@ def parts(machine: Machine, folder: Path) -> list[Part]:
         ),
         Part(
             name="memory probe",
-            question="do segments grow, can their memory be shared, what does NCCL take",
+            question="expandable segments, memory sharing between processes, NCCL's memory",
             limit_s=120.0,
             command=_check("memory-probe"),
         ),
@@ -153,7 +153,7 @@ def parts(machine: Machine, folder: Path) -> list[Part]:
 
 def untold(machine: Machine) -> list[str]:
     """Return the questions that the parts leave open on this machine even if all of them pass."""
-    questions = ["what a complete run takes: a part trains one to ten steps with random weights"]
+    questions = ["cost of a complete run: each part trains one to ten steps with random weights"]
     if machine.gpus == 0:
         return ["anything about GPUs: on a CPU the parts show only that they run", *questions]
     if machine.gpus < 2:

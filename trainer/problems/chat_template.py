@@ -210,8 +210,8 @@ class ChatTemplate:
 
 
 def open_tag(prompt: str) -> str:
-    """Return the tag that the prompt opens at its end with the white space behind it, such as
-    ``<think>`` and a line break; "" if there is none.
+    """Return the unclosed tag at the end of the prompt with the whitespace after it, such as
+    ``<think>`` and a line break, or an empty string.
     """
     match = _OPEN_TAG.search(prompt)
     if match is None or match["tag"].lower() in _ROLES:

@@ -172,16 +172,15 @@ class PromptBuilder:
             )
         if self._from_text:
             _log.warning(
-                "%s: %d of %d prompts are conversations written as text; they are read as "
-                "conversations",
+                "%s: %d of %d prompts are serialized conversations and are parsed as such",
                 source,
                 self._from_text,
                 self._built,
             )
         if self._uses_template and self._template.reads_clock:
             _log.warning(
-                "the model's chat template reads the clock: prompts are rendered for %s, so that "
-                "they stay the same",
+                "the chat template uses the current date; it is fixed to %s so that prompts are "
+                "reproducible",
                 FIXED_DATE.strftime("%d %b %Y"),
             )
 

@@ -186,7 +186,7 @@ def run_ranks(folder: Path, size: int, name: str, on_gpus: bool) -> None:
         try:
             written, _ = torchrun.communicate()
         finally:
-            torchrun.terminate()  # it ends its ranks
+            torchrun.terminate()  # torchrun then stops its ranks
     if torchrun.returncode != 0:
         print(written, file=sys.stderr)
         raise EngineError(

@@ -27,7 +27,7 @@ from trainer.types import Problem
 _logger = logging.getLogger(__name__)
 
 _UNLIMITED_MIB = 1 << 26  # as address space; the machine has far less
-_CHECK_LIMIT_S = 10.0  # more answers than are scored by then are not checked
+_CHECK_LIMIT_S = 10.0  # time limit; answers that are not scored by then are not checked
 _CHUNK = 64
 _NAMED = 3  # rows that a warning names
 _NUMERIC = ("math", "last_number")  # rewards that ignore text around an answer
@@ -254,7 +254,8 @@ def _check_rows(
     if wrong and len(wrong) == checked:
         why = f": {reason}" if reason else ""
         raise ConfigError(
-            f"reward {judge} finds none of the {checked} answers correct as its own completion"
+            f"reward {judge} scores none of {checked} reference answers as correct when they are "
+            "used as completions"
             f"{why}",
             f"{wrong[0].place}: {shortened(repr(wrong[0].answer), 60)}",
             "use a reward that supports these answers, set data.task to the kind of the data, or "
@@ -267,7 +268,7 @@ def _check_rows(
         if len(wrong) > _NAMED:
             named.append("...")
         _logger.warning(
-            "warning: %d of %d answers can never be right for reward %s: %s",
+            "warning: %d of %d reference answers are not scored as correct by reward %s: %s",
             len(wrong),
             checked,
             judge,
@@ -306,7 +307,7 @@ def _report_wrapped(judge: str, problems: Sequence[Problem]) -> None:
     if wrapped:
         first = wrapped[0]
         _logger.warning(
-            "warning: %d of %d answers hold more than the answer; reward %s compares with %r "
+            "warning: %d of %d reference answers contain extra text; reward %s compares with %r "
             "instead of %s (%s)",
             len(wrapped),
             len(problems),

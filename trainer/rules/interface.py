@@ -205,10 +205,10 @@ class LossInputs:
 
 
 def without_rounding(log_ratio: Tensor) -> Tensor:
-    """Return the log-ratio, 0 without gradient where it is so small that rounding explains it.
+    """Return the log-ratio, with values that rounding explains set to 0 without a gradient.
 
-    Penalties of a log-ratio use it. Without an advantage such a remainder would be the whole
-    gradient, and Adam makes a full step of any gradient.
+    Penalties of a log-ratio use it. Where the advantage is 0, such a remainder would be the whole
+    gradient, and Adam takes a full step for a gradient of any size.
     """
     return log_ratio.where(log_ratio.detach().abs() > _ROUNDING, 0.0)
 

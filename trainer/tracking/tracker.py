@@ -216,7 +216,7 @@ class Tracker:
         if self.uploader is None:
             return True
         self._start_shipping()
-        assert self._thread is not None, "the upload thread has started"
+        assert self._thread is not None, "the upload thread was not started"
         # a call to an unresponsive server cannot be canceled
         self._thread.join(self._close_limit_s + 1.0)
         if self._is_left:

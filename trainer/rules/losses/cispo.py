@@ -16,9 +16,9 @@ class Cispo(PolicyLoss):
 
     name: Literal["cispo"] = "cispo"
     clip_ratio_low: Probability = 1.0
-    """lower clip of the ratio: 1 - this"""
+    """lower clip: the ratio is clipped at 1 - clip_ratio_low"""
     clip_ratio_high: NonNegative = 4.0
-    """upper clip of the ratio: 1 + this"""
+    """upper clip: the ratio is clipped at 1 + clip_ratio_high"""
 
     def __call__(self, tokens: LossInputs) -> TokenLosses:
         ratio = tokens.log_ratio.detach().exp()

@@ -20,9 +20,9 @@ class Clipped(PolicyLoss):
 
     name: Literal["clipped"] = "clipped"
     clip_ratio_low: Probability = 0.2
-    """lower clip of the ratio: 1 - this"""
+    """lower clip: the ratio is clipped at 1 - clip_ratio_low"""
     clip_ratio_high: NonNegative = 0.24
-    """upper clip of the ratio: 1 + this (DAPO 0.28)"""
+    """upper clip: the ratio is clipped at 1 + clip_ratio_high (DAPO 0.28)"""
     dual_clip: Annotated[float, Field(gt=1)] = 10.0
     """dual clip c, for negative advantages"""
 

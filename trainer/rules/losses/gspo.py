@@ -22,9 +22,9 @@ class Gspo(PolicyLoss):
 
     name: Literal["gspo"] = "gspo"
     clip_ratio_low: Probability = 3e-4
-    """lower clip of the completion's ratio: 1 - this"""
+    """lower clip: the ratio of the completion is clipped at 1 - clip_ratio_low"""
     clip_ratio_high: NonNegative = 4e-4
-    """upper clip of the completion's ratio: 1 + this"""
+    """upper clip: the ratio of the completion is clipped at 1 + clip_ratio_high"""
 
     def __call__(self, tokens: LossInputs) -> TokenLosses:
         mask = tokens.completion_mask

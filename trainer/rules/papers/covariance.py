@@ -38,9 +38,13 @@ class ClipCov(PolicyLoss):
     """
 
     name: Literal["clip_cov"] = "clip_cov"
-    clip_ratio_low: Probability = Field(0.2, description="lower clip of the ratio: 1 - this")
-    clip_ratio_high: NonNegative = Field(0.2, description="upper clip of the ratio: 1 + this")
-    fraction: Probability = Field(2e-4, description="fraction of the tokens that is held still")
+    clip_ratio_low: Probability = Field(
+        0.2, description="lower clip: the ratio is clipped at 1 - clip_ratio_low"
+    )
+    clip_ratio_high: NonNegative = Field(
+        0.2, description="upper clip: the ratio is clipped at 1 + clip_ratio_high"
+    )
+    fraction: Probability = Field(2e-4, description="fraction of tokens excluded from the update")
 
     def choose(
         self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: "torch.Generator | None"
@@ -70,7 +74,7 @@ class KlCov(PolicyLoss):
     has_regularizer: ClassVar[bool] = True
 
     name: Literal["kl_cov"] = "kl_cov"
-    fraction: Probability = Field(2e-4, description="fraction of the tokens that is pulled back")
+    fraction: Probability = Field(2e-4, description="fraction of tokens with the KL penalty")
     coef: NonNegative = Field(1.0, description="weight of the penalty")
 
     def choose(

@@ -20,7 +20,9 @@ class DppoKl(PolicyLoss):
     """
 
     name: Literal["dppo_kl"] = "dppo_kl"
-    threshold: Positive = Field(0.05, description="divergence at which a token is held back [nats]")
+    threshold: Positive = Field(
+        0.05, description="KL divergence above which a token is masked [nats]"
+    )
 
     def __call__(self, tokens: LossInputs) -> TokenLosses:
         old = tokens.old_logprobs

@@ -32,7 +32,7 @@ class Gdpo(Advantage):
         parts = [part for part, weight in sorted(inputs.part_weights.items()) if weight]
         if len(parts) < 2:
             raise ConfigError(
-                "gdpo normalizes each part of the reward on its own, and there are fewer than two",
+                "gdpo normalizes each reward component separately and needs at least two",
                 "reward.functions",
                 "name two or more, for example reward.functions='{math: 1.0, format: 1.0}'",
                 key="reward.functions",

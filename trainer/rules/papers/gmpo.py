@@ -23,7 +23,9 @@ class Gmpo(PolicyLoss):
     sequence_level: ClassVar[bool] = True
 
     name: Literal["gmpo"] = "gmpo"
-    clip_low: NonNegative = Field(0.4, description="lower clip of the log-ratio: -this")
+    clip_low: NonNegative = Field(
+        0.4, description="lower clip: the log-ratio is clipped at -clip_low"
+    )
     clip_high: NonNegative = Field(0.4, description="upper clip of the log-ratio")
 
     def __call__(self, tokens: LossInputs) -> TokenLosses:

@@ -37,8 +37,12 @@ class LpReg(PolicyLoss):
     proxy_min_p: ClassVar[float] = 0.02
 
     name: Literal["lp_reg"] = "lp_reg"
-    clip_ratio_low: Probability = Field(1.0, description="lower clip of the ratio: 1 - this")
-    clip_ratio_high: NonNegative = Field(9.0, description="upper clip of the ratio: 1 + this")
+    clip_ratio_low: Probability = Field(
+        1.0, description="lower clip: the ratio is clipped at 1 - clip_ratio_low"
+    )
+    clip_ratio_high: NonNegative = Field(
+        9.0, description="upper clip: the ratio is clipped at 1 + clip_ratio_high"
+    )
     fraction: Probability = Field(
         0.01, description="fraction of the tokens with A < 0 that is protected"
     )

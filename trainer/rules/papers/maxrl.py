@@ -21,7 +21,8 @@ class MaxRL(Advantage):
         if bool((inputs.rewards < 0).any()):
             raise ConfigError(
                 f"maxrl divides by the mean reward of a group, and a reward is "
-                f"{float(inputs.rewards.min()):g}: a negative mean would turn every sign",
+                f"{float(inputs.rewards.min()):g}: a negative group mean would flip the sign of "
+                "every advantage",
                 "algorithm.advantage",
                 "give rewards of at least 0, or choose another advantage",
                 key="algorithm.advantage",

@@ -20,19 +20,20 @@ class Stapo(Clipped):
     """``l = max(-A r, -A clip(r, 1 - low, 1 + high))`` with dual clip, and 0 at tokens with ``A >
     0``, ``pi_old < probability`` and a low entropy.
 
-    Low is below a quantile of the entropies of the batch's tokens: the 80th percentile in section
-    5.1, where section 5.3 of version 1 writes 20% for the fraction above it. The paper chooses in
-    every mini-batch by the current policy and divides by the other tokens (0.01% fewer) only.
+    An entropy is low if it is below a quantile of the entropies in the batch. Section 5.1 of the
+    paper uses the 80th percentile; section 5.3 (version 1) gives 20% as the fraction above it. The
+    paper selects tokens in every mini-batch with the current policy, and divides by the number of
+    remaining tokens only (0.01% fewer).
     """
 
     needs_distributions: ClassVar[bool] = True
 
     name: Literal["stapo"] = "stapo"  # type: ignore[assignment]
     probability: Probability = Field(
-        0.002, description="probability below which a token has a low probability"
+        0.002, description="tokens with a lower sampling probability are treated as low-probability"
     )
     entropy_quantile: Probability = Field(
-        0.8, description="quantile of the entropies below which one is low"
+        0.8, description="entropy quantile below which a token is low-entropy"
     )
 
     def choose(
