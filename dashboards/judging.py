@@ -88,11 +88,11 @@ def judge(
     """Return the verdict on a table of runs.
 
     Args:
-        table: one row per run, or per evaluation if there is a column of steps.
+        table: one row per run, or per evaluation if there is a step column.
         by: columns that define a configuration.
         baseline: column -> value of the configuration to beat.
-        score: column of the score.
-        seed: column of the seed. By default the column ``seed``; without one, every run counts by
+        score: score column.
+        seed: seed column. By default the column ``seed``; without one, every run counts by
             itself.
         fresh: True if these seeds were not used to select anything; or a second table with the
             chosen configurations on fresh seeds.

@@ -19,7 +19,7 @@ FIX_FAILURES = "Fix what makes trials fail, then retry them."
 class Choice:
     """The configuration that seeds which chose nothing have singled out."""
 
-    configuration: str | None  # None for a number, which is no configuration
+    configuration: str | None  # None for a number, which is not a configuration
     is_gain: bool  # False if the baseline is kept
 
 

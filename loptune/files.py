@@ -95,7 +95,7 @@ def check_regular(path: Path) -> None:
 
 def _not_regular(path: Path) -> StorageError:
     return StorageError(
-        "this is no regular file, but a pipe, device, socket or folder",
+        "this is not a regular file, but a pipe, device, socket or folder",
         str(path),
         "save its content to a file",
         code="no-regular-file",

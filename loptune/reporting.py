@@ -32,7 +32,8 @@ def report(metrics: Mapping[str, Any], *, step: int) -> None:
         [loptune] {"step": 10, "eval/accuracy": 0.4, "loss": 1.5}
 
     Raises:
-        ConfigError: a name is no text, a value is not one number, or the step is no integer from 0.
+        ConfigError: a name is not a string, a value is not one number, or the step is not an
+            integer from 0.
     """
     line = evaluation_line(metrics, step)
     if os.environ.get("RANK", "0") == "0":
@@ -68,7 +69,7 @@ def _step(step: Any) -> int:
     """Return a step as an int.
 
     Raises:
-        ConfigError: it is no integer from 0.
+        ConfigError: it is not an integer from 0.
     """
     try:
         number = -1 if isinstance(step, bool) else operator.index(step)

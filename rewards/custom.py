@@ -50,7 +50,7 @@ def load_function(name: str) -> Function:
     function = load_named(name, "reward")
     if not callable(function):
         raise CodedValueError(
-            f"reward {name} is no function: it is {function!r}", code="not-a-function"
+            f"reward {name} is not a function: it is {function!r}", code="not-a-function"
         )
     function_name = name.partition(":")[2]
     parameters = _parameters(function)
@@ -199,7 +199,7 @@ async def _gather(call: Function, each: Sequence[Mapping[str, Any]]) -> list[Any
     async def result_of(given: Mapping[str, Any]) -> Any:
         return await call(given)
 
-    import asyncio  # most rewards are no coroutines
+    import asyncio  # most rewards are not coroutines
 
     return await asyncio.gather(*map(result_of, each), return_exceptions=True)
 

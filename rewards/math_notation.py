@@ -301,7 +301,7 @@ def _plain(text: str, unwrapped: str) -> Spelling:
 
 
 def _from_base(digits: str, base: int) -> str:
-    """Return the number in decimal digits, or "" if these are no digits of the base."""
+    """Return the number in decimal digits, or "" if these are not digits of the base."""
     try:
         return str(int(digits, base))
     except ValueError:

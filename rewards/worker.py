@@ -173,7 +173,8 @@ def as_json(score: Score) -> dict[str, Any]:
     """Return a score as the worker sends it.
 
     Raises:
-        CodedValueError: the reward is not a finite number of a usable size, or a flag is no bool.
+        CodedValueError: the reward is not a finite number of a usable size, or a flag is not a
+            bool.
     """
     if not math.isfinite(score.reward):
         raise CodedValueError(

@@ -25,7 +25,7 @@ examples, in the order of work:
   sweep export quickstart                    the winner, as a file for `trainer run`
   sweep judge runs.csv --by loss --baseline loss=grpo --score accuracy
                                              the same verdict on your own runs
-  sweep gate start camp --worthwhile 0.01    changes one after the other: keep or discard
+  sweep gate start camp --worthwhile 0.01    a sequence of changes: keep or discard
 """
 # the order of work, in which `sweep --help` lists the commands
 _IN_ORDER = (

@@ -32,7 +32,7 @@ TIME_LIMIT_S = 120.0  # of a tool that reads
 _INSTRUCTIONS = """\
 Decides with evidence whether a training run, a setting or a code change is better than another.
 `judge` gives the verdict on runs that exist. A campaign (`gate_*`) keeps or discards changes \
-that come one after the other, with a bound on false keeps over the campaign. Report differences \
+that come sequentially, with a bound on false keeps over the campaign. Report differences \
 with their interval and number of seeds; `undecided` is an answer. Do not add seeds until the \
 result is favorable, and choose metric and baseline before you see results."""
 _ANNOTATED: Any = Annotated  # of a type that is known at run time

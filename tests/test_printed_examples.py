@@ -6,14 +6,19 @@ The folder has a run ``ar``, an ended sweep ``quickstart``, runs in ``runs.csv``
 file. Commands that train, serve, or write a model run up to that point.
 """
 
+import argparse
+import re
 import shlex
 import shutil
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
 
+import sweep.cli
+import trainer.cli
 from sweep.driver import run as driver
 from tests.paths import ROOT
 from tests.sweep.ended_sweeps import write_sweep
@@ -22,10 +27,37 @@ from tests.test_printed_commands import ENDED, SITES
 from tests.trainer.commands.test_runs import EVALUATIONS, write_run
 from trainer.config.schema import load_config, save_config
 
-EXAMPLES = [(site, how) for site, how in SITES.items() if isinstance(how, dict)]
+LISTED = [(site, how) for site, how in SITES.items() if isinstance(how, dict)]
 # exit codes of commands that did what they were asked: done, more runs are needed (a campaign),
 # no round of a confirmation was run (none is here)
 DONE = {0, 11, 130}
+
+
+# they train, need a kept change, or a store
+NEED_MORE = ("sweep gate run", "sweep gate recheck", "sweep evidence")
+
+
+def examples(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Yield the examples of a command's help screen and of those of its commands."""
+    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    for action in below:
+        for word, command in action.choices.items():
+            yield from examples(f"{name} {word}", command)
+    if not below and name not in NEED_MORE:
+        found = re.search(r"example:\n  (.*)", parser.epilog or "")
+        assert found, name
+        yield found[1]
+
+
+EXAMPLES = [
+    *examples("trainer", trainer.cli.build_parser()),
+    *examples("sweep", sweep.cli.build_parser()),
+]
+
+
+MEASURED = [f"record camp baseline {seed} 0.{60 + seed}" for seed in range(8)]
+# command of the gate -> what was typed before, so that it has something to do
+BEFORE = {"propose": MEASURED, "withdraw": [*MEASURED, "propose camp --note longer"]}
 
 
 @pytest.fixture
@@ -53,7 +85,7 @@ def project(tmp_path, monkeypatch):
     monkeypatch.setattr("trainer.commands.start.start_run", reached)
     monkeypatch.setattr("trainer.commands.export._export_model", reached)
     monkeypatch.setattr("trainer.commands.doctor.run_parts", lambda *_: [])
-    monkeypatch.setattr("trainer.commands.runs.upload", reached)
+    monkeypatch.setattr("trainer.commands.runs.upload_run", reached)
     monkeypatch.setattr("sweep.tracking.upload.upload_sweep", reached)
     monkeypatch.setattr("trainer.commands.evaluate.intact_checkpoints", lambda _: iter([newest]))
     monkeypatch.setattr("trainer.commands.evaluate.damaged_files", lambda _: [])
@@ -92,7 +124,7 @@ def typed(line, capsys):
     return code, printed.out + printed.err
 
 
-@pytest.mark.parametrize(("site", "how"), EXAMPLES, ids=[site for site, _ in EXAMPLES])
+@pytest.mark.parametrize(("site", "how"), LISTED, ids=[site for site, _ in LISTED])
 def test_an_example_runs_with_names_filled_in(site, how, project, capsys):
     command = site.partition(": ")[2]
     assert how["types"].startswith(command), site
@@ -100,6 +132,21 @@ def test_an_example_runs_with_names_filled_in(site, how, project, capsys):
         _, shown = typed(how["after"], capsys)
         assert command in " ".join(shown.split()), shown
     code, shown = typed(how["types"], capsys)
+    assert code in DONE, shown
+
+
+@pytest.mark.parametrize("line", EXAMPLES)
+def test_the_example_of_a_help_screen_runs(line, project, capsys, monkeypatch):
+    for module in ("trainer.commands.runs", "sweep.commands.report"):
+        monkeypatch.setattr(f"{module}.serve", lambda *_: 0)
+    monkeypatch.setattr("trainer.commands.runs._run_id", lambda _: "0" * 32)
+    monkeypatch.setattr("trainer.commands.stop.lock_owner", lambda _: "process 1 on this machine")
+    of_campaign = line.startswith("sweep gate ") and not line.startswith("sweep gate start")
+    if of_campaign:
+        for before in ("start camp --worthwhile 0.01", *BEFORE.get(line.split()[2], ())):
+            code, shown = typed(f"sweep gate {before}", capsys)
+            assert code in DONE, shown
+    code, shown = typed(line, capsys)
     assert code in DONE, shown
 
 

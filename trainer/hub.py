@@ -37,7 +37,7 @@ def hub_is_reachable() -> bool:
 
 
 def check_available(model: str) -> None:
-    """Check early that a model that is no local folder can come from the cache or from the Hub.
+    """Check early that a model that is not a local folder can come from the cache or from the Hub.
 
     Raises:
         MissingError: the Hub is not reachable, and the cache holds nothing of the model.

@@ -81,7 +81,7 @@ def is_database(path: Path) -> bool:
 
 def open_database(path: Path, mode: str = "ro") -> sqlite3.Connection:
     """Open a SQLite database that somebody else made. Nothing in it computes without end or makes
-    values larger than a file may be. With ``mode="rw"``, a log of writes beside it is read, too.
+    values larger than a file may be. With ``mode="rw"``, a log of writes next to it is read, too.
 
     Raises:
         sqlite3.Error: it cannot be opened.

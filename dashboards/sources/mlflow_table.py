@@ -10,7 +10,7 @@ from loptune.errors import ConfigError, MissingError
 from loptune.mlflow_runs import PARENT_TAG, STATE_TAG
 from loptune.yaml_document import nearest
 
-_BOOKKEEPING = ("mlflow.", "loptune.")  # tags that are no settings
+_BOOKKEEPING = ("mlflow.", "loptune.")  # tags that are not settings
 
 
 @dataclass(frozen=True)

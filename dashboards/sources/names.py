@@ -119,7 +119,7 @@ def _where_to_find(name: str, available: list[str], source: str) -> str:
         return f"{place.name} holds one run: name the files of all runs, such as {pattern}; {hint}"
     hint += f"; {{{name}}} in a file pattern makes a column of a part of the path"
     if set(RUN_NAMES) & set(available):
-        hint += f", --names '{{...}}-{{{name}}}' one of a part of runs' names"
+        hint += f", --names '{{...}}-{{{name}}}' one of a part of run names"
     return hint
 
 
@@ -128,7 +128,7 @@ def split_names(table: pd.DataFrame, pattern: str) -> tuple[pd.DataFrame, list[s
     parts as columns, and a note on runs that were left out.
 
     Raises:
-        ConfigError: the table has no column of names, no name matches, or the names of several
+        ConfigError: the table has no name column, no name matches, or the names of several
             columns match.
     """
     pieces = re.split(r"(\{[A-Za-z_]\w*\})", pattern)
@@ -169,7 +169,7 @@ def split_names(table: pd.DataFrame, pattern: str) -> tuple[pd.DataFrame, list[s
 
 
 def _column_of_names(table: pd.DataFrame, expression: str) -> str:
-    """Return the column that `split_names` splits: a usual one of runs' names if any of its names
+    """Return the column that `split_names` splits: a usual one of run names if any of its names
     matches, else the only column of texts whose texts all match.
     """
     usual = [name for name in RUN_NAMES if name in table]

@@ -51,7 +51,7 @@ def read_experiment(uri: str, experiment: str | None, score: str, seed: str) -> 
 
 def select(table: pd.DataFrame, where: str, names: str = "") -> pd.DataFrame:
     """Return the rows that meet every condition of ``where``, such as ``lr>=1e-3,loss=grpo``, with
-    the parts of runs' names that the pattern ``names`` gives as columns.
+    the parts of run names that the pattern ``names`` gives as columns.
 
     Raises:
         ConfigError: a condition names no column, or is none.

@@ -61,7 +61,7 @@ def with_seeds_apart(runs: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFr
 
 
 def _name_of_runs(runs: pd.DataFrame, evaluation: list[str], columns: RunColumns) -> str | None:
-    """Return the first column of names that differs between all rows with the same evaluation."""
+    """Return the first name column that differs between all rows with the same evaluation."""
     scored = runs[runs[columns.score].notna()]
     for column in _NAMES:
         if column not in runs or column in columns.every or runs[column].isna().any():

@@ -81,9 +81,9 @@ def is_summary(text: str) -> bool:
 
 
 def seed_column(table: pd.DataFrame, columns: RunColumns) -> str | None:
-    """Return the column of the seed, if the command does not name one; None without one.
+    """Return the seed column, if the command does not name one; None without one.
 
-    A column that is blank in every row, such as RLlib's ``"seed": null``, is no column of seeds.
+    A column that is blank in every row, such as RLlib's ``"seed": null``, is not a seed column.
 
     Raises:
         ConfigError: several columns could be the seed.
@@ -162,7 +162,7 @@ def _grids(scored: pd.DataFrame, of_run: list[str], columns: RunColumns) -> list
 
 
 def without_summaries(table: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFrame, list[str]]:
-    """Leave out rows that summarize other rows, such as ``avg`` and ``std`` in the column of seeds;
+    """Leave out rows that summarize other rows, such as ``avg`` and ``std`` in the seed column;
     return a note on them.
     """
     names = {columns.seed, columns.step, *NAMES}
@@ -195,7 +195,7 @@ def check_repeats(table: pd.DataFrame, columns: RunColumns) -> None:
     where = _repeated_block(rows)
     counts = pd.Series(rows).value_counts()
     twice = (counts > 1).all() and len(counts) >= _FEWEST_REPEATED
-    measured = []  # besides the score
+    measured = []  # in addition to the score
     for column in map(str, table.select_dtypes("float")):
         if column not in (*columns.point, columns.score):
             measured.append(table[column].nunique() > len(counts) / 2)

@@ -408,7 +408,7 @@ def _check_unlisted_settings(
 ) -> list[str]:
     """Refuse runs that differ in a setting outside --by and --tuned.
 
-    If --by is a column of names, such as W&B's ``Name``, a configuration represents all of its
+    If --by is a name column, such as W&B's ``Name``, a configuration represents all of its
     settings. The return value is then a note on the settings that differ between configurations.
     """
     spoken = _spoken(runs, columns, state)

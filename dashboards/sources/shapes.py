@@ -24,9 +24,9 @@ _MAX_NAMED = 6
 def one_row_per_run(table: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFrame, list[str]]:
     """Return the table with one row per run, and a note if that changed it.
 
-    Without a column of the score, three shapes are recognized: a column per configuration, the
-    baseline included, beside a column of seeds; a column per seed, such as ``seed 1`` or ``s1``,
-    beside the columns of settings; and a row per column.
+    Without a score column, three shapes are recognized: a column per configuration, the
+    baseline included, next to a seed column; a column per seed, such as ``seed 1`` or ``s1``,
+    next to the setting columns; and a row per column.
 
     Raises:
         ConfigError: the scores are means with deviations, not single runs.

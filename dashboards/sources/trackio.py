@@ -30,7 +30,7 @@ def read_project(path: Path) -> pd.DataFrame:
     The files are copied first: Trackio may be writing, and an open database has a second file.
 
     Raises:
-        ValueError: it is no database that can be read.
+        ValueError: it is not a database that can be read.
     """
     with tempfile.TemporaryDirectory(prefix="loptune-trackio-") as scratch:
         copy = Path(scratch) / "project.db"

@@ -1,4 +1,4 @@
-"""Label the runs of a table without a column of seeds, so that each counts by itself."""
+"""Label the runs of a table without a seed column, so that each counts by itself."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def with_labels(table: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFrame,
         raise ConfigError(
             "runs without seeds cannot be paired",
             "--paired",
-            "name the column of seeds with --seed, or leave out --paired",
+            "name the seed column with --seed, or leave out --paired",
             code="nothing-to-pair",
         )
     check_repeats(table, columns)

@@ -16,7 +16,7 @@ _LINE = re.compile(r"(?P<name>.+) - (?P<metric>.+?)(?P<band>__(?:MIN|MAX|STD|STD
 _NOT_FINITE = re.compile(r"(?<=[:,\[(] )-?(?:nan|inf)(?=[,}\])])")
 _MAX_CELL_CHARS = 1 << 20
 _MAX_NAME_CHARS = 1_000  # of a line in a chart
-# columns of the table of runs that describe a run and are no settings
+# columns of the table of runs that describe a run and are not settings
 RUN_COLUMNS = (
     "Name", "ID", "State", "Notes", "User", "Tags", "Created", "Runtime", "Sweep", "Group",
     "Job Type", "Description", "Updated", "End Time", "Hostname", "Commit", "GPU Type", "GPU Count",

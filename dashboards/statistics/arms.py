@@ -144,7 +144,7 @@ def _layouts(scores: Scores, baseline: str, pairing: Pairing) -> dict[str, Layou
 
 @dataclass(frozen=True)
 class _Extra:
-    """What is known besides the scores."""
+    """What is known in addition to the scores."""
 
     answers: Answers | None
     known: Known

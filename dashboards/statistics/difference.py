@@ -32,7 +32,9 @@ class Difference:
     level: float = SIGNIFICANCE_LEVEL  # with which each bound of the interval misses
     # one-sided, corrected for the number of comparisons; None in rounds
     p: float | None = None
-    p_worse: float | None = None  # likewise for a configuration that is worse than the baseline
+    p_worse: float | None = (
+        None  # in the same way for a configuration that is worse than the baseline
+    )
     outcome: Outcome = "undecided"
     layout: Layout = "paired"
     # the interval uses evaluation noise, because no variance between seeds is detected beyond it

@@ -1,9 +1,9 @@
-"""Significance levels for a stream of proposals, so that few of all that are kept are no gain.
+"""Significance levels for a stream of proposals, so that few kept ones are not improvements.
 
-Proposals arrive one after the other, and how many will come is unknown. Each is tested at a level
+Proposals arrive sequentially, and how many will come is unknown. Each is tested at a level
 that depends on how long ago earlier ones were kept. With LORD++ [JMLR 2018; arXiv:1710.00499], the
-expected fraction of kept proposals that are no gain stays below ``rate``, whatever the number of
-proposals.
+expected fraction of kept proposals that are not improvements stays below ``rate``, whatever the
+number of proposals.
 """
 
 import functools
@@ -39,7 +39,7 @@ def lord_level(kept: Sequence[int], proposal: int, rate: float) -> float:
     Args:
         kept: positions, from 1, of the earlier proposals that were kept, ascending.
         proposal: position of this proposal, from 1.
-        rate: bound on the expected fraction of kept proposals that are no gain.
+        rate: bound on the expected fraction of kept proposals that are not improvements.
 
     Raises:
         ValueError: the campaign is too long, or a position does not come before the proposal.

@@ -56,7 +56,7 @@ def make_design(noise: Noise | None, worthwhile: float, finalists: int, max_seed
         noise: of one score between seeds, from earlier trials; if None, analyses go up to
             ``max_seeds``.
         worthwhile: the smallest difference that matters.
-        finalists: configurations besides the baseline.
+        finalists: configurations other than the baseline.
         max_seeds: upper limit on seeds, even if the design needs more.
     """
     seeds = max_seeds

@@ -34,7 +34,7 @@ COLLAPSE_LEVEL = 0.05  # probability of seeing no collapse at the excluded rate
 
 @dataclass(frozen=True, kw_only=True)
 class Conclusion:
-    """The best configuration besides the baseline, and what can be concluded of it."""
+    """The best configuration in addition to the baseline, and what can be concluded of it."""
 
     found: Difference  # of the best; of the baseline to itself if there is nothing else
     sign: int = 1  # -1 if smaller scores are better

@@ -33,7 +33,7 @@ _SIMPLE = (bool, int, float, str, Path)
 
 @dataclass(frozen=True)
 class Option:
-    """What a command line needs about a parameter besides its type."""
+    """What a command line needs about a parameter in addition to its type."""
 
     help: str
     group: str = ""  # heading of the help screen

@@ -91,7 +91,7 @@ def _open_closed_streams() -> None:
 def _is_first_to_report(error: str) -> bool:
     """Return whether no other rank on this machine has printed the same error.
 
-    The ranks of a run fail one after the other. The launcher kills the others as soon as the first
+    The ranks of a run fail in turn. The launcher kills the others as soon as the first
     has exited, so whichever is first prints the error, and different errors are all printed.
     """
     if world_size() == 1:

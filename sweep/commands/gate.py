@@ -42,9 +42,9 @@ def add_commands(commands: Commands) -> None:
     """Add ``sweep gate``."""
     gate = commands.add_parser(
         "gate",
-        help="keep or discard changes that are proposed one after the other",
-        description="Keep or discard changes that are proposed one after the other, with a bound "
-        "on how many of all that are kept are no improvement.",
+        help="decide on a sequence of proposed changes: keep or discard",
+        description="Decide on a sequence of proposed changes, with a bound on the fraction of "
+        "kept changes that are not improvements.",
         epilog="Exit status of propose, record, recheck, run and status: 0 keep (or ready for a "
         "proposal, or confirmed), 10 discard (or unconfirmed), 11 more runs are needed.",
     )
@@ -428,7 +428,7 @@ def _history(campaign: "Campaign", proposal: "Proposal") -> dict[str, Any]:
 
 def _outcome(proposal: "Proposal") -> str:
     if proposal.given_up:
-        return "given up"
+        return "abandoned"
     return str((proposal.decision or {}).get("outcome", "open"))
 
 
@@ -473,7 +473,7 @@ def _sentences(campaign: "Campaign", verdict: "GateVerdict") -> list[str]:
     elif verdict.outcome == "unconfirmed":
         lines.append(f"Not confirmed: {verdict.reason}.{measured}")
         lines.append(
-            "The changes kept since the last confirmed baseline are given up. That one is the "
+            "The changes kept since the last confirmed baseline are abandoned. That one is the "
             "baseline again, and is measured on fresh seeds."
         )
     elif verdict.outcome == "ready":

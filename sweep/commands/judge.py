@@ -55,7 +55,7 @@ def judge(
             "comma-separated columns that define a configuration", group=_COLUMNS, separated=True
         ),
     ],
-    score: Annotated[str, Option("column of the score", group=_COLUMNS)],
+    score: Annotated[str, Option("score column", group=_COLUMNS)],
     seed: Annotated[
         str,
         Option(
@@ -110,7 +110,7 @@ def judge(
     names: Annotated[
         str,
         Option(
-            "pattern of runs' names such as {algo}-s{seed}; its parts become columns", group=_ROWS
+            "pattern of run names such as {algo}-s{seed}; its parts become columns", group=_ROWS
         ),
     ] = "",
     failed: Annotated[
@@ -234,7 +234,7 @@ def judge(
     an experiment of MLflow, or a project of W&B.
 
     From Python, tables may also be DataFrames: one row per run, or one row per evaluation if there
-    is a column of steps. A report is only written if ``output`` is a folder.
+    is a step column. A report is only written if ``output`` is a folder.
 
     Example:
         >>> import loptune as lt, pandas as pd

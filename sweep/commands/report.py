@@ -178,10 +178,7 @@ def ui(
 
 REPORT = Command(function=report, show=_show_report, fields=None, example="sweep report quickstart")
 EVIDENCE = Command(
-    function=evidence,
-    show=_show_evidence,
-    fields=_evidence_fields,
-    example="sweep evidence http://mlflow.example:5000",
+    function=evidence, show=_show_evidence, fields=_evidence_fields, example="sweep evidence --json"
 )
 UPLOAD = Command(function=upload, show=_show_upload, fields=None, example="sweep upload quickstart")
 UI = Command(

@@ -144,7 +144,7 @@ def run(
     address: Address = None,
     cpus: Cpus = None,
 ) -> Ended:
-    """Run a new sweep. Its trials train one after the other or side by side, as many as the machine
+    """Run a new sweep. Its trials train sequentially or side by side, as many as the machine
     has room for, and a report compares them at the end. Ctrl-C stops it; `sweep resume` continues.
 
     Raises:
@@ -289,9 +289,7 @@ PLAN = Command(
     fields=_plan_fields,
     example="sweep plan quickstart search.configurations=8",
 )
-SCHEMA = Command(
-    function=schema, show=print_json, fields=None, example="sweep schema > space.schema.json"
-)
+SCHEMA = Command(function=schema, show=print_json, fields=None, example="sweep schema")
 RUN = driver_command(run, "sweep run quickstart trainer.max_steps=40 --name mine")
 RESUME = driver_command(resume, "sweep resume quickstart")
 EXTEND = driver_command(extend, "sweep extend quickstart --configurations 8")

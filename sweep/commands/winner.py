@@ -51,7 +51,7 @@ def confirm(
     finalists: Annotated[
         Count | None,
         Option(
-            "number of finalists besides the baseline (default: the best of every arm, or "
+            "number of finalists other than the baseline (default: the best of every arm, or "
             f"{FINALISTS})",
             group=_FRESH,
         ),
@@ -93,7 +93,7 @@ def confirm(
     configurations: Annotated[
         Sequence[int],
         Option(
-            "with --again: numbers of the finalists to run besides the baseline (default: all)",
+            "with --again: numbers of the finalists to run, the baseline aside (default: all)",
             group=_AGAIN,
             metavar="N",
         ),
@@ -190,7 +190,7 @@ def _refuse_second(sweep: SweepRecord) -> None:
 
 
 def finalist_count(sweep: SweepRecord, asked: int | None) -> int:
-    """Return the number of finalists besides the baseline; refuse more than there are complete
+    """Return the number of finalists other than the baseline; refuse more than there are complete
     configurations.
     """
     spec = sweep.spec
@@ -200,7 +200,7 @@ def finalist_count(sweep: SweepRecord, asked: int | None) -> int:
     others = len(chosen) - is_baseline(spec, chosen[0])
     if asked > others:
         raise ConfigError(
-            f"--finalists {asked}, but only {others} configurations besides the baseline are "
+            f"--finalists {asked}, but only {others} configurations other than the baseline are "
             "complete",
             "command line, --finalists",
             f"see `{sweep.command('status')}`",

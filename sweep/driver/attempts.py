@@ -210,7 +210,7 @@ class TrialEvents(tune.Callback):  # type: ignore[misc]
             self._tell("retried", name, reason, failures, self._budget.max_failures)
             return
         trial.config[GIVEN_UP] = reason
-        # Tune ends a trial that has failed more often than this; -1 is no limit
+        # Tune ends a trial that has failed more often than this; -1: no limit
         trial.max_failures = 0 if step is AfterFailure.END else -1
 
     def on_step_end(self, trials: list[Trial], **info: Any) -> None:

@@ -105,8 +105,8 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
         return self.stopped and self._running() == 0
 
     def check_folder(self) -> None:
-        """Raise a StorageError if the sweep's folder, event log or space is gone: a trial's write
-        error may only be a consequence.
+        """Raise a StorageError if the sweep's folder, event log or space is missing: a trial's
+        write error may only be a consequence.
         """
         folder = self.folder
         parts = {"folder": folder.root, "event log": folder.event_log, "search space": folder.space}

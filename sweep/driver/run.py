@@ -322,7 +322,7 @@ def tune_error(error: tune.TuneError, control: StopControl) -> ResumableError:
         if wrapped is None:
             break
         cause = wrapped
-    what = f"Ray Tune gave up: {type(cause).__name__}: {first_line(cause)}"
+    what = f"Ray Tune stopped: {type(cause).__name__}: {first_line(cause)}"
     return ResumableError(what, control, "tune-gave-up")
 
 

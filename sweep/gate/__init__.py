@@ -1,1 +1,1 @@
-"""Campaigns: proposals that come one after the other, each kept or discarded with evidence."""
+"""Campaigns: proposals that come sequentially, each kept or discarded with evidence."""

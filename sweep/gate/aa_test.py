@@ -76,7 +76,7 @@ def measure(folder: Path, seeds: int, repeats: int, *, program: str) -> NoiseRep
         raise ConfigError(
             f"{len(ended.scores)} of {seeds} runs have a score",
             str(folder),
-            f"mend the program ({reason}), and start again with another --output",
+            f"fix the program ({reason}), and start again with another --output",
             code="too-few-scores",
         )
     return NoiseReport(

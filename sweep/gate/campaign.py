@@ -1,4 +1,4 @@
-"""A campaign: a baseline, and proposals that are kept or discarded one after the other.
+"""A campaign: a baseline, and proposals that are kept or discarded sequentially.
 
 A campaign is a folder:
 
@@ -56,7 +56,7 @@ class CampaignSpec(Section):
     worthwhile: Positive
     """smallest gain that matters"""
     false_keeps: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """bound on the expected fraction of kept proposals that are no gain"""
+    """bound on the expected fraction of kept proposals that are not improvements"""
     first_seeds: Annotated[int, Field(ge=gate.OWN_VARIATION)] = 8
     """runs of every new baseline"""
     most_seeds: Annotated[int, Field(ge=gate.FIRST_CLAIM, le=SEEDS_APART)] = 32
@@ -262,7 +262,7 @@ class Campaign:
                 f"proposal {self.open.number} is not decided yet",
                 str(self.folder),
                 f"`{self.command('status')}` prints what it needs; "
-                f"`{self.command('withdraw')}` gives it up",
+                f"`{self.command('withdraw')}` withdraws it",
                 code="proposal-open",
             )
         if self.open_recheck is not None:
@@ -570,7 +570,7 @@ class Campaign:
         return ConfigError(
             f"the baseline failed on {len(baseline.failed)} seeds",
             str(self.folder),
-            f"mend the program ({reason or 'no reason was given'}), and start a campaign in "
+            f"fix the program ({reason or 'no reason was given'}), and start a campaign in "
             "another folder",
             code="baseline-fails",
         )

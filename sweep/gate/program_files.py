@@ -12,7 +12,7 @@ from pathlib import Path
 from loptune.errors import ConfigError
 from sweep.gate import git
 
-_MOST_FILES = 2000  # more are no program's folder
+_MOST_FILES = 2000  # a folder with more is not a program's
 _SKIPPED = {"__pycache__", "runs", "mlruns", "node_modules", "site-packages"}
 
 
@@ -46,7 +46,7 @@ def refuse_uncommitted() -> None:
 
 
 def file_digests(command: Sequence[str], campaign: Path) -> dict[str, str]:
-    """Return the SHA-256 of the files of a command line and of the Python files beside them."""
+    """Return the SHA-256 of the files of a command line and of the Python files next to them."""
     named = _named(command)
     paths = set(named)
     for folder in {path.parent for path in named} or {Path.cwd()}:

@@ -68,7 +68,7 @@ def _run(campaign: Campaign, need: Need) -> None:
         raise MissingError(
             f"seed {seed} of {label} was killed, probably by the machine: {reason}",
             str(campaign.folder / "runs" / batch.name),
-            "this is no evidence against the change: free memory or cores, then "
+            "this is not evidence against the change: free memory or cores, then "
             f"`{campaign.command('run')}` runs it again",
             code="run-killed",
         )

@@ -109,15 +109,15 @@ class WarmInterpreter:
             )
             self._connection.sendall(request)
         except OSError as error:
-            return f"its interpreter is gone: {error.strerror}"
+            return f"its interpreter is missing: {error.strerror}"
         answer = self.answer(None) or {}
         if "pid" in answer:
             return WarmProcess(int(answer["pid"]), self)
-        return str(answer.get("problem", "its interpreter is gone"))
+        return str(answer.get("problem", "its interpreter is missing"))
 
     def answer(self, timeout: float | None) -> dict[str, Any] | None:
-        """Return the interpreter's next message, empty if it is gone; None if there is none within
-        ``timeout`` seconds.
+        """Return the interpreter's next message; empty if it has exited, None if there is none
+        within ``timeout`` seconds.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -180,6 +180,6 @@ def start_warm(
     if isinstance(started, WarmProcess):
         return started
     _logger.warning("preload is not used: %s", started)
-    if started.startswith("its interpreter is gone"):
+    if started.startswith("its interpreter is missing"):
         close_interpreter()
     return None

@@ -24,7 +24,7 @@ def warm_started(spec: SweepSpec, runs_dir: Path, where: str) -> tuple[SweepSpec
     """Add the best configurations of the sweeps in `search.warm_start` to the space's baselines.
 
     Return the space and one message per sweep. As baselines they run on resume even if the earlier
-    sweeps are gone. ``where`` is the location of the key, for errors.
+    sweeps are missing. ``where`` is the location of the key, for errors.
 
     Raises:
         MissingError: there is no such sweep, or it has no finished configuration in this space.

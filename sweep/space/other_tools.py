@@ -101,7 +101,7 @@ def our_form(written: Any, known: Sequence[str]) -> tuple[str, str] | None:
 
 
 def _nested_key(written: Mapping[Any, Any], known: Sequence[str]) -> str:
-    """Return the dotted key of the first range below a key that is no word for ranges; empty if
+    """Return the dotted key of the first range below a key that is not a word for ranges; empty if
     there is none. W&B nests ranges below ``parameters``.
     """
     ranges = {*known, *_RANGES, *_CHOICES, *_WITHOUT_A_FORM, *_LOW, *_HIGH, *_NAME_OF_KIND}

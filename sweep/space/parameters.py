@@ -183,7 +183,7 @@ def _check_words(data: Any) -> None:
     if meant is not None:
         raise refusal("other-form", *meant)
     if not isinstance(data, Mapping):
-        raise refusal("no-range", f"{data!r} is no range", _NEEDS_A_RANGE)
+        raise refusal("no-range", f"{data!r} is not a range", _NEEDS_A_RANGE)
     plain = data.get("uniform")
     if isinstance(plain, list) and len(plain) == 3:
         hint = f"write {{quniform: {json.dumps(plain, default=str)}}} for a step"

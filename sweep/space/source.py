@@ -47,7 +47,7 @@ _OVERRIDES = "trainer.overrides"
 def edits_since(root: Path, spec: SweepSpec) -> list[str]:
     """Return a line for each key that the space's file has otherwise than the sweep's own copy.
 
-    Empty if the sweep does not say which file that was, or the file is gone.
+    Empty if the sweep does not say which file that was, or the file is missing.
     """
     path = root / _NAME
     if not path.is_file():

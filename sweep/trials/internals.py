@@ -16,7 +16,7 @@ An upgrade most easily breaks what is not a plain name:
 Public ways that do not serve here: `ray.util.state` needs a dashboard (`node_of`); `ray
 drain-node` is hidden as well (`leave_cluster`); `ray status` takes three times as long to start and
 fails for other reasons, too (`accepts_without_token`); the runtime environment of `SETUP_HOOK`
-costs every worker time; `ray.init(address="auto")` waits for a cluster that is gone
+costs every worker time; `ray.init(address="auto")` waits for a cluster that is missing
 (`bootstrap_address`).
 """
 

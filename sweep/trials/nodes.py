@@ -31,7 +31,7 @@ class WorkerLostError(RuntimeError):
 
 
 class NodeLostError(WorkerLostError):
-    """The node of a trial or rank is gone, or cannot be used."""
+    """The node of a trial or rank is missing, or cannot be used."""
 
 
 def missing_paths(paths: Sequence[Path]) -> list[Path]:

@@ -140,7 +140,7 @@ class RankWorker:
             run.close(status)
 
     def ping(self) -> int:
-        """Return the process id; the call raises if the process is gone."""
+        """Return the process id; the call raises if the process has exited."""
         return os.getpid()
 
 

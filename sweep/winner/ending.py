@@ -9,7 +9,7 @@ from sweep.record.sweep_record import SweepRecord, open_sweep, report_errors_pri
 
 
 def confirmed_sweep(confirmation: SweepRecord) -> SweepRecord | None:
-    """Return the sweep that a sweep confirms; None if it confirms none, or that one is gone."""
+    """Return the sweep that a sweep confirms; None if it confirms none, or that one is missing."""
     confirms = confirmation.spec.confirms
     if confirms is None:
         return None

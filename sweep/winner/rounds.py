@@ -35,7 +35,7 @@ _BASELINE = "0"  # the baseline's configuration number in NAME-confirm
 class RoundsOptions:
     """Options of `sweep confirm --rounds`."""
 
-    finalists: int = 2  # besides the baseline
+    finalists: int = 2  # in addition to the baseline
     max_seeds: int = MAX_SEEDS_IN_ROUNDS  # fresh seeds per configuration
     hours: float | None = None  # budget of all rounds in device hours
     test: str | None = None  # file of the held-out problems
@@ -91,7 +91,7 @@ def decide(
             result.interval is None for result in rounds.analyses[-1]
         ):
             say(f"Stopped, because further rounds would not decide. {no_spread()}")
-            say(f"Undecided. To run the next round nevertheless: {options.resume_command}")
+            say(f"Undecided. To run the next round anyway: {options.resume_command}")
             return INTERRUPTED, rounds
     say(f"{sweep.folder.name}: {_outcome_text(rounds, fresh.spec)}")
     return code, rounds

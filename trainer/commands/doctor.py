@@ -35,7 +35,7 @@ def doctor(
     run: Annotated[
         list[str] | None,
         Option(
-            "run these parts one after the other, or all that this machine can run",
+            "run these parts sequentially, or all that this machine can run",
             metavar="PART",
             may_be_empty=True,
         ),

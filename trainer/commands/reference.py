@@ -243,7 +243,5 @@ COMMANDS = {
     "metrics": Command(
         function=metrics, show=_show_metrics, fields=None, example="trainer metrics entropy"
     ),
-    "schema": Command(
-        function=schema, show=print, fields=None, example="trainer schema > run.schema.json"
-    ),
+    "schema": Command(function=schema, show=print, fields=None, example="trainer schema"),
 }

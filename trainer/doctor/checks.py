@@ -163,7 +163,7 @@ def time_engine(folder: Path) -> None:
                     seconds = time.perf_counter() - started
                 print(
                     f"{rows} rows of {tokens} tokens, seeds {seeds}, log-probabilities {logprobs}: "
-                    f"{seconds:.2f} s, {1000 * seconds / tokens:.2f} ms a token",
+                    f"{seconds:.2f} s, {1000 * seconds / tokens:.2f} ms per token",
                     flush=True,
                 )
     name = torch.cuda.get_device_name() if on_gpu else "CPU"
@@ -258,7 +258,7 @@ def lose_a_rank(folder: Path) -> None:
 def run_two_trials(
     folder: Path, gpus: float | None = None, at_once: int = 1, steps: int = 2
 ) -> None:
-    """Run a sweep of two trials: by default one after the other in the same process; or ``at_once``
+    """Run a sweep of two trials: by default sequentially in the same process; or ``at_once``
     on parts of a GPU.
     """
     import torch

@@ -58,7 +58,7 @@ class Part:
         limit_s: seconds after which it is ended.
         command: of the part; None if this machine cannot run it.
         missing: the reason why it cannot.
-        environment: variables that it gets besides this process's own.
+        environment: variables that it gets in addition to this process's own.
     """
 
     name: str
@@ -291,7 +291,7 @@ def _step(machine: Machine, preset: str, folder: Path) -> Part:
 def _two_trials(machine: Machine, folder: Path) -> Part:
     part = Part(
         name="two trials",
-        question="two trials of a sweep, one after the other in one process",
+        question="two trials of a sweep, sequentially in one process",
         limit_s=LIMIT_S,
         command=_check("two-trials", "--folder", str(folder)),
     )
@@ -416,7 +416,7 @@ def run_parts(
     folder: Path,
     cannot_tell: Sequence[str] = (),
 ) -> list[PartResult]:
-    """Run the parts one after the other, print a table, and rewrite ``report.json`` after each.
+    """Run the parts sequentially, print a table, and rewrite ``report.json`` after each.
     ``cannot_tell`` are the questions that they leave open.
     """
     folder.mkdir(parents=True, exist_ok=True)

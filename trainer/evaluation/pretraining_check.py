@@ -123,7 +123,7 @@ class PretrainingCheck:
             "always",
             f"{values['completion_length']:.0f} tokens (90% at most "
             f"{values['completion_length_p90']:.0f}), {values['truncated']:.0%} truncated at "
-            f"{config.rollout.max_new_tokens}; entropy {values['entropy']:.2f} nats a token",
+            f"{config.rollout.max_new_tokens}; entropy {values['entropy']:.2f} nats per token",
             *groups,
             *(self._evaluation(config, name) for name in self.set_sizes),
         ]

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-# AdamW's keys that are no tensor of the parameter's shape
+# AdamW's keys whose values do not have the parameter's shape
 COUNTERS = ("step",)
 
 

@@ -91,7 +91,7 @@ def rehearse(
     device: Literal["cpu", "cuda"] = "cpu",
     ranks: int = 2,
 ) -> Iterator[Rehearsal]:
-    """Rehearse configurations one after another; configurations with a parallel strategy run on
+    """Rehearse configurations sequentially; configurations with a parallel strategy run on
     several ranks.
 
     Args:

@@ -30,7 +30,7 @@ class Stare(Clipped):
 
     While the mean entropy of the tokens is below ``target_entropy``: among the tokens with ``A >
     0`` the ``fraction`` of the largest ``-log pi_old``, rounded up, gets ``w = amplify``; among the
-    tokens with ``A < 0`` likewise ``w = attenuate``. Elsewhere, and above the target, ``w = 1``.
+    tokens with ``A < 0``, ``w = attenuate``. Elsewhere, and above the target, ``w = 1``.
     With ``attenuate: 1`` it is the authors' variant O1, their default; with 0.9 their C2. Their
     code chooses in every microbatch by the current policy, and can move both weights in steps of
     0.01, which is off by default.
