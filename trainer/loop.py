@@ -34,6 +34,9 @@ from trainer.checkpoint.writer import CheckpointWriter
 from trainer.config.schema import TrainConfig
 from trainer.evaluation.correctness import correctness_record
 from trainer.evaluation.evaluate import completion_rows, correct_by_problem, evaluate
+from trainer.load_check import check_at_load
+from trainer.load_check.checkpoint import FOLDER
+from trainer.load_check.model import Paths, bound_of
 from trainer.metrics.bands import band_metrics
 from trainer.metrics.step import (
     Stopwatch,
@@ -151,6 +154,17 @@ class Trainer:
             config, self.models.causal_lm, self.tokenizer, full_weights, engine_run
         )
         self.engine.sync_weights(self.models.causal_lm)
+        self.progress.phase("checking model and checkpoint")
+        paths = Paths(
+            policy=self.models.policy,
+            engine=self.engine,
+            parallel=self.parallel,
+            bound=bound_of(self.models.policy),
+            full_weights=self.models.full_weights,
+        )
+        check_at_load(
+            config, paths, self._checkpoint_tokenizer, self.problems, self.context.run_dir / FOLDER
+        )
         sampler = ProblemSampler(
             self.problems, config.seed, config.data.shuffle, config.data.drop_last
         )

@@ -5,6 +5,8 @@ training or recording.
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -15,8 +17,12 @@ from rewards.sandbox import RewardPool, ScoredText
 from trainer.algorithm.rule_check import check_rules
 from trainer.config.schema import TrainConfig
 from trainer.evaluation.pretraining_check import run_pretraining_check
+from trainer.load_check import check_at_load
+from trainer.load_check.model import Paths, bound_of
+from trainer.load_check.reward import RewardProbe, probe_reward, warn_of_empty
 from trainer.parallel.device import describe_device, local_device
-from trainer.parallel.models import load_policy_for_inference
+from trainer.parallel.models import load_policy_for_inference, logprob_model
+from trainer.parallel.ranks import Parallel
 from trainer.planning.advice import advise, advise_data
 from trainer.planning.memory import footprint
 from trainer.policy.architectures import ModelSize
@@ -29,6 +35,7 @@ from trainer.types import Completion, Problem
 
 _SHOWN_TOKENS = 24  # of the prompt
 _SHOWN_CHARACTERS = 2000
+_SHOWN_ANSWER = 60  # characters of a reference answer
 NEW_TOKENS = 64  # limit of the sampled completion on a CPU, where full length may take minutes
 _NEW_TOKENS_QUICK = 512  # limit on a GPU, or for a small model
 _SMALL_PARAMETERS = 10**7
@@ -54,8 +61,13 @@ def dry_run(
         _print_prompt(problems[0], prompt, tokenizer)
         check_rules(config.algorithm)
         model = load_policy_for_inference(config, local_device(config.parallel.device))
-        completion = _sample(config, model, tokenizer, prompt)
+        engine = TransformersEngine(model, pad_token_id=tokenizer.pad_token_id)
+        _check(config, engine, tokenizer, problems)
+        completion = _sample(config, engine, tokenizer, prompt)
         _print_completion(config, problems[0], completion, prepared.rewards, completions)
+        probes = probe_reward(prepared.rewards, problems)
+        _print_probes(probes)
+        warn_of_empty(probes)
         sizes = [config.rollout.group_size]
         check = run_pretraining_check(config, model, prepared, sample, sizes) if sample else None
     _print_plan(config, model, len(problems), {name: len(of_set) for name, of_set in sets.items()})
@@ -79,16 +91,28 @@ def _print_prompt(problem: Problem, prompt: Sequence[int], tokenizer: Any) -> No
     print(f"tokens: {' | '.join(pieces)}", flush=True)
 
 
+def _check(
+    config: TrainConfig, engine: TransformersEngine, tokenizer: Any, problems: Sequence[Problem]
+) -> None:
+    """Run the check at load, except for an adapter, which is not loaded here."""
+    policy = logprob_model(engine.model, config, engine.model.dtype)
+    paths = Paths(
+        policy=policy, engine=engine, parallel=Parallel(engine.model.device), bound=bound_of(policy)
+    )
+    with TemporaryDirectory(prefix="loptune-check-") as folder:
+        check_at_load(config, paths, tokenizer, problems, Path(folder) / "checkpoint")
+
+
 def _sample(
-    config: TrainConfig, model: PreTrainedModel, tokenizer: Any, prompt: Sequence[int]
+    config: TrainConfig, engine: TransformersEngine, tokenizer: Any, prompt: Sequence[int]
 ) -> Completion:
     """Sample the training run's first completion, cut short where full length takes minutes."""
+    model = engine.model
     is_quick = model.device.type == "cuda" or model.num_parameters() < _SMALL_PARAMETERS
     limit = _NEW_TOKENS_QUICK if is_quick else NEW_TOKENS
     params = replace(
         sampling_params(config, tokenizer), max_new_tokens=min(config.rollout.max_new_tokens, limit)
     )
-    engine = TransformersEngine(model, pad_token_id=tokenizer.pad_token_id)
     seeds = [[derive_seed(config.seed, 0, 0, 0)]]
     of_prompts = sample_completions(engine, tokenizer, [prompt], seeds, params)
     return of_prompts[0][0]
@@ -101,7 +125,7 @@ def _print_completion(
     rewards: RewardPool,
     given: Sequence[str],
 ) -> None:
-    texts = [completion.text, str(problem.answer), *given]
+    texts = [completion.text, *given]
     scores = rewards.score(
         [problem.prefill + text for text in texts],
         [problem.answer] * len(texts),
@@ -112,12 +136,26 @@ def _print_completion(
         length += ", truncated there"
     print(f"\ncompletion ({length}):\n{_indented(completion.text)}")
     print(f"reward: {_verdict(scores[0])}")
-    answer = shortened(printable(str(problem.answer)).replace("\n", " "), 40)
-    print(f"reward of the reference answer {answer} as completion: {_verdict(scores[1])}")
-    for text, scored in zip(given, scores[2:], strict=True):
+    for text, scored in zip(given, scores[1:], strict=True):
         print(f"\nyour completion:\n{_indented(text)}\nreward: {_verdict(scored)}")
     functions = [f"{weight:g} x {name}" for name, weight in config.reward.functions.items()]
     print(f"functions:  {', '.join(functions)}\n")
+
+
+def _print_probes(probes: Sequence[RewardProbe]) -> None:
+    """Print the scores of reference answers and of empty completions, and what the reward reads."""
+    for probe in probes:
+        for name, scored in (
+            (f"the reference answer {_quoted(probe.reference.completion)}", probe.reference),
+            ("an empty completion", probe.empty),
+        ):
+            print(f"reward of {name} as completion: {_verdict(scored.scored)}")
+            print(f"    the reward reads {_quoted(scored.text)}")
+    print()
+
+
+def _quoted(text: str) -> str:
+    return repr(shortened(text, _SHOWN_ANSWER))
 
 
 def _verdict(scored: ScoredText) -> str:

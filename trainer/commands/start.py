@@ -63,6 +63,7 @@ _RESUMABLE = (
     "optim.tokens_per_microbatch",
     "model.compile",
     "model.packing",
+    "model.load_check",
 )
 _LOOK = "look without training"
 # marks the folder of a sweep

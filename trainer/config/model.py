@@ -51,6 +51,10 @@ class ModelConfig(Section):
     """
     trust_remote_code: bool = False
     """allow Python code from the model folder or Hub repository"""
+    load_check: Literal["auto", "full", "off"] = "auto"
+    """compare training, sampling and checkpoint with the published model before step 1; auto: load
+    a second copy of the model for it only if the comparison takes seconds
+    """
     lora: LoraConfig = LoraConfig()
 
     @model_validator(mode="after")

@@ -22,6 +22,7 @@ from deepspeed.runtime.zero.partition_parameters import InsertPostInitMethodToMo
 from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.integrations import deepspeed as hf_deepspeed
 from transformers.integrations import unset_hf_deepspeed_config
 from typing_extensions import override
 
@@ -109,6 +110,17 @@ class DeepSpeedParallel(DistributedParallel):
     @override
     def full_parameters(self, model: Any) -> AbstractContextManager[None]:
         return _gathered(model) if self.shards_parameters else nullcontext()
+
+    @override
+    @contextmanager
+    def unsharded(self) -> Iterator[None]:
+        # transformers shards every model that it loads while it knows a configuration of stage 3
+        kept = hf_deepspeed._hf_deepspeed_config_weak_ref
+        unset_hf_deepspeed_config()
+        try:
+            yield
+        finally:
+            hf_deepspeed._hf_deepspeed_config_weak_ref = kept
 
     @override
     def weights(self, causal_lm: PreTrainedModel) -> dict[str, Tensor]:

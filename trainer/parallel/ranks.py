@@ -115,6 +115,10 @@ class Parallel:
         """
         return nullcontext()
 
+    def unsharded(self) -> AbstractContextManager[None]:
+        """Return a context in which a model is loaded whole on this rank alone."""
+        return nullcontext()
+
     def weights(self, causal_lm: PreTrainedModel) -> dict[str, Tensor]:
         """Return a host copy of the policy's full `trained_weights` on rank 0; empty on other
         ranks.

@@ -5,6 +5,8 @@ merged one at a time, without a second copy of the model.
 """
 
 import json
+import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,15 +17,21 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.nn import Module, functional
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
-from loptune.errors import ConfigError, MissingError, StorageError, first_line
+from loptune.errors import ConfigError, MissingError, StorageError, first_line, listed
 from loptune.yaml_document import nearest
 from trainer.config.model import ALL_LINEAR, LoraConfig
+
+_log = logging.getLogger(__name__)
 
 SETTINGS_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 _NAME = "default"  # peft's name of a model's only adapter
 _PREFIX = "base_model.model."  # prefix of parameter names in peft's files
+# GPT-2 stores the weights of its linear layers transposed
+_ADAPTABLE = (nn.Linear, Conv1D)
+_FROZEN_FRACTION = 0.1  # of the weights, without a warning
 _FACTOR = ".lora_"  # marks adapter parameters by name
 
 
@@ -63,6 +71,7 @@ def add_adapter(
         lora_dropout=settings.dropout,
         target_modules=_targets(model, settings.target_modules),
         use_rslora=settings.rslora,
+        fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
     )
     peft.inject_adapter_in_model(config, model, _NAME)
     for layer in _layers(model):
@@ -70,6 +79,8 @@ def add_adapter(
         layer.lora_B.to(dtype)
         if settings.dropout:
             layer.lora_dropout[_NAME] = AdapterDropout(settings.dropout)
+    if settings.target_modules == [ALL_LINEAR]:
+        _warn_of_frozen(model)
 
 
 def has_adapter(model: Module) -> bool:
@@ -234,9 +245,17 @@ def _targets(model: PreTrainedModel, wanted: list[str]) -> list[str]:
     linear = [
         name
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and module is not output
+        if isinstance(module, _ADAPTABLE) and module is not output
     ]
     available = sorted({name.rpartition(".")[2] for name in linear})
+    if not available:
+        raise ConfigError(
+            f"{type(model).__name__} has no linear layer that an adapter could change",
+            "model.lora.r",
+            "train the full weights with model.lora.r=0, or use another model",
+            "model.lora.r",
+            code="no-such-layer",
+        )
     if wanted == [ALL_LINEAR]:
         return available
     for target in wanted:
@@ -251,6 +270,32 @@ def _targets(model: PreTrainedModel, wanted: list[str]) -> list[str]:
                 code="no-such-layer",
             )
     return wanted
+
+
+def _warn_of_frozen(model: PreTrainedModel) -> None:
+    """Warn if a large part of the weights is in no linear layer, such as the experts of a mixture
+    of experts: transformers stores them as one tensor of three dimensions.
+    """
+    embeddings = (model.get_input_embeddings(), model.get_output_embeddings())
+    left_out = {id(p) for module in embeddings if module is not None for p in module.parameters()}
+    adapted = {id(p) for layer in _layers(model) for p in layer.parameters()}
+    matrices = {}
+    for name, parameter in model.named_parameters():
+        size = getattr(parameter, "ds_numel", parameter.numel())
+        shape = getattr(parameter, "ds_shape", parameter.shape)
+        if len(shape) > 1 and id(parameter) not in left_out:
+            matrices[name] = size if id(parameter) not in adapted else 0
+    frozen = {name: size for name, size in matrices.items() if size}
+    total = sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters())
+    if sum(frozen.values()) > _FROZEN_FRACTION * total:
+        kinds = sorted({re.sub(r"\.\d+\.", ".*.", name) for name in frozen})
+        _log.warning(
+            "warning: %.0f%% of the weights get no adapter and stay frozen: %s\n"
+            "where:   model.lora.target_modules\n"
+            "next:    train the full weights with model.lora.r=0 if these must learn, too",
+            100 * sum(frozen.values()) / total,
+            listed(kinds, 4),
+        )
 
 
 def _layers(model: Module) -> list[Any]:

@@ -60,9 +60,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
         MissingError: unknown folder or Hub name, or no tokenizer in it.
         ConfigError: the tokenizer has no EOS token, so completions could not end.
     """
-    source = _tokenizer_source(config)
-    if source is None:
-        return load_tokenizer(_base_of(config))
+    source = tokenizer_source(config)
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             source, revision=config.revision, trust_remote_code=config.trust_remote_code
@@ -90,16 +88,16 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def _tokenizer_source(config: ModelConfig) -> str | None:
-    """Return the argument for the tokenizer's `from_pretrained`; None for an adapter without a
-    tokenizer of its own, which uses its base model's.
+def tokenizer_source(config: ModelConfig) -> str:
+    """Return the argument for the tokenizer's `from_pretrained`: for an adapter without a tokenizer
+    of its own, its base model's.
     """
     if not is_adapter(config):
         return model_source(config)
     folder = _folder_of(config)
     if (folder / published_tokenizer.FILE).is_file():
         return str(folder)
-    return None
+    return tokenizer_source(base_of(config))
 
 
 def _as_published(
@@ -152,7 +150,7 @@ def load_policy(
     """
     if is_adapter(config):
         return merge_adapter(
-            load_policy(_base_of(config), device, dtype), Path(config.name_or_path).expanduser()
+            load_policy(base_of(config), device, dtype), Path(config.name_or_path).expanduser()
         )
     source = model_source(config)
     repository = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
@@ -170,6 +168,7 @@ def load_policy(
     except LOAD_ERRORS as error:
         raise load_error("model", config, error) from error
     _disable_dropout(model)
+    _make_savable(model, config)
     _restore_buffers(model)
     is_plain = config.compile == "none" and not config.packing
     if is_plain and device.type == "cpu" and dtype == torch.float32:
@@ -206,7 +205,7 @@ def is_adapter(config: ModelConfig) -> bool:
     return (folder / SETTINGS_FILE).is_file() and not (folder / "config.json").is_file()
 
 
-def _base_of(config: ModelConfig) -> ModelConfig:
+def base_of(config: ModelConfig) -> ModelConfig:
     """Return the configuration of an adapter's base model, which may be an adapter, too.
 
     Raises:
@@ -247,7 +246,7 @@ def model_source(config: ModelConfig) -> str:
         MissingError: the path does not exist or has no config.json.
     """
     if is_adapter(config):
-        return model_source(_base_of(config))
+        return model_source(base_of(config))
     name = config.name_or_path
     if name in PACKAGED:
         return str(ensure_converted(ensure_gguf(name)))
@@ -358,13 +357,35 @@ def _check_loaded(model: PreTrainedModel, keys: Mapping[str, Any], config: Model
         )
 
 
+def _make_savable(model: PreTrainedModel, config: ModelConfig) -> None:
+    """Let the model's generation settings pass transformers' check at saving, which is stricter
+    than at loading: those of Llama 2 and Vicuna set a temperature without ``do_sample``.
+    """
+    settings = getattr(model, "generation_config", None)
+    if settings is None:
+        return
+    try:
+        settings.validate(strict=True)
+    except ValueError:
+        settings.do_sample = True  # temperature, top_p and top_k are for sampling
+        _log.info(
+            "%s: its generation_config.json sets sampling options without do_sample, which "
+            "transformers does not save; checkpoints get do_sample: true",
+            config.name_or_path,
+        )
+
+
 def _disable_dropout(model: PreTrainedModel) -> None:
+    """Set every dropout probability to 0: of layers, and the numbers that modules pass to the
+    function, such as ``attention_dropout``.
+    """
     # with dropout, the log-probabilities of the first update would not equal the old ones
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-        if isinstance(getattr(module, "attention_dropout", None), float):
-            module.attention_dropout = 0.0
+        for name, value in vars(module).items():
+            if "dropout" in name and isinstance(value, float):
+                setattr(module, name, 0.0)
 
 
 def _restore_buffers(model: PreTrainedModel) -> None:
@@ -413,6 +434,14 @@ def load_error(what: str, config: ModelConfig, error: Exception) -> UserError:
                 f"install its package, or set {key}=sdpa",
                 key=key,
                 code="kernel-not-installed",
+            )
+        if kernel in _KERNELS:  # transformers knows it, and this model's code does not
+            return ConfigError(
+                f"the model's code does not support attention kernel {kernel}: {first_line(error)}",
+                key,
+                f"set {key}=eager",
+                key=key,
+                code="kernel-not-supported",
             )
         return ConfigError(
             f"unknown attention implementation {kernel}",

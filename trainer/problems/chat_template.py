@@ -139,6 +139,15 @@ class ChatTemplate:
             return prompt.removeprefix(before_answer)
         return open_tag(prompt)
 
+    @cached_property
+    def ending(self) -> str:
+        """The text that the template puts behind an assistant's message, such as ``<|im_end|>`` and
+        a line break; empty if it refuses a conversation.
+        """
+        question = {"role": "user", "content": _QUESTION}
+        answer = {"role": "assistant", "content": _ANSWER}
+        return self._try_render([question, answer], generation_prompt=False).partition(_ANSWER)[2]
+
     def has_rendered(self, text: str) -> bool:
         """Return whether the text is a prompt that this template has already rendered: it starts
         with a mark of the template and has the mark that ends the user's turn.

@@ -70,7 +70,7 @@ class TransformersEngine:
         """
         samples: dict[tuple[int, int], Completion] = {}
         longest = max(map(len, prompts), default=0)
-        with self.full_weights(), _evaluating(self.model), torch.no_grad(), self._autocast():
+        with self.full_weights(), evaluating(self.model), torch.no_grad(), self._autocast():
             budget = self.token_budget(longest + params.max_new_tokens)
             for rows in _split(prompts, seeds, params.max_new_tokens, budget):
                 samples.update(zip(rows, self._decode(rows, prompts, seeds, params), strict=True))
@@ -227,7 +227,7 @@ def _split(
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
     """Switch to eval mode and restore every submodule's mode on exit."""
     training = [module for module in model.modules() if module.training]
     model.eval()

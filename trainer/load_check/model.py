@@ -1,0 +1,391 @@
+"""The log-probabilities of a run's paths are compared with those of the published model.
+
+Three comparisons, each of a few short rows and of rows beyond the model's trained length:
+
+- the loaded policy, computed as any user of transformers would, with the published model;
+- the training path (packed or padded rows, compiled layers, the scoring head, training mode of
+  gradient checkpointing) with the loaded policy;
+- the sampling path with its cache, by the engine's own log-probabilities, with the loaded policy.
+
+If two paths differ, the path is computed again without one of its parts at a time. The part without
+which they agree is named.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from loptune.errors import ConfigError, first_line
+from trainer.load_check import paths
+from trainer.load_check.rows import Prompts, Row, sample_rows, trained_length
+from trainer.parallel.ranks import Parallel
+from trainer.policy.adapters import adapter_disabled, has_adapter
+from trainer.rollouts.engine import RolloutEngine, SamplingParams
+from trainer.rollouts.transformers import evaluating
+
+# Largest mean |difference| of the log-probabilities of a row [nats]: the size of rounding errors,
+# also in a random model with peaked distributions. Rows that see each other's tokens differ by
+# tenths of a nat.
+BOUNDS = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1}
+
+Without = Callable[[nn.Module], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a path that can be at fault."""
+
+    name: str
+    hint: str
+    key: str = "model.name_or_path"
+
+
+DROPOUT = Part(
+    "dropout is active in training mode, which gradient checkpointing needs",
+    "set model.gradient_checkpointing=false, or use a model without dropout",
+    "model.gradient_checkpointing",
+)
+COMPILED = Part(
+    "the compiled layers",
+    "set model.compile=none; compiling needs a C++ compiler (apt-get install g++)",
+    "model.compile",
+)
+PACKING = Part(
+    "packing, which computes rows in one line", "set model.packing=false", "model.packing"
+)
+PACKED_ROWS = Part(
+    "the packed rows of the CPU", "set model.attn_implementation=eager", "model.attn_implementation"
+)
+KERNEL = Part(
+    "the attention kernel", "set model.attn_implementation=eager", "model.attn_implementation"
+)
+HEAD = Part(
+    "the scoring head: the model post-processes its logits",
+    "use a model without logit soft-capping or scaling, e.g. Qwen2 or Llama",
+)
+PADDING = Part("the padding of rows of different lengths", "use another model")
+ADAPTER = Part("the adapter", "save the adapter again with peft, or merge it", "model.lora")
+INACTIVE = Part(
+    "the adapter does not change its outputs",
+    "choose other layers with model.lora.target_modules",
+    "model.lora.target_modules",
+)
+UNSYNCED = Part("the adapter is missing or stale", "use another rollout.engine", "rollout.engine")
+WEIGHTS = Part("the loaded weights or positions", "download the model again, or use another model")
+ROPE = Part(
+    "its positions beyond {length}, the length on which the model was trained",
+    "lower data.max_prompt_tokens and rollout.max_new_tokens to {length} together",
+    "rollout.max_new_tokens",
+)
+LONG = Part(
+    "long rows", "lower data.max_prompt_tokens or rollout.max_new_tokens", "rollout.max_new_tokens"
+)
+BATCH = Part("the batch: prompts of different lengths", "use another rollout.engine")
+CACHE = Part("its cache: the first token is right", "use another rollout.engine", "rollout.engine")
+ENGINE = Part(
+    "its weights, positions or temperature", "use another rollout.engine", "rollout.engine"
+)
+STOP = Part("its stop tokens", "use another rollout.engine", "rollout.engine")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paths:
+    """The paths of a loaded run."""
+
+    policy: nn.Module  # `LogprobModel`, wrapped by the parallel strategy
+    engine: RolloutEngine
+    parallel: Parallel
+    bound: float  # nats, mean of a row
+    full_weights: Callable[[], AbstractContextManager[None]] = nullcontext
+
+    @property
+    def causal_lm(self) -> PreTrainedModel:
+        """The policy's model."""
+        return paths.unwrapped(self.policy).causal_lm
+
+    @property
+    def temperature(self) -> float:
+        """The temperature of rollouts."""
+        return paths.unwrapped(self.policy).head.temperature
+
+    def own(self, rows: Sequence[Row]) -> list[Tensor]:
+        """Compute the rows with the loaded policy as in `paths.own`. Collective."""
+        with self.full_weights():
+            return paths.own(self.policy, rows)
+
+
+def bound_of(policy: nn.Module) -> float:
+    """Return the largest difference that rounding explains [nats]."""
+    scores = paths.unwrapped(policy)
+    dtype = (
+        scores.causal_lm.dtype if scores.compute_dtype == torch.float32 else scores.compute_dtype
+    )
+    return BOUNDS[dtype]
+
+
+def sample(run: Paths, prompts: Sequence[Prompts]) -> list[Row]:
+    """Sample the rows of all prompts, and check that a stop token ends a completion. Collective.
+
+    Raises:
+        ConfigError: the engine cannot sample from this model, or does not stop.
+    """
+    rows: list[Row] = []
+    with _named(run, "sampling"):
+        for of_kind in prompts:
+            rows += sample_rows(run.engine, of_kind, run.temperature)
+    _raise(run, "sampling", _stop_fault(run, prompts[0], rows))
+    return rows
+
+
+def compare_with_published(
+    run: Paths, rows: Sequence[Row], expected: Sequence[Tensor] | None
+) -> None:
+    """Compare the loaded policy with the published model's log-probabilities ``expected``, which
+    one rank has. Collective.
+
+    Raises:
+        ConfigError: they differ; names the part.
+    """
+    actual = run.own(rows)
+    fault = None
+    if expected is not None:
+        fault = largest_difference(rows, actual, expected, run.bound)
+    if not run.parallel.any(fault is not None):
+        return
+    tried = {}
+    if not run.parallel.shards_parameters:
+        candidates: dict[Part, Without] = {KERNEL: paths.eager_attention}
+        if has_adapter(run.causal_lm):
+            candidates[ADAPTER] = lambda policy: adapter_disabled(policy)
+        for part, without in candidates.items():
+            with without(run.policy):
+                tried[part] = run.own(rows)
+    verdict = None
+    if fault is not None and expected is not None:
+        verdict = _verdict(run, rows, fault, tried, expected, WEIGHTS)
+    _raise(run, "the loaded policy", verdict)
+
+
+def compare_scoring(run: Paths, rows: Sequence[Row]) -> list[Tensor]:
+    """Compare the training path with the loaded policy; return the policy's log-probabilities.
+    Collective.
+
+    Raises:
+        ConfigError: they differ, or the path does not run on this machine; names the part.
+    """
+    with _named(run, "the loaded policy"):
+        expected = run.own(rows)
+    try:
+        actual = paths.scored(run.policy, rows)
+    except Exception as error:
+        raise _failure(run, rows, error) from error
+    fault = largest_difference(rows, actual, expected, run.bound)
+    if not run.parallel.any(fault is not None):
+        return expected
+    tried = {}
+    for part, without in _scoring_parts(run).items():
+        with without(run.policy):
+            tried[part] = paths.scored(run.policy, rows)
+    tried[PADDING] = [paths.scored(run.policy, [row])[0] for row in rows]
+    verdict = None
+    if fault is not None:
+        verdict = _verdict(run, rows, fault, tried, expected, HEAD)
+    _raise(run, "scoring", verdict)
+    return expected
+
+
+def compare_adapter(run: Paths, prompts: Prompts) -> list[Row]:
+    """Compare scoring and sampling with an adapter that changes the outputs; return the rows.
+    Collective.
+
+    Raises:
+        ConfigError: the adapter changes nothing, or a path computes without it.
+    """
+    rows = sample_rows(run.engine, prompts, run.temperature)
+    expected = compare_scoring(run, rows)
+    with adapter_disabled(run.causal_lm):
+        without = run.own(rows)
+    verdict = None
+    if largest_difference(rows, without, expected, 0.0) is None:
+        verdict = INACTIVE, 0.0
+    _raise(run, "the loaded policy", verdict)
+    fault = largest_difference(rows, paths.sampled(rows), expected, run.bound)
+    verdict = None
+    if fault is not None:
+        verdict = UNSYNCED, fault[1]
+    _raise(run, "sampling", verdict)
+    return rows
+
+
+def compare_sampling(run: Paths, rows: Sequence[Row], expected: Sequence[Tensor]) -> None:
+    """Compare the engine's log-probabilities of its own completions with the loaded policy's.
+    Collective.
+
+    Raises:
+        ConfigError: they differ; names the part.
+    """
+    fault = largest_difference(rows, paths.sampled(rows), expected, run.bound)
+    if not run.parallel.any(fault is not None):
+        return
+    short = [row for row in rows if row.kind == "short"]
+    alone: list[Row] = []
+    for row in short:
+        prompts = Prompts("short", [row.prompt], [1], len(row.completion))
+        alone += sample_rows(run.engine, prompts, run.temperature)
+    alone_expected = run.own(alone)
+    verdict = None
+    if fault is not None:
+        kind, nats = fault
+        first = [(a[:1] - b[:1]).abs() for a, b in zip(paths.sampled(rows), expected, strict=True)]
+        if kind != "short":
+            verdict = _long_part(run, kind), nats
+        elif float(torch.cat(first).max()) <= run.bound:
+            verdict = CACHE, nats
+        elif largest_difference(alone, paths.sampled(alone), alone_expected, run.bound) is None:
+            verdict = BATCH, nats
+        else:
+            verdict = ENGINE, nats
+    _raise(run, "sampling", verdict)
+
+
+def _scoring_parts(run: Paths) -> dict[Part, Without]:
+    """Return the parts of the training path, and for each a context without it."""
+    scores = paths.unwrapped(run.policy)
+    parts: dict[Part, Without] = {}
+    if any(module.training for module in scores.causal_lm.modules()):
+        parts[DROPOUT] = evaluating
+    if scores.compiled is not None:
+        compiled = scores.compiled
+        parts[COMPILED] = lambda policy: compiled.off()
+    if scores.in_line:
+        parts[PACKING] = paths.padded
+    if scores.packs_rows:
+        parts[PACKED_ROWS] = paths.padded
+    return parts
+
+
+def _failure(run: Paths, rows: Sequence[Row], error: Exception) -> ConfigError:
+    """Return the error for a training path that does not run; it names the part without which the
+    path runs.
+    """
+    key = "model.name_or_path"
+    hint = "use another model"
+    for part, without in _scoring_parts(run).items():
+        try:
+            with without(run.policy):
+                paths.scored(run.policy, rows)
+        except Exception:  # of torch's compiler, a kernel or the model's own code: of any class
+            continue
+        key = part.key
+        hint = part.hint
+        break
+    return ConfigError(
+        f"scoring of {type(run.causal_lm).__name__} does not run: {type(error).__name__}: "
+        f"{first_line(error)}",
+        key,
+        hint,
+        key=key,
+        code="path-does-not-run",
+    )
+
+
+def _stop_fault(run: Paths, prompts: Prompts, rows: Sequence[Row]) -> tuple[Part, float] | None:
+    """Sample again with a token of the first completion as stop token: every completion must end at
+    its first one.
+    """
+    stop = rows[0].completion[len(rows[0].completion) // 2]
+    params = SamplingParams(
+        temperature=run.temperature, max_new_tokens=prompts.new_tokens, stop_token_ids=(stop,)
+    )
+    seeds = [list(prompts.seeds) for _ in prompts.prompts]
+    for group in run.engine.generate(prompts.prompts, seeds, params):
+        for completion in group:
+            ids = completion.token_ids
+            is_right = stop not in ids[:-1] and (ids[-1] == stop) == (
+                completion.finish_reason == "stop"
+            )
+            is_full = len(ids) == prompts.new_tokens or ids[-1] == stop
+            if not (is_right and is_full):
+                return STOP, 0.0
+    return None
+
+
+def largest_difference(
+    rows: Sequence[Row], actual: Sequence[Tensor], expected: Sequence[Tensor], bound: float
+) -> tuple[str, float] | None:
+    """Return kind and mean |difference| of the worst row of the first kind that is out of bounds;
+    NaN is out of bounds.
+    """
+    worst: dict[str, float] = {}
+    for row, mine, theirs in zip(rows, actual, expected, strict=True):
+        nats = float((mine - theirs).abs().mean())
+        worst[row.kind] = max(worst.get(row.kind, 0.0), nats if nats == nats else torch.inf)
+    for kind in ("short", "boundary", "long"):
+        if worst.get(kind, 0.0) > bound:
+            return kind, worst[kind]
+    return None
+
+
+def _verdict(
+    run: Paths,
+    rows: Sequence[Row],
+    fault: tuple[str, float],
+    tried: dict[Part, list[Tensor]],
+    expected: Sequence[Tensor],
+    otherwise: Part,
+) -> tuple[Part, float]:
+    """Return the part without which a path agrees, and the difference with it."""
+    kind, nats = fault
+    if kind == "boundary":
+        return _long_part(run, kind), nats
+    for part, without in tried.items():
+        if largest_difference(rows, without, expected, run.bound) is None:
+            return part, nats
+    if kind == "long":
+        return _long_part(run, kind), nats
+    return otherwise, nats
+
+
+def _long_part(run: Paths, kind: str) -> Part:
+    length = trained_length(run.causal_lm.config)
+    if kind == "boundary":
+        return Part(ROPE.name.format(length=length), ROPE.hint.format(length=length), ROPE.key)
+    return LONG
+
+
+def _raise(run: Paths, path: str, verdict: tuple[Part, float] | None) -> None:
+    """Raise the first rank's verdict on all ranks. Collective."""
+    verdicts = [each for each in run.parallel.gather([verdict]) if each is not None]
+    if not verdicts:
+        return
+    part, nats = verdicts[0]
+    difference = f" by {nats:.3g} nats per token (at most {run.bound:g})" if nats else ""
+    raise ConfigError(
+        f"{path} of {type(run.causal_lm).__name__} is wrong{difference}: {part.name}",
+        part.key,
+        part.hint,
+        key=part.key,
+        code="paths-differ",
+    )
+
+
+@contextmanager
+def _named(run: Paths, path: str) -> Iterator[None]:
+    """Turn an error of the model's own code, of a kernel or of the compiler into one that names the
+    path.
+    """
+    try:
+        yield
+    except Exception as error:
+        name = type(run.causal_lm).__name__
+        raise ConfigError(
+            f"{path} of {name} does not run: {type(error).__name__}: {first_line(error)}",
+            "model.name_or_path",
+            "use another model or rollout.engine",
+            key="model.name_or_path",
+            code="path-does-not-run",
+        ) from error

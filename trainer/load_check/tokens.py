@@ -1,0 +1,128 @@
+"""The tokens of prompts and completions are compared with ``tokenizer.json``, read by the library
+tokenizers: on the user's own prompts and reference answers.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase
+
+from loptune.errors import ConfigError, shortened
+from trainer.config.schema import TrainConfig
+from trainer.policy.load import tokenizer_source
+from trainer.policy.published_tokenizer import published_tokenizer
+from trainer.problems.chat_template import ChatTemplate
+from trainer.problems.load import encode_prompt
+from trainer.rollouts.collect import completion_text, stop_tokens
+from trainer.types import Problem
+
+_logger = logging.getLogger(__name__)
+
+_PROBLEMS = 8
+
+Decode = Callable[[Sequence[int], Sequence[int]], str]  # (completion, prompt) -> text
+
+
+def check_tokens(
+    config: TrainConfig, tokenizer: PreTrainedTokenizerBase, problems: Sequence[Problem]
+) -> None:
+    """Compare the tokens of some prompts and the texts of reference answers with the published
+    tokenizer, and warn if the token that ends a turn of the chat template ends no completion.
+
+    Raises:
+        ConfigError: they differ; shows the text.
+    """
+    stops = stop_tokens(config, tokenizer)
+    published = published_tokenizer(tokenizer_source(config.model), config.model.revision)
+    if published is None:
+        return
+    for problem in problems[:_PROBLEMS]:
+        prompt = encode_prompt(tokenizer, problem)
+        _check_prompt(published, tokenizer, problem, prompt)
+        _check_answer(
+            published,
+            str(problem.answer),
+            prompt,
+            lambda ids, prompt: completion_text(tokenizer, ids, stops, prompt_ids=prompt),
+        )
+    _check_end(published, tokenizer, problems[0].prompt, stops)
+
+
+def _check_prompt(
+    published: Tokenizer,
+    tokenizer: PreTrainedTokenizerBase,
+    problem: Problem,
+    prompt: Sequence[int],
+) -> None:
+    text = problem.prompt + problem.prefill
+    expected = published.encode(text, add_special_tokens=False).ids
+    bos = tokenizer.bos_token_id
+    actual = list(prompt)
+    if actual != expected and actual[:1] == [bos]:
+        actual = actual[1:]
+    if actual != expected:
+        place = next(
+            (i for i, (a, b) in enumerate(zip(actual, expected, strict=False)) if a != b),
+            min(len(actual), len(expected)),
+        )
+        read = published.decode(actual[place : place + 8], skip_special_tokens=False)
+        right = published.decode(expected[place : place + 8], skip_special_tokens=False)
+        raise _differs(
+            f"the policy reads {read!r} in a prompt where tokenizer.json has {right!r}",
+            shortened(repr(text), 60),
+        )
+    if bos is not None and list(prompt[:2]) == [bos, bos]:
+        raise _differs("a prompt begins with two BOS tokens", shortened(repr(text), 60))
+
+
+def _check_answer(published: Tokenizer, answer: str, prompt: Sequence[int], decode: Decode) -> None:
+    """Check a reference answer as completion: the reward must read what ``tokenizer.json`` decodes
+    behind the prompt.
+    """
+    ids = published.encode(answer, add_special_tokens=False).ids
+    before = published.decode(list(prompt), skip_special_tokens=False)
+    both = published.decode([*prompt, *ids], skip_special_tokens=False)
+    if not ids or not both.startswith(before):
+        return
+    actual = decode(ids, prompt)
+    expected = both.removeprefix(before)
+    if actual != expected:
+        raise _differs(
+            f"the reward reads {shortened(repr(actual), 60)} where tokenizer.json decodes "
+            f"{shortened(repr(expected), 60)}",
+            f"reference answer {shortened(repr(answer), 60)}",
+        )
+
+
+def _check_end(
+    published: Tokenizer, tokenizer: PreTrainedTokenizerBase, prompt: str, stops: Sequence[int]
+) -> None:
+    """Warn if prompts are in the chat template, whose end of a turn ends no completion."""
+    if not tokenizer.chat_template:
+        return
+    template = ChatTemplate(tokenizer, {})
+    if not template.has_rendered(prompt):
+        return
+    ids = published.encode(template.ending, add_special_tokens=False).ids
+    if not ids or ids[0] in stops:
+        return
+    end = published.decode(ids[:1], skip_special_tokens=False)
+    _logger.warning(
+        "warning: the chat template ends the assistant's turn with %r, which ends no completion\n"
+        "where:   eos_token_id of generation_config.json, rollout.stop_token_ids\n"
+        "next:    rollout.stop_token_ids=[%d], unless this model was not trained on the template",
+        end,
+        ids[0],
+    )
+
+
+def _differs(what: str, where: str) -> ConfigError:
+    return ConfigError(
+        what,
+        where,
+        "save the tokenizer again with save_pretrained; in tokenizer_config.json set "
+        "tokenizer_class to PreTrainedTokenizerFast",
+        key="model.name_or_path",
+        code="tokens-differ",
+    )
