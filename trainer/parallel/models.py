@@ -15,9 +15,9 @@ from trainer.parallel.device import compute_dtype
 from trainer.parallel.ranks import Parallel
 from trainer.policy.adapters import adapter_disabled, add_adapter
 from trainer.policy.compiled_layers import CompiledLayers
-from trainer.policy.fast_forward import check_fast_forward
 from trainer.policy.load import frozen_copy, load_policy
-from trainer.policy.logprobs import CachedForward, LogprobModel, check_logits, tokens_per_chunk
+from trainer.policy.logprobs import CachedForward, LogprobModel, tokens_per_chunk
+from trainer.policy.packing import check_kernel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
 
     Raises:
         MissingError: no such model.
-        ConfigError: unsupported architecture (its log-probabilities would be wrong).
+        ConfigError: rows in one line need another kernel on this GPU.
     """
     torch.manual_seed(config.seed)
     stored_dtype = parallel.stored_dtype(compute_dtype(config.model, parallel.device))
@@ -79,6 +79,8 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
         )
     elif with_reference:
         reference = _reference(config, causal_lm, stored_dtype, parallel)
+    if config.model.packing:
+        check_kernel(causal_lm)
     scores = logprob_model(causal_lm, config, stored_dtype)
     policy, optimizer = parallel.prepare(scores, _adamw(causal_lm, config.optim))
     if with_adapter and with_reference:
@@ -89,7 +91,7 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
     # Lopti's first pass often lacks some rows. The benefit and memory cost on a GPU have not been
     # measured.
     uses_cache = is_reusable and not config.algorithm.isolates and parallel.device.type == "cpu"
-    models = Models(
+    return Models(
         causal_lm=causal_lm,
         policy=policy,
         optimizer=optimizer,
@@ -99,10 +101,6 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
         parallel=parallel,
         cached_forward=CachedForward() if uses_cache else None,
     )
-    with models.full_weights():
-        check_logits(causal_lm)
-        check_fast_forward(scores, config.model)
-    return models
 
 
 class AdapterDisabled(Module):

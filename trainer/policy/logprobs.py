@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from loptune.errors import ConfigError
 from trainer.cpu.packed_rows import pack, packed_hidden_states, takes_packed_rows
 from trainer.policy.architectures import CHUNK_BYTES
 from trainer.policy.compiled_layers import CompiledLayers
@@ -127,30 +126,6 @@ def tokens_per_chunk(vocabulary: int, on_gpu: bool) -> int:
     `CHUNK_BYTES`.
     """
     return max(1, CHUNK_BYTES[on_gpu] // (4 * vocabulary))
-
-
-@torch.no_grad()
-def check_logits(causal_lm: PreTrainedModel) -> None:
-    """Check that the model's logits are exactly output_embedding(hidden_states).
-
-    Raises:
-        ConfigError: the architecture post-processes its logits (soft-capping, scaling).
-    """
-    vocabulary = causal_lm.get_input_embeddings().num_embeddings
-    probe = (torch.arange(8, device=causal_lm.device) * 7 % vocabulary)[None]
-    theirs = causal_lm(input_ids=probe, use_cache=False).logits.float()
-    actual = causal_lm.get_output_embeddings()(
-        causal_lm.base_model(input_ids=probe, use_cache=False).last_hidden_state
-    ).float()
-    largest = float((theirs - actual).abs().max())
-    if largest > 1e-3 * max(1.0, float(theirs.abs().max())):
-        raise ConfigError(
-            f"{type(causal_lm).__name__} post-processes its logits (changes of up to "
-            f"{largest:.3g})",
-            "model.name_or_path",
-            "use a model without logit soft-capping or scaling, e.g. Qwen2 or Llama",
-            code="logits-changed",
-        )
 
 
 class CachedForward:

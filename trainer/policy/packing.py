@@ -11,6 +11,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from loptune.errors import ConfigError
+
+# attention kernels that take rows in one line; SDPA only on a CPU
+_VARLEN = ("flash_attention_2", "flash_attention_3")
+
 
 @dataclass(frozen=True)
 class RowsInLine:
@@ -29,6 +34,25 @@ class RowsInLine:
             tensor.to(device, non_blocking=True) for tensor in tensors
         )
         return RowsInLine(rows, positions, bounds, self.longest, predicting)
+
+
+def check_kernel(model: PreTrainedModel) -> None:
+    """Raise if rows in one line would need a mask of all tokens by all tokens on a GPU.
+
+    Raises:
+        ConfigError: names the kernel.
+    """
+    kernel = model.config._attn_implementation
+    if model.device.type == "cpu" or kernel in _VARLEN:
+        return
+    key = "model.packing"
+    raise ConfigError(
+        f"packing needs flash attention on a GPU, but model.attn_implementation is {kernel}",
+        key,
+        "set model.attn_implementation=flash_attention_2, or model.packing=false",
+        key=key,
+        code="packing-without-flash",
+    )
 
 
 def line_up(prompt_lengths: Tensor, completion_mask: Tensor) -> RowsInLine:

@@ -8,16 +8,12 @@ from loptune.errors import ConfigError
 from tests.conftest import random_model
 from tests.refusals import refused
 from tests.trainer.algorithm.batches import make_batch
-from trainer.config.model import ModelConfig
 from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.parallel.models import load_models
 from trainer.parallel.ranks import Parallel
 from trainer.policy import compiled_layers
 from trainer.policy.compiled_layers import CompiledLayers
-from trainer.policy.fast_forward import check_fast_forward
-from trainer.policy.logprobs import LogprobModel
 
-COMPILED = ModelConfig(compile="layers")
 needs_compiler = pytest.mark.skipif(
     shutil.which("g++") is None and shutil.which("clang++") is None, reason="needs a C++ compiler"
 )
@@ -52,7 +48,6 @@ def test_scoring_update_and_reference_agree_bitwise(random_policy, counted, dtyp
         },
     )
     models = load_models(config, Parallel())
-    assert len(counted) >= 2  # the check at load has run both layers
     policy = models.policy
     batch = make_batch()
     for rows in (slice(None), slice(2, 3), slice(1, 4)):  # dynamic shapes, and a single row
@@ -83,30 +78,6 @@ def test_scoring_update_and_reference_agree_bitwise(random_policy, counted, dtyp
     with torch.no_grad():
         models.causal_lm.eval().generate(batch.input_ids[:1, :4], max_new_tokens=3, do_sample=False)
     assert len(counted) == before  # sampling, which has a cache, is not compiled
-
-
-def test_layers_that_do_not_compile_are_refused_at_load(monkeypatch):
-    def without_compiler(forward):
-        raise RuntimeError("no C++ compiler")
-
-    model = random_model()
-    scorer = LogprobModel(model, 1.0, 16, compiled=CompiledLayers(model))
-    monkeypatch.setattr(compiled_layers, "_compiled", without_compiler)
-    with refused("fast-forward-fails", ConfigError, key="model.compile") as caught:
-        check_fast_forward(scorer, COMPILED)
-    assert "no C++ compiler" in str(caught.value)
-
-
-def test_layers_whose_compiled_code_computes_otherwise_are_refused(monkeypatch):
-    model = random_model()
-    scorer = LogprobModel(model, 1.0, 16, compiled=CompiledLayers(model))
-    monkeypatch.setattr(
-        compiled_layers,
-        "_compiled",
-        lambda forward: lambda layer, states, **options: 1.1 * forward(layer, states, **options),
-    )
-    with refused("fast-forward-differs", ConfigError, key="model.compile"):
-        check_fast_forward(scorer, COMPILED)
 
 
 def test_a_model_without_decoder_layers_is_refused():

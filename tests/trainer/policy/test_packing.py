@@ -9,15 +9,11 @@ from loptune.errors import ConfigError
 from tests.conftest import random_model
 from tests.refusals import refused
 from tests.trainer.algorithm.batches import make_batch
-from trainer.config.model import ModelConfig
 from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.parallel.models import load_models
 from trainer.parallel.ranks import Parallel
-from trainer.policy.fast_forward import check_fast_forward
 from trainer.policy.logprobs import LogprobModel
-from trainer.policy.packing import line_up
-
-IN_LINE = ModelConfig(packing=True)
+from trainer.policy.packing import check_kernel, line_up
 
 
 def scorer(model, in_line=True, dtype=torch.float32):
@@ -100,26 +96,10 @@ def test_the_bounds_that_flash_attention_gets_are_those_of_the_rows(monkeypatch)
     assert calls[0] == [0, *lengths.cumsum(dim=0).tolist()]
 
 
-def test_a_model_whose_rows_would_see_each_other_is_refused(monkeypatch):
-    model = random_model()
-    check_fast_forward(scorer(model), IN_LINE)
-    check_fast_forward(scorer(model, dtype=torch.bfloat16), IN_LINE)
-    forward = model.base_model.forward
-    monkeypatch.setattr(
-        model.base_model,
-        "forward",
-        lambda input_ids, position_ids=None, **options: forward(input_ids, **options),
-    )
-    with refused("fast-forward-differs", ConfigError, key="model.packing"):
-        check_fast_forward(scorer(model), IN_LINE)
-    with refused("fast-forward-differs", ConfigError, key="model.packing"):
-        check_fast_forward(scorer(model, dtype=torch.bfloat16), IN_LINE)
-
-
 def test_off_a_cpu_packing_needs_flash_attention():
     model = random_model().to("meta")
     with refused("packing-without-flash", ConfigError, key="model.packing"):
-        check_fast_forward(scorer(model), IN_LINE)
+        check_kernel(model)
 
 
 def test_packing_is_off_by_default_and_replaces_the_rows_of_cpus(random_policy):
