@@ -10,6 +10,7 @@
 # make test-gpu    the tests that need a GPU, on one; imports neither Ray, Optuna, MLflow nor datasets
 # make first-contact  the first hour on a machine with GPUs, part after part, into doctor-report/ (docs/guides/gpu.md)
 # make chaos       kills what a sweep is made of at random and compares its end (docs/development/faults.md); SEED=0 FAULTS=20 KILLS=200
+# make test-recipes  installs verl, SkyRL and Tinker's cookbook into .venv-recipes and reads the recipes with their parsers
 # make test-cluster  types docs/guides/cluster.md on three machines made of namespaces, and runs Slurm's job where Slurm is
 # make install-gpu installs with vLLM, for machines with GPUs (docs/guides/gpu.md); make resolve-gpu only tries it
 # make docs        builds the site of docs/ into build/docs; a broken link or any other warning is an error
@@ -94,6 +95,19 @@ test-vllm: $(VLLM_STAMP)
 	OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind $(VLLM_VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=20 -m vllm \
 		tests/trainer/rollouts tests/gpu tests/llm
 
+# The trainers without their dependencies: they ask for different versions of the same packages, and for GPU kernels.
+# Their parsers need none of those.
+RECIPES_VENV := .venv-recipes
+RECIPES_STAMP := $(RECIPES_VENV)/.installed
+$(RECIPES_STAMP): tests/recipes/packages.txt tests/recipes/trainers.txt pyproject.toml
+	@./install.sh $(RECIPES_VENV) fit -r tests/recipes/packages.txt
+	@./install.sh $(RECIPES_VENV) index --no-deps -r tests/recipes/trainers.txt -e .
+	@touch $@
+
+.PHONY: test-recipes
+test-recipes: $(RECIPES_STAMP)
+	$(RECIPES_VENV)/bin/python -m pytest -o addopts="-rs" tests/recipes
+
 # With the environment of install-gpu, else with any Python that has torch, transformers, accelerate and pytest. The
 # options of pyproject.toml ask for plugins that may be missing there.
 test-gpu:
@@ -157,4 +171,4 @@ lint: dev
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) build .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) $(VLLM_VENV) .venv-recipes build .pytest_cache .mypy_cache .ruff_cache *.egg-info
