@@ -25,8 +25,8 @@ def direction(score: str, mode: Mode | None, of_source: Mode | None) -> tuple[Mo
     if mode is not None:
         return mode, []
     if of_source is not None:
-        better = "larger" if of_source == "max" else "smaller"
-        return of_source, [f"The study says that {better} values of {score} are better."]
+        verb, better = ("maximized", "larger") if of_source == "max" else ("minimized", "smaller")
+        return of_source, [f"The search {verb} {score}, so {better} values are better."]
     words = {word.rstrip("0123456789") for word in words_of(score)}
     if words.intersection(_SMALLER_WORDS) and not words.intersection(_LARGER_WORDS):
         raise ConfigError(

@@ -43,8 +43,8 @@ def judge(
     table: Annotated[
         "str | pd.DataFrame",
         Option(
-            "file, folder, or pattern such as 'runs/{algo}-s{seed}/metrics.csv'; "
-            "or mlflow:EXPERIMENT, or wandb:ENTITY/PROJECT",
+            "file, folder, or pattern such as 'runs/{algo}-s{seed}/metrics.csv'; a sweep's folder "
+            "runs/NAME; or mlflow:EXPERIMENT, or wandb:ENTITY/PROJECT",
             is_path=True,
         ),
     ],
@@ -158,8 +158,8 @@ def judge(
     mode: Annotated[
         Literal["max", "min"] | None,
         Option(
-            "whether larger or smaller scores are better (default: as an Optuna study says, else "
-            "max)",
+            "whether larger or smaller scores are better (default: as the sweep or "
+            "study says, else max)",
             group=_SCORE,
         ),
     ] = None,
@@ -364,8 +364,10 @@ def _read(
 
         return read_project(source.removeprefix(_WANDB), score)
     from dashboards.sources.places import read_place
+    from sweep.record.run_table import sweep_at, table_of_sweep
 
-    return read_place(source, score, seed)
+    sweep = sweep_at(Path(source))
+    return read_place(source, score, seed) if sweep is None else table_of_sweep(sweep, score)
 
 
 def _store_uri(store: str | None, runs_dir: Path) -> str:
