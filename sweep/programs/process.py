@@ -36,7 +36,7 @@ _LEAVE_S = 5.0  # seconds to exit if its work is no longer needed
 # seconds since the previous line, from which a trial's cost is computed
 _SECONDS = "time/evaluation"
 # names that the trial's record writes itself
-OF_RECORD = ("time", "nonfinite", "time/step", ATTEMPT)
+OF_RECORD = ("time", "nonfinite", "time/step", _SECONDS, ATTEMPT)
 # variables that the rank hands on to the command: its devices, its caches, and the sweep's marker,
 # by which a later driver finds processes that are left over
 _FROM_RANK = ("CUDA_VISIBLE_DEVICES", "LOPTUNE_SWEEP", "VLLM_CACHE_ROOT", GPU_FRACTION_VARIABLE)

@@ -16,6 +16,7 @@ TuneResult = dict[str, Any]  # the result that a trial reports to Tune, and Tune
 # Result keys that schedulers and searchers read.
 SCORE = "score"
 EVALUATION = "evaluation"
+STEP = "step"  # training step of the evaluation
 # config key with a trial's last failure, after which it is not retried
 GIVEN_UP = "given_up"
 _METRICS = "eval/"  # prefix of the metrics of an evaluation

@@ -9,7 +9,7 @@ An upgrade most easily breaks what is not a plain name:
   of workers.
 - `reload_environment`: classes of Ray's compiled core. They can go once Ray reads token and
   loopback setting at `ray.init` instead of at import.
-- `forget_scores`: fields of ASHA's brackets.
+- `forget_scores`, `only_scores`: fields of ASHA's brackets.
 - `RAY`: that Ray starts no client server if grpc is missing. `--ray-client-server-port` must be
   1024 or more, so it cannot turn the server off.
 
@@ -24,7 +24,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -138,3 +138,34 @@ def forget_scores(scheduler: Any, trial_id: str, evaluation: int) -> None:
     for milestone, recorded in scheduler._trial_info[trial_id]._rungs:
         if milestone >= evaluation:
             recorded.pop(trial_id, None)
+
+
+@contextmanager
+def only_scores(
+    scheduler: Any, trial_id: str, is_comparable: Callable[[int, str], bool]
+) -> Iterator[None]:
+    """Hide the scores of other trials from ASHA's decision about a trial: it compares all scores
+    of a rung.
+
+    ``is_comparable(milestone, other)`` says which other trials' scores stay.
+    """
+    hidden: list[tuple[dict[str, float], dict[str, float]]] = []
+    for milestone, recorded in scheduler._trial_info[trial_id]._rungs:
+        apart = {}
+        for other in list(recorded):
+            if other != trial_id and not is_comparable(milestone, other):
+                apart[other] = recorded.pop(other)
+        hidden.append((recorded, apart))
+    try:
+        yield
+    finally:
+        for recorded, apart in hidden:
+            recorded.update(apart)
+
+
+def milestones_reached(scheduler: Any, trial_id: str) -> list[int]:
+    """Return the milestones at which ASHA has recorded a score of a trial: no public method names
+    them.
+    """
+    rungs = scheduler._trial_info[trial_id]._rungs
+    return [milestone for milestone, recorded in rungs if trial_id in recorded]

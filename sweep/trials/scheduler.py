@@ -1,5 +1,6 @@
 """The trial scheduler: which trials are stopped early."""
 
+import logging
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -8,11 +9,13 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
 from loptune.score import score
 from sweep.record.sweep_record import SweepRecord
-from sweep.search.trial_report import EVALUATION, SCORE
+from sweep.search.trial_report import EVALUATION, SCORE, STEP
 from sweep.space.spec import SchedulerSpec, SweepSpec
-from sweep.trials.internals import forget_scores
+from sweep.trials.internals import forget_scores, milestones_reached, only_scores
 from trainer.run_folder import RunFolder
 from trainer.tracking.uploading import recorded_values
+
+logger = logging.getLogger(__name__)
 
 
 def make_scheduler(sweep: SweepRecord) -> TrialScheduler:
@@ -47,24 +50,66 @@ def trial_scheduler(spec: SweepSpec) -> TrialScheduler:
 
 
 class ForgettingASHA(ASHAScheduler):  # type: ignore[misc]
-    """ASHA that forgets a trial's scores of evaluations that the trial makes again.
+    """ASHA that forgets a trial's scores of evaluations that the trial makes again, and that
+    compares a trial only with trials that were evaluated at the same training step.
 
     A trial that restarts before an evaluation reaches the same rungs once more. Its abandoned
     scores there must neither count for it nor raise the bar for the other trials.
+
+    Rungs count evaluations. If trials evaluate at different intervals, a rung would compare one
+    after 20 training steps with one after 200.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._evaluations: dict[str, int] = {}  # trial id -> its latest evaluation
+        # (trial id, milestone of a rung) -> training step of its score there
+        self._steps: dict[tuple[str, int], int | None] = {}
+        self._has_warned = False
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Forget abandoned scores, then decide as ASHA does."""
+        """Forget abandoned scores, then decide as ASHA does among trials at the same step."""
+        name = trial.trial_id
         evaluation = result.get(EVALUATION)
         if evaluation is not None:
-            if evaluation <= self._evaluations.get(trial.trial_id, 0):
-                forget_scores(self, trial.trial_id, evaluation)
-            self._evaluations[trial.trial_id] = evaluation
-        return str(super().on_trial_result(tune_controller, trial, result))
+            if evaluation <= self._evaluations.get(name, 0):
+                forget_scores(self, name, evaluation)
+            self._evaluations[name] = evaluation
+        step = result.get(STEP)
+        earlier = set(milestones_reached(self, name))
+
+        def is_comparable(milestone: int, other: str) -> bool:
+            if evaluation is None or evaluation < milestone or milestone in earlier:
+                return True  # no decision at this rung
+            if self._steps.get((other, milestone)) == step:
+                return True
+            self._warn((name, step), (other, self._steps.get((other, milestone))), milestone)
+            return False
+
+        with only_scores(self, name, is_comparable):
+            decision = str(super().on_trial_result(tune_controller, trial, result))
+        for milestone in milestones_reached(self, name):
+            if milestone not in earlier:
+                self._steps[name, milestone] = step
+        return decision
+
+    def _warn(
+        self, trial: tuple[str, int | None], other: tuple[str, int | None], milestone: int
+    ) -> None:
+        """Say once that trials are evaluated at different steps."""
+        if self._has_warned:
+            return
+        self._has_warned = True
+        logger.warning(
+            "trials are evaluated at different training steps: evaluation %d is at step %s of %s "
+            "and at step %s of %s. ASHA compares only trials at the same step, so it stops fewer. "
+            "To compare all, evaluate at the same steps in every trial.",
+            milestone,
+            trial[1],
+            trial[0],
+            other[1],
+            other[0],
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,5 +127,5 @@ def _replay(scheduler: TrialScheduler, ended: _ReplayedTrial, sweep: SweepRecord
         if not math.isfinite(history[last]):
             continue  # it was reported without a score
         seen = {step: value for step, value in history.items() if step <= last}
-        result = {EVALUATION: count, SCORE: score(seen, objective.window)}
+        result = {EVALUATION: count, SCORE: score(seen, objective.window), STEP: last}
         scheduler.on_trial_result(None, ended, result)

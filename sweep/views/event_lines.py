@@ -7,13 +7,16 @@ nothing here decides anything.
 import math
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import ray
 from rich.console import Console
 from rich.text import Text
 
-from loptune.errors import printable
+from loptune.errors import printable, shortened
+from loptune.reporting import PREFIX
+from loptune.run_names import command_line
 from loptune.terminal.logs import progress_is_shown
 from loptune.terminal.table import counted, number
 from sweep.programs.base import ResourcesSpec
@@ -22,9 +25,14 @@ from sweep.record.trial_table import setting_text
 from sweep.search.trial_report import TrialReport
 from sweep.space.spec import SweepSpec
 from sweep.trials.limits import with_limits
+from trainer.run_folder import RunFolder
 
 _WAITING_S = 30.0  # a trial with resources starts within seconds
 _CHECK_INTERVAL_S = 0.5
+_SILENT_S = 120.0  # a command without a metric line for so long may log none at all
+_SILENT_LINES = 3  # of its output
+_SILENT_BYTES = 65_536  # to read from the end of its output
+_MAX_LINE = 160  # characters of a line of its output
 STARTUP_MESSAGES = (  # (file, text that appears in it, message)
     ("config.yaml", "", "ranks have started and are loading the program"),
     ("stderr.log", "ready at step", "program loaded; starting the first step"),
@@ -55,14 +63,18 @@ class EventLines:
         self._began = time.time() - 1.0
         self._checked = -math.inf
         self._steps: dict[str, int] = {}  # trial -> its latest evaluation
+        self._started: dict[str, float] = {}  # running trial -> when it started
+        self._may_be_silent = self._is_command  # until one has logged a metric, or was warned of
 
     def started(self, trial: str, resolved: Mapping[str, Any], point: Mapping[str, Any]) -> None:
         """Print that a trial has its resources."""
+        self._started[trial] = time.monotonic()
         _print_event(trial, f"started    {setting_text(self._spec, resolved, point)}")
 
     def evaluated(self, trial: str, report: TrialReport) -> None:
         """Print a trial's evaluation."""
         self._startup_messages.clear()
+        self._may_be_silent = False
         latest = self._steps.get(trial, 0)
         self._steps[trial] = report.step
         if self._is_command and report.step < latest:
@@ -110,8 +122,12 @@ class EventLines:
         _print_event(trial, text)
 
     def polled(self, running: Sequence[str], pending: Sequence[str]) -> None:
-        """Print how far the first trial's start is, and which trials wait long for resources."""
+        """Print how far the first trial's start is, which trials wait long for resources, and
+        once what a command prints that has logged no metric.
+        """
         self._report_waiting(pending)
+        if self._may_be_silent:
+            self._report_silent(running)
         first = next(iter([*running, *pending]), None)
         now = time.monotonic()
         if first and self._startup_messages and now - self._checked > _CHECK_INTERVAL_S:
@@ -128,6 +144,33 @@ class EventLines:
             _print_event(trial, message)
             del self._startup_messages[0]
 
+    @property
+    def _stop_command(self) -> str:
+        return command_line("sweep", "stop", self._folder.name, runs_dir=self._folder.runs_dir)
+
+    def _report_silent(self, running: Sequence[str]) -> None:
+        """Print the last lines of a command that has run for minutes without a metric line."""
+        for trial in running:
+            seconds = time.monotonic() - self._started.get(trial, math.inf)
+            if seconds < _SILENT_S:
+                continue
+            self._may_be_silent = False
+            folder = RunFolder(self._folder.trial(trial))
+            if folder.metrics.exists():
+                return
+            metric = self._spec.objective.metric
+            lines = _last_lines(folder.stdout)
+            printed = "It has printed nothing on standard output."
+            if lines:
+                printed = "Its last lines are:\n" + "\n".join(f"    {line}" for line in lines)
+            _print_event(
+                trial,
+                f"has logged no metric in {seconds / 60:.0f} minutes. {printed}\n"
+                f'  A score is read from lines like {PREFIX} {{"step": 20, "{metric}": 0.61}}. '
+                f"If there should be one by now, stop the sweep: {self._stop_command}",
+            )
+            return
+
     def _report_waiting(self, pending: Sequence[str]) -> None:
         """Print each trial that has waited long, once per wait."""
         now = time.monotonic()
@@ -137,6 +180,18 @@ class EventLines:
                 since[trial] = math.inf
                 _print_event(trial, with_limits(f"waits for {_free(self._resources)}"))
         self._waiting_since = since
+
+
+def _last_lines(path: Path) -> list[str]:
+    """Return the last lines of a command's output."""
+    if not path.is_file():
+        return []
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _SILENT_BYTES))
+        text = file.read().decode("utf-8", "replace")
+    lines = [line.strip() for line in text.replace("\r", "\n").split("\n")]
+    last = [line for line in lines if line][-_SILENT_LINES:]
+    return [shortened(printable(line), _MAX_LINE) for line in last]
 
 
 def _print_event(trial: str, text: str) -> None:

@@ -314,6 +314,17 @@ open(sys.argv[1] + "/metrics.jsonl", "a").write(second)
     assert all("time/step" not in line and "time/evaluation" in line for line in record)
 
 
+def test_the_records_own_seconds_are_no_metric_of_the_command(tmp_path):
+    """After a resume they are in the record, and the hint named them as what the script logged."""
+    record = tmp_path / "trials" / "c000-s0" / "metrics.jsonl"
+    record.parent.mkdir(parents=True)
+    record.write_text('{"step": 0, "time": 1.0, "time/evaluation": 2.5}\n')
+    with trial(tmp_path, "pass") as run, refused("metric-not-logged", ConfigError) as caught:
+        while not run.done:
+            run.train_until_evaluation()
+    assert "time/evaluation" not in caught.value.hint
+
+
 def test_a_file_that_a_command_writes_anew_repeats_no_line(tmp_path):
     script = """
 import json, sys

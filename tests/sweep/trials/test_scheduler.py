@@ -5,7 +5,7 @@ from ray.tune.schedulers import TrialScheduler
 
 from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import SweepRecord
-from sweep.search.trial_report import EVALUATION, SCORE
+from sweep.search.trial_report import EVALUATION, SCORE, STEP
 from sweep.space.file import load_space
 from sweep.space.spec import SchedulerSpec
 from sweep.trials.scheduler import make_scheduler, trial_scheduler
@@ -60,7 +60,7 @@ def test_a_scheduler_remembers_trials_of_earlier_sessions(tmp_path, scheduler, s
 
     made = make_scheduler(SweepRecord(load_space(folder.space), folder))
     made.on_trial_add(None, NewTrial())
-    result = {EVALUATION: 1, SCORE: 0.4, "training_iteration": 1}
+    result = {EVALUATION: 1, SCORE: 0.4, STEP: 2, "training_iteration": 1}
     assert made.on_trial_result(None, NewTrial(), result) == decision
 
 
@@ -91,3 +91,29 @@ def test_an_evaluation_without_a_score_stops_nobody():
     trial = SimpleNamespace(trial_id="t")
     scheduler.on_trial_add(None, trial)
     assert scheduler.on_trial_result(None, trial, {EVALUATION: 1}) == TrialScheduler.CONTINUE
+
+
+def test_trials_at_different_steps_are_not_compared(caplog):
+    """One evaluates every 10 steps, the others every 100: of the first evaluations only those at
+    step 100 are comparable.
+    """
+    asha = SchedulerSpec.model_validate({"asha": {"grace_period": 1, "reduction_factor": 2}})
+    objective = SimpleNamespace(mode="max")
+    scheduler = trial_scheduler(SimpleNamespace(scheduler=asha, objective=objective, evaluations=9))
+
+    def report(name, evaluation, step, score):
+        trial = SimpleNamespace(trial_id=name)
+        if name not in scheduler._trial_info:
+            scheduler.on_trial_add(None, trial)
+        result = {EVALUATION: evaluation, STEP: step, SCORE: score}
+        return scheduler.on_trial_result(None, trial, result)
+
+    assert report("slow", 1, 100, 0.8) == TrialScheduler.CONTINUE
+    assert not caplog.records
+    assert report("fast", 1, 10, 0.1) == TrialScheduler.CONTINUE  # far below, but 90 steps earlier
+    assert report("fast", 2, 20, 0.2) == TrialScheduler.CONTINUE
+    assert len(caplog.records) == 1
+    assert report("slow2", 1, 100, 0.7) == TrialScheduler.STOP
+    assert report("fast2", 1, 10, 0.05) == TrialScheduler.STOP
+    assert report("fast3", 1, 10, 0.2) == TrialScheduler.CONTINUE
+    assert len(caplog.records) == 1

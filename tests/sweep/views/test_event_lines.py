@@ -106,3 +106,40 @@ def test_how_far_the_first_trial_is_is_told_as_it_starts(lines, tmp_path, capsys
         lines.polled([TRIAL], [])
         told.append(capsys.readouterr().out)
     assert told == [f"c000-s1  {message}\n" for _, _, message in STARTUP_MESSAGES]
+
+
+@pytest.mark.parametrize("logged", [False, True])
+def test_what_a_command_prints_is_shown_if_it_logs_no_metric(tmp_path, monkeypatch, capsys, logged):
+    monkeypatch.chdir(tmp_path)
+    lines = EventLines(SweepFolder(tmp_path, "demo"), load_space(write_project(tmp_path)))
+    folder = tmp_path / "demo" / "trials" / TRIAL
+    folder.mkdir(parents=True)
+    bar = "\r".join(f"{percent}%" for percent in range(100))
+    printed = ["loading", "{'eval_accuracy': 0.25}", bar, "{'eval_accuracy': 0.5}\x1b[2J"]
+    (folder / "stdout.log").write_text("\n".join(printed))
+    if logged:
+        (folder / "metrics.jsonl").write_text("{}\n")
+    clock = itertools.count(0.0, 50.0)
+    monkeypatch.setattr(event_lines.time, "monotonic", lambda: next(clock))
+    lines.started(TRIAL, {}, {})
+    capsys.readouterr()
+    for _ in range(10):
+        lines.polled([TRIAL], [])
+    told = capsys.readouterr().out
+    assert told.count("has logged no metric") == (not logged)
+    if not logged:
+        assert "    99%\n    {'eval_accuracy': 0.5}\\x1b[2J\n" in told
+        assert '[loptune] {"step": 20, "eval/accuracy": 0.61}' in told
+        assert "sweep stop demo" in told
+
+
+def test_a_command_that_has_logged_a_metric_is_not_watched(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    lines = EventLines(SweepFolder(tmp_path, "demo"), load_space(write_project(tmp_path)))
+    clock = itertools.count(0.0, 50.0)
+    monkeypatch.setattr(event_lines.time, "monotonic", lambda: next(clock))
+    lines.started(TRIAL, {}, {})
+    lines.evaluated(TRIAL, TrialReport(step=1, score=0.5, evaluation=1))
+    for _ in range(10):
+        lines.polled([TRIAL], [])
+    assert "no metric" not in capsys.readouterr().out
