@@ -4,11 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+
+import pandas as pd
 
 from dashboards.pages.html import Cell, cell, render_page
 from dashboards.pictures.confirmation import finalists
 from dashboards.pictures.curves import failures, learning_curves, training_health
 from dashboards.pictures.differences import differences
+from dashboards.pictures.each_parameter import each_parameter
 from dashboards.pictures.mechanism import probability_bands
 from dashboards.pictures.parameters import scores_against
 from dashboards.pictures.peaks import fitted_peaks
@@ -25,12 +29,14 @@ from loptune.parameter_names import short_names
 _REPORT_FILE = "report.html"
 _TRIALS_FILE = "trials.csv"
 _SHOWN_MINUTES = 0.05
+_FRESH = "fresh seed"  # column of all trials; the space keeps it apart from parameters' names
+_FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")  # that begin a formula in a spreadsheet
 
 # Chapters of a report in order. Each function draws one picture with a one-sentence finding, or
 # returns None if there is nothing to show.
 _CHAPTERS: dict[str, list[Callable[[Results], Picture | None]]] = {
     "Verdict": [fitted_peaks, tournament, differences, finalists, precision],
-    "What matters": [],  # a picture for every parameter
+    "What matters": [],  # each parameter by itself, then a picture for every parameter
     "How training went": [learning_curves, training_health, probability_bands, failures],
 }
 # Picture key -> the decision that it supports.
@@ -39,6 +45,7 @@ _DECIDES = {
     "tournament": "which rule to confirm, and which to tune with more trials",
     "paired": "whether to confirm, and which configuration",
     "finalists": "which configuration to export",
+    "each": "which parameter matters, and which value of it",
     "precision": "whether to add seeds or evaluation problems",
     "curves": "whether to train longer or to stop earlier",
     "health": "which settings collapse, and whether the reward is broken",
@@ -56,7 +63,7 @@ def write_pages(results: Results, out_dir: Path) -> Path:
     except OSError as error:
         raise storage_error("write the report", out_dir, error) from None
     path = out_dir / _REPORT_FILE
-    write_atomically(out_dir / _TRIALS_FILE, results.table.to_csv(index=False))
+    write_atomically(out_dir / _TRIALS_FILE, _plain_cells(_all_trials(results)).to_csv(index=False))
     write_atomically(path, report_html(results, chapters_of(results)))
     return path
 
@@ -67,7 +74,7 @@ def chapters_of(results: Results) -> dict[str, list[Picture]]:
     for name, several in _CHAPTERS.items():
         drawn = [draw_one(results) for draw_one in several]
         if name == "What matters":
-            drawn = scores_against(results)
+            drawn = [each_parameter(results), *scores_against(results)]
         chapters[name] = []
         for picture in drawn:
             if picture is not None:
@@ -109,20 +116,51 @@ def report_html(results: Results, chapters: Mapping[str, Sequence[Picture]]) -> 
     )
 
 
+def _all_trials(results: Results) -> pd.DataFrame:
+    """Return all trials as a table; with a column that marks the ones on fresh seeds, if any were
+    run.
+    """
+    if results.fresh is None or not results.fresh.trials:
+        return results.table
+    parts = [results.table.assign(**{_FRESH: "no"}), results.fresh.table.assign(**{_FRESH: "yes"})]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _plain_cells(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table of which a spreadsheet program evaluates no cell: a text that would be a
+    formula gets an apostrophe in front.
+    """
+    plain = table.map(_plain)
+    plain.columns = [_plain(column) for column in table.columns]
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    if not isinstance(value, str) or not value.startswith(_FORMULA_SIGNS):
+        return value
+    try:
+        float(value)  # a negative number as text
+    except ValueError:
+        return f"'{value}"
+    return value
+
+
 def trials_table(results: Results) -> tuple[list[str], list[list[Cell]]]:
     """Return the table of all trials, the best first, failed ones last with their reason."""
-    parameters = [name for name in results.searched if name in results.table.columns]
-    headings = ["trial", "configuration", "seed", "state", "score", "step"]
+    trials = _all_trials(results)
+    parameters = [name for name in results.searched if name in trials.columns]
+    named = ["trial", "configuration", "seed"]
+    if _FRESH in trials:
+        named.append(_FRESH)
+    headings = [*named, "state", "score", "step"]
     headings += [*short_names(parameters).values()]
-    longest = results.table.minutes.max()
+    longest = trials.minutes.max()
     has_minutes = longest >= _SHOWN_MINUTES  # short commands would all show 0.0
     headings += ["minutes", "reason"] if has_minutes else ["reason"]
-    ordered = results.table.sort_values(
-        "score", ascending=results.objective.sign < 0, na_position="last"
-    )
+    ordered = trials.sort_values("score", ascending=results.objective.sign < 0, na_position="last")
     table = []
     for _, row in ordered.iterrows():
-        cells = [cell(row[name]) for name in ("trial", "configuration", "seed")]
+        cells = [cell(row[name]) for name in named]
         cells.append((str(row["state"]), str(row["state"]), str(row["state"])))
         cells.append(cell(row["score"], decimals=4))
         cells += [cell(row[name]) for name in ("step", *parameters)]

@@ -65,7 +65,7 @@ def task_cells(results: Results) -> tuple[list[str], list[list[str]]]:
     return ["task", *headings], rows
 
 
-def _filled_columns(
+def filled_columns(
     headings: list[str], cells: list[list[str]]
 ) -> tuple[list[str], list[list[str]]]:
     """Leave out the columns that are empty, and the counts that are all 0: the table is wide."""
@@ -117,7 +117,7 @@ def differences(results: Results) -> Picture | None:
     title = "Difference to the baseline"
     if any(arm.interval is not None for arm in arms):
         title += f", with {_interval_of(arms)}s"
-    return Picture("paired", title, text, (drawing,), _filled_columns(*arm_cells(results)))
+    return Picture("paired", title, text, (drawing,), filled_columns(*arm_cells(results)))
 
 
 def _draw(drawing: go.Figure, arm: ArmRow, pairs: pd.DataFrame, shade: str) -> None:

@@ -52,10 +52,13 @@ def score_against(results: Results, parameter: str) -> Picture | None:
 
 def scale(results: Results, parameter: str) -> dict[str, Any]:
     """Return the axis settings of a parameter: logarithmic with a few round ticks if it was
-    searched on a log scale.
+    searched on a log scale, or if all its values are positive and span a decade.
     """
-    values = results.table[parameter]
-    if not results.kinds.get(parameter, "").startswith("log") or not (values > 0).any():
+    values = results.table[parameter].dropna()
+    if not pd.api.types.is_numeric_dtype(values) or values.dtype == bool:
+        return {}
+    searched_on_log = results.kinds.get(parameter, "").startswith("log") and (values > 0).any()
+    if not searched_on_log and not 0 < 10 * values.min() <= values.max():
         return {}
     decades = range(
         math.floor(math.log10(values[values > 0].min())), math.ceil(math.log10(values.max())) + 1

@@ -68,8 +68,9 @@ def figure(x: str = "", y: str = "", *, height: int = 380) -> go.Figure:
             "title": {"text": x, "font": {"size": 13}, "standoff": 8},
             "zeroline": False,
             "tickangle": 0,
+            "exponentformat": "e",  # 2e-5, where plotly would write 20µ
         },
-        yaxis={"zeroline": False},
+        yaxis={"zeroline": False, "exponentformat": "e"},
     )
     return drawing
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dashboards.pages.report import write_pages
+from dashboards.pages.report import trials_table, write_pages
 from dashboards.results import TRAINING_CURVES
 from dashboards.trial import Curve
 from tests.dashboards.table import results_of
@@ -93,6 +93,37 @@ def test_files_name_every_trial(report):
     assert next(row for row in rows if row["state"] == "FAIL")["reason"] == "diverged <b>"
     page = report.read_text(encoding="utf-8")
     assert all(row["trial"] in page for row in rows)
+
+
+def test_no_cell_of_the_trials_is_a_formula(tmp_path):
+    """Reasons and choices are texts of programs; a spreadsheet would evaluate them."""
+    formulas = ['=HYPERLINK("http://x","y")', "+1+1", "@SUM(A1)", "-2+3", "\t=1"]
+    plain = ["-0.5", "+3", "lr=1", ""]
+    results = results_of()
+    trials = []
+    for trial, text in zip(results.trials, [*formulas, *plain, "x"], strict=True):
+        trials.append(replace(trial, reason=text, parameters={**trial.parameters, "=key": 1}))
+    page = write_pages(replace(results, trials=tuple(trials)), tmp_path)
+    with (page.parent / "trials.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["reason"] for row in rows] == [*(f"'{text}" for text in formulas), *plain, "x"]
+    assert "'=key" in rows[0]
+
+
+def test_the_trials_on_fresh_seeds_are_in_the_table_of_all(tmp_path):
+    results = results_of()
+    fresh = []
+    for trial in results.trials:
+        if trial.configuration in ("0", "1"):
+            fresh.append(replace(trial, seed=f"1{trial.seed}", score=trial.score + 1))
+    both = replace(results, fresh=replace(results, trials=tuple(fresh)))
+    headings, rows = trials_table(both)
+    marked = [row[headings.index("fresh seed")][0] for row in rows]
+    assert marked == ["yes"] * 4 + ["no"] * 10  # the best first
+    assert "fresh seed" not in trials_table(results)[0]
+    with (write_pages(both, tmp_path).parent / "trials.csv").open(newline="") as file:
+        seeds = [row["seed"] for row in csv.DictReader(file) if row["fresh seed"] == "yes"]
+    assert seeds == ["10", "11", "10", "11"]
 
 
 def test_page_refers_to_nothing_outside(report):

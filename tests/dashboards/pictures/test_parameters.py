@@ -105,3 +105,23 @@ def test_no_other_configuration_takes_the_place_of_the_baseline():
     without_plain = sweep.table[sweep.table[ALPHA] + sweep.table[ETA] > 0]
     sentence = verdict(with_trials(sweep, without_plain, baseline=None))[0]
     assert words.NO_BASELINE in sentence
+
+
+def axis(values, kind):
+    """The axis of lr, searched in this way, with these values."""
+    results = searched_freely()
+    trials = results.table
+    trials[LR] = [value for value in values for _ in (0, 1)]
+    changed = with_trials(results, trials, kinds={**results.kinds, LR: kind})
+    picture = next(each for each in scores_against(changed) if each.key == LR)
+    return picture.figures[0].layout.xaxis
+
+
+def test_values_that_span_a_decade_have_a_logarithmic_axis():
+    listed = axis((1e-5, 2e-5, 4e-5, 1e-4), "choice")
+    assert listed.type == "log" and "1e-05" in listed.ticktext
+    assert axis((1e-4, 2e-4, 3e-4, 1e-3), "uniform").type == "log"
+    narrow = axis((1e-5, 2e-5, 4e-5, 8e-5), "choice")
+    assert narrow.type is None and narrow.exponentformat == "e"  # not 20µ
+    assert axis((0.0, 2e-5, 4e-5, 1e-3), "choice").type is None
+    assert axis((-1.0, 1.0, 5.0, 20.0), "uniform").type is None
