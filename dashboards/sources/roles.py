@@ -36,8 +36,8 @@ _STEP_WORDS = (
 NAMES = ("ID", "run_id", "id", "trial_id", "Name", "name", "run_name", "run", "Run", "trial")
 _REPEATS = (
     "rep", "reps", "repeat", "repeats", "repetition", "repetitions", "replicate", "replicates",
-    "replica", "trial", "trials", "run", "runs", "idx", "index", "instance", "id", "attempt",
-    "number",
+    "replica", "trial", "trials", "run", "runs", "idx", "index", "id", "attempt", "try",
+    "tries", "execution", "number",
 )  # fmt: skip
 # of columns that describe where and when a run was made
 _OF_PLACE = (
@@ -202,12 +202,12 @@ def check_repeats(table: pd.DataFrame, columns: RunColumns) -> None:
     telling = any(measured) and (counts - 1).sum() > 1
     if where is None and not twice and not telling:
         return
-    named = f"{int((counts - 1).sum())} of {len(rows)} rows repeat others"
+    named = f"{int((counts - 1).sum())} of {len(rows)} rows equal others in every column"
     if where is not None:
         first, again, length = where
-        named = f"rows {again + 1} to {again + length} repeat rows {first + 1} to {first + length}"
+        named = f"rows {again + 1} to {again + length} equal rows {first + 1} to {first + length}"
     raise ConfigError(
-        f"{named}: the same runs stand in the table several times",
+        f"{named}: the same runs several times, or runs that nothing tells apart",
         columns.source,
         "remove the repeated rows; if they are runs of their own, add a column that names each run",
         code="repeated-rows",
@@ -328,8 +328,8 @@ def _not_repeats(runs: pd.DataFrame, column: str, columns: RunColumns) -> Config
         "not repeats of one run",
         column,
         f"if they are tasks, judge one with --where {condition}, or all together with --task "
-        f"{quoted(name)}; if it is a setting, add it to --by; if it makes no difference, add "
-        f"--ignore {quoted(name)}",
+        f"{quoted(name)}; if it is a setting, add it to --by; if it numbers the repeats, add "
+        f"--seed {quoted(name)}; if it makes no difference, --ignore {quoted(name)}",
         code="not-repeats",
     )
 

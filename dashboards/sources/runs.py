@@ -531,6 +531,8 @@ def _with_scores(
 
 def _same_twice(rows: pd.DataFrame, columns: RunColumns, trial: TrialRecord) -> ConfigError:
     setting = shortened(_text(trial.parameters), _MAX_CHARS)
+    if trial.task:
+        setting += f" on {shortened(trial.task, _MAX_CHARS)}"
     if columns.step in rows and rows[columns.step].nunique() > 1:
         repeated = rows[columns.step][rows[columns.step].duplicated()].iloc[0]
         rows = rows[rows[columns.step] == repeated]

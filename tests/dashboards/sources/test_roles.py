@@ -1,5 +1,7 @@
 """Rows that are not repeats of a run never count as runs."""
 
+import itertools
+
 import pandas as pd
 import pytest
 
@@ -81,6 +83,20 @@ def test_a_column_that_divides_a_configuration_is_no_repeat(values):
     for asked in (table, table.drop(columns="seed"), table.assign(seed=range(len(table)))):
         with refused("not-repeats", names=["--where", "--task kind", "--ignore kind"]):
             judged(asked)
+
+
+def test_problem_instances_are_tasks_and_numbers_of_a_try_are_repeats():
+    """Tables of optimizers call a data set or a test function an instance."""
+    rows = []
+    for arm, name, execution in itertools.product(("svm", "knn"), ("iris", "wine"), range(5)):
+        acc = 0.8 + 0.05 * (arm == "svm") + 0.001 * execution + 0.1 * (name == "wine")
+        rows.append({"loss": arm, "Instance": name, "ExecutionId": execution, "acc": acc})
+    table = pd.DataFrame(rows)
+    options = {"by": ["loss"], "baseline": {"loss": "knn"}, "score": "acc"}
+    with refused("not-repeats", names=["Instance"]):
+        judge(table, **options)
+    of_one = judge(table[table.Instance == "iris"].drop(columns="Instance"), **options)
+    assert [arm.runs for arm in of_one.arms] == [5, 5]
 
 
 def test_names_measurements_and_parts_of_the_seed_are_no_tasks():
