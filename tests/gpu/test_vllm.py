@@ -12,6 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from dataclasses import replace
 
 import pytest
 import torch
@@ -133,6 +134,25 @@ def test_an_engine_that_has_slept_is_as_before(model, start, level):
         assert after.keys() == before.keys()
         assert all(torch.equal(after[name], buffer) for name, buffer in before.items())
         assert difference(engine, model) < BOUND
+
+
+@pytest.mark.parametrize(("model", "level"), each(2), indirect=["model"])
+def test_the_sampler_draws_the_same_tokens_after_sleep(model, start, level):
+    """Level 2 throws away what vLLM has allocated with the weights, and on GPUs some runners keep
+    there what they know of a request's seed and of its excluded ids.
+    """
+    engine = start(model, sleep_level=level)
+    half = model.config.vocab_size // 2
+    params = replace(PARAMS, excluded_token_ids=tuple(range(half, 2 * half)))
+    before = engine.generate(prompts((40, 9)), SEEDS, params)
+    for _ in range(2):
+        engine.sleep()
+        engine.sync_weights(model)
+        engine.wake()
+        after = engine.generate(prompts((40, 9)), SEEDS, params)
+        for earlier, later in zip(before, after, strict=True):
+            assert [row.token_ids for row in later] == [row.token_ids for row in earlier]
+            assert all(max(row.token_ids) < half for row in later)
 
 
 @pytest.mark.parametrize(("model", "asleep"), each(False, True), indirect=["model"])

@@ -290,7 +290,7 @@ def _shared_memory() -> Finding:
         return Finding(
             "shared memory",
             "problem",
-            f"{free / _GB:.2f} GB free in /dev/shm; Ray and NCCL need more",
+            f"{free / _GB:.2f} GB free in /dev/shm; Ray, NCCL and vLLM need more",
             "start the container with --shm-size 4g",
         )
     return Finding("shared memory", "ok", f"{free / _GB:.1f} GB free in /dev/shm")

@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -28,7 +28,8 @@ from trainer.rollouts.vllm.isolation import (
     disable_cpu_shared_memory,
     eager_on_cpu,
     freeze_gc_heap,
-    preserve_default_group,
+    keep_default_group,
+    one_thread_beside_gpu,
     preserve_process_state,
     preserve_random_state,
     redirect_log,
@@ -85,8 +86,7 @@ class VllmEngine(RequestEngine):
         self.setup = setup
         self.device = next(model.parameters()).device
         self.sleep_level = setup.settings.sleep_level if self.device.type == "cuda" else 0
-        self._owns_default_group = not dist.is_initialized()
-        world_size = 1 if self._owns_default_group else dist.get_world_size()
+        world_size = dist.get_world_size() if dist.is_initialized() else 1
         if world_size % setup.settings.tensor_parallel:
             raise ConfigError(
                 f"{world_size} ranks are not divisible by tensor_parallel "
@@ -124,11 +124,11 @@ class VllmEngine(RequestEngine):
                 llm_of = in_background(lambda: import_module("vllm").LLM, "import of vLLM").result()
                 disable_cpu_shared_memory(self.device)
                 tolerate_neighbours(self.device)
+                keep_default_group()
                 try:
                     llm = llm_of(**options)
                 except Exception:
-                    with self._preserve_default_group():
-                        import_module("vllm.distributed").cleanup_dist_env_and_memory()
+                    import_module("vllm.distributed").cleanup_dist_env_and_memory()
                     raise
             # vLLM freezes the heap, which would keep the run's models alive forever
             gc.unfreeze()
@@ -206,16 +206,11 @@ class VllmEngine(RequestEngine):
         with suppress(EngineError):
             self._wake(*_MEMORY)
         self._asleep = set()
-        with self._preserve_default_group():
-            self.llm.llm_engine.engine_core.shutdown()
+        self.llm.llm_engine.engine_core.shutdown()
         self.llm = None
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-
-    def _preserve_default_group(self) -> AbstractContextManager[None]:
-        """Keep the default process group in this context, unless it is vLLM's own."""
-        return nullcontext() if self._owns_default_group else preserve_default_group()
 
     def complete(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """Return one completion per request, in order.
@@ -252,6 +247,7 @@ class VllmEngine(RequestEngine):
             preserve_random_state(),
             torchs_linear(),
             eager_on_cpu(self.device),
+            one_thread_beside_gpu(self.device),
             engine_errors("while sampling"),
         ):
             outputs = self.llm.generate(prompts, options, use_tqdm=False)

@@ -179,9 +179,29 @@ def freeze_gc_heap() -> Iterator[None]:
         gc.unfreeze()
 
 
+def keep_default_group() -> None:
+    """Let vLLM never destroy the default process group that exists now, which is the trainer's.
+
+    vLLM ends it with an engine, and also in a finalizer: after a failed start at some later time,
+    when the engine's objects are collected.
+    """
+    state: Any = import_module("vllm.distributed.parallel_state")
+    destroy = state.destroy_distributed_environment
+    destroy = getattr(destroy, "__wrapped__", destroy)  # of an earlier engine in this process
+    kept = dist.group.WORLD if dist.is_initialized() else None
+
+    @wraps(destroy)
+    def destroy_others() -> None:
+        is_kept = kept is not None and dist.is_initialized() and dist.group.WORLD is kept
+        with _subgroups_only() if is_kept else nullcontext():
+            destroy()
+
+    state.destroy_distributed_environment = destroy_others
+
+
 @contextmanager
-def preserve_default_group() -> Iterator[None]:
-    """Prevent vLLM's shutdown from destroying the trainer's default process group."""
+def _subgroups_only() -> Iterator[None]:
+    """Let torch destroy no default process group."""
     destroy = dist.destroy_process_group
 
     def destroy_subgroup(group: dist.ProcessGroup | None = None) -> None:
@@ -193,3 +213,20 @@ def preserve_default_group() -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group = destroy
+
+
+@contextmanager
+def one_thread_beside_gpu(device: torch.device) -> Iterator[None]:
+    """Let torch use one CPU thread while vLLM samples on a GPU.
+
+    After an operation of several threads OpenMP's threads spin, and take time from the loop that
+    starts the GPU's kernels. vLLM sets one thread for the whole process, `preserve_process_state`
+    gives the trainer its threads back.
+    """
+    threads = torch.get_num_threads()
+    if device.type == "cuda":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

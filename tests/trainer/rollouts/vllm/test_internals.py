@@ -18,6 +18,7 @@ PRIVATE = {
     f"{CPU}._all_group_ranks_share_shm_group_name": "isolation.py",
     "vllm.v1.worker.gpu_worker:Worker.sleep": "isolation.py",
     "vllm.distributed:cleanup_dist_env_and_memory": "engine.py",
+    "vllm.distributed.parallel_state:destroy_distributed_environment": "isolation.py",
     "vllm.distributed.parallel_state:get_tp_group": "engine.py",
     f"{RELOAD}:finalize_layerwise_reload": "receiver.py",
     f"{RELOAD}:initialize_layerwise_reload": "receiver.py",

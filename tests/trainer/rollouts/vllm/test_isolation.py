@@ -3,7 +3,9 @@
 import logging
 import os
 import random
+import sys
 import warnings
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +16,8 @@ from torch.nn.functional import linear
 
 from trainer.rollouts.vllm.isolation import (
     eager_on_cpu,
-    preserve_default_group,
+    keep_default_group,
+    one_thread_beside_gpu,
     preserve_process_state,
     preserve_random_state,
     redirect_log,
@@ -102,16 +105,61 @@ def test_warnings_about_the_future_of_vllm_alone_are_dropped():
     assert len(caught) == 1
 
 
-def test_the_trainers_process_group_outlives_an_engine(monkeypatch):
+@pytest.fixture
+def vllm_state(monkeypatch):
+    """A module that stands for vLLM's of process groups, and what is destroyed."""
     destroyed = []
-    monkeypatch.setattr(dist, "destroy_process_group", destroyed.append)
-    before = dist.destroy_process_group
-    with preserve_default_group():
-        dist.destroy_process_group()
-        dist.destroy_process_group(dist.group.WORLD)
+    monkeypatch.setattr(dist, "destroy_process_group", lambda group=None: destroyed.append(group))
+
+    def destroy_distributed_environment():
         dist.destroy_process_group("a group of vLLM's")
+        dist.destroy_process_group()
+
+    state = ModuleType("vllm.distributed.parallel_state")
+    state.destroy_distributed_environment = destroy_distributed_environment
+    for name in ("vllm", "vllm.distributed"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, "vllm.distributed.parallel_state", state)
+    return state, destroyed
+
+
+def trainers_group(monkeypatch, group):
+    monkeypatch.setattr(dist, "is_initialized", lambda: group is not None)
+    monkeypatch.setattr(dist, "group", SimpleNamespace(WORLD=group))
+
+
+def test_the_trainers_process_group_outlives_an_engine_and_its_finalizer(monkeypatch, vllm_state):
+    state, destroyed = vllm_state
+    trainers_group(monkeypatch, "the trainer's")
+    before = dist.destroy_process_group
+    keep_default_group()
+    keep_default_group()  # of a second engine
+    state.destroy_distributed_environment()  # whoever calls it
     assert destroyed == ["a group of vLLM's"]
     assert dist.destroy_process_group is before
+
+
+def test_vllm_destroys_a_process_group_of_its_own(monkeypatch, vllm_state):
+    state, destroyed = vllm_state
+    trainers_group(monkeypatch, None)
+    keep_default_group()
+    trainers_group(monkeypatch, "vLLM's")
+    state.destroy_distributed_environment()
+    assert destroyed == ["a group of vLLM's", None]
+
+
+def test_vllm_samples_with_one_thread_beside_a_gpu():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(RuntimeError), one_thread_beside_gpu(torch.device("cuda")):
+            assert torch.get_num_threads() == 1
+            raise RuntimeError
+        assert torch.get_num_threads() == 2
+        with one_thread_beside_gpu(torch.device("cpu")):
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_nothing_is_compiled_on_a_cpu():
