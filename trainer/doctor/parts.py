@@ -94,7 +94,8 @@ def this_machine(gpus: int) -> Machine:
 
 def parts(machine: Machine, folder: Path) -> list[Part]:
     """Return all parts, the most informative first: parts that explain failures of others, parts
-    that were never measured, then tests of parts that have run before.
+    that have never run or never been measured (without vLLM, then with it), then tests of parts
+    that have run before.
     """
     return [
         Part(
@@ -115,13 +116,22 @@ def parts(machine: Machine, folder: Path) -> list[Part]:
             limit_s=120.0,
             command=_check("memory-probe"),
         ),
-        _engine(machine, folder),
+        _tests(
+            machine,
+            name="gradient race",
+            question="do reductions that overlap with ZeRO-2's backward pass lose gradients",
+            limit_s=LIMIT_S,
+            file="tests/gpu/test_gradient_race.py",
+            on_cpu="not gpu",
+        ),
         _phases(machine),
+        *_two_ranks_on_one_device(machine, folder),
+        _engine(machine, folder),
+        _vllm(machine),
         *_steps(machine, folder),
+        _rehearsal(machine, name="rehearsal on one rank", spec="kk_0.5b", ranks=1, limit_s=LIMIT_S),
         _two_trials(machine, folder),
         _shared_gpu(machine, folder),
-        _rehearsal(machine, name="rehearsal on one rank", spec="kk_0.5b", ranks=1, limit_s=LIMIT_S),
-        *_two_ranks_on_one_device(machine, folder),
         _tests(
             machine,
             name="algorithm",
@@ -138,7 +148,6 @@ def parts(machine: Machine, folder: Path) -> list[Part]:
             file="tests/gpu/test_model.py",
             on_cpu="not gpu and not slow",
         ),
-        _vllm(machine),
         _tests(
             machine,
             name="strategies",

@@ -60,8 +60,8 @@ def test_what_a_machine_lacks_is_said(machine, waiting, tmp_path):
 def test_parts_come_in_the_order_in_which_they_teach_most(tmp_path):
     offered = parts(Machine(gpus=1, vllm=True, ray=True), tmp_path)
     names = [part.name for part in offered]
-    wanted = ["driver", "memory probe", "engine", "phases", "step of kk_3b_lora:ar_lopti"]
-    wanted += ["two trials on one GPU", "rehearsal on one rank", "two ranks by ddp", "strategies"]
+    wanted = ["driver", "memory probe", "gradient race", "phases", "two ranks by ddp", "engine"]
+    wanted += ["vllm", "step of kk_3b_lora:ar_lopti", "two trials on one GPU", "strategies"]
     assert [name for name in names if name in wanted] == wanted
     assert all(part.limit_s <= 9 * 60 for part in offered)
 
