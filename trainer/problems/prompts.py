@@ -318,11 +318,11 @@ def _as_message(item: object) -> Message | None:
     calls = item.get("tool_calls")
     if content is None and calls:
         content = ""
-    if not all(isinstance(text, str) for text in (role, content)):
+    if not isinstance(role, str) or not isinstance(content, str):
         return None
     if not role.strip() or not (content.strip() or calls):
         return None
-    message = {"role": role, "content": content}
+    message: dict[str, Any] = {"role": role, "content": content}
     for key, given in item.items():
         if key not in message and given not in (None, [], ""):
             message[key] = given

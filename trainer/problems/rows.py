@@ -238,7 +238,7 @@ def _options_as_written(builder: Any, dataset: DatasetConfig) -> dict[str, Any]:
     from datasets import Features, Value
 
     split = re.split(r"[\[+]", dataset.split)[0]  # of train[:10%] or train+test
-    first = next(iter(builder.as_streaming_dataset(split)), {})
+    first: dict[str, Any] = next(iter(builder.as_streaming_dataset(split)), {})
     return {"features": Features(dict.fromkeys(first, Value("string"))), "keep_default_na": False}
 
 
