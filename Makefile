@@ -166,6 +166,7 @@ docs: $(DOCS_STAMP)
 
 lint: dev
 	$(BIN)/ruff check .
+	$(BIN)/ruff check --preview --select PLW1514 .  # every text file is opened with its encoding
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy

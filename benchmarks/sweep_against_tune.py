@@ -103,7 +103,9 @@ def our_trial() -> None:
         with (folder / "metrics.jsonl").open("a") as file:
             file.write(json.dumps({"step": step, **metrics}) + "\n")
 
-    train(json.loads(Path(os.environ["LOPTUNE_CONFIG"]).read_text()), folder, report)
+    train(
+        json.loads(Path(os.environ["LOPTUNE_CONFIG"]).read_text(encoding="utf-8")), folder, report
+    )
 
 
 def our_sweep(fixed: Mapping[str, Any], trials: int, folder: Path) -> list[str]:

@@ -75,7 +75,7 @@ def run(*arguments: object, module: str = "tests.sweep.fake_driver") -> Command:
     """
     started = time.monotonic()
     command = [sys.executable, "-m", module, *map(str, arguments)]
-    with tempfile.TemporaryFile("w+") as out:
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=ENVIRONMENT)
         watched = psutil.Process(process.pid)
         samples = [0]

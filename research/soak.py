@@ -88,7 +88,7 @@ def watch(
     rows = []
     last: dict[str, tuple[int, float]] = {}
     with ExitStack() as stack:
-        out = stack.enter_context(tempfile.TemporaryFile("w+"))
+        out = stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8"))
         arguments = [sys.executable, "-m", *map(str, command)]
         process = stack.enter_context(
             subprocess.Popen(arguments, stdout=out, stderr=subprocess.STDOUT)

@@ -18,7 +18,7 @@ from typing import Any
 def lines(path: Path) -> list[dict[str, Any]]:
     return [
         json.loads(line)
-        for line in path.read_text().splitlines(keepends=True)
+        for line in path.read_text(encoding="utf-8").splitlines(keepends=True)
         if line.endswith("\n")
     ]
 

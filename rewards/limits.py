@@ -75,7 +75,7 @@ def limit_memory(mebibytes: int) -> tuple[int, int]:
     with torch. Return the previous limits.
     """
     previous = resource.getrlimit(resource.RLIMIT_AS)
-    with open("/proc/self/statm") as sizes:
+    with open("/proc/self/statm", encoding="utf-8") as sizes:
         taken = int(sizes.read().split()[0]) * resource.getpagesize()
     limits = [limit for limit in previous if limit != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_AS, (min([taken + mebibytes * 2**20, *limits]), previous[1]))

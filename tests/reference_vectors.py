@@ -155,7 +155,7 @@ class Outcome(NamedTuple):
 
 def compare(path: Path) -> dict[str, Outcome]:
     """The outcome of every family in the file."""
-    vectors = json.loads(path.read_text())
+    vectors = json.loads(path.read_text(encoding="utf-8"))
     checks = {**FAMILIES, **update_rule_vectors.FAMILIES}
     unknown = set(vectors) - set(checks) - set(update_rule_vectors.NOT_OFFERED)
     assert not unknown, f"families without a check: {sorted(unknown)}"

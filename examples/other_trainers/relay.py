@@ -53,7 +53,9 @@ read = json_lines if source.suffix == ".jsonl" else event_files
 sent = set()  # steps
 child = subprocess.Popen(command)
 signal.signal(signal.SIGTERM, lambda *_: child.terminate())
-with open(Path(os.environ["LOPTUNE_OUT"]) / "metrics.jsonl", "a", buffering=1) as record:
+with open(
+    Path(os.environ["LOPTUNE_OUT"]) / "metrics.jsonl", "a", encoding="utf-8", buffering=1
+) as record:
     ended = False
     while not ended:
         ended = child.poll() is not None  # asked first, so that the last lines are read

@@ -126,7 +126,7 @@ def _redirect_closed_terminal() -> None:
     """Redirect stdout and stderr to /dev/null if their terminal has closed, because writing would
     raise.
     """
-    with open(os.devnull, "w") as nowhere:
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:
         for descriptor in (1, 2):
             if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):
                 os.dup2(nowhere.fileno(), descriptor)

@@ -32,4 +32,4 @@ class Report:
 
 if __name__ == "__main__":
     train = load_named(sys.argv[1], "function")  # from the project's folder, which -P left out
-    train(json.loads(Path(os.environ["LOPTUNE_CONFIG"]).read_text()), Report())
+    train(json.loads(Path(os.environ["LOPTUNE_CONFIG"]).read_text(encoding="utf-8")), Report())

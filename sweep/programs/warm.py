@@ -83,7 +83,7 @@ def _unsafe() -> str:
     threads = [thread.name for thread in threading.enumerate()][1:]
     if not threads:
         for task in os.listdir("/proc/self/task"):
-            name = Path(f"/proc/self/task/{task}/comm").read_text().strip()
+            name = Path(f"/proc/self/task/{task}/comm").read_text("utf-8", "replace").strip()
             if int(task) != os.getpid() and name not in _FORK_SAFE_THREADS:
                 threads.append(name)
     if threads:

@@ -387,7 +387,7 @@ def node_text(node: Node) -> str:
 def _usable_cpus() -> int:
     cpus = len(os.sched_getaffinity(0))
     with suppress(OSError, ValueError):  # CPU quota of a container
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="utf-8").split()
         if quota != "max":
             cpus = min(cpus, max(1, int(quota) // int(period)))
     return cpus

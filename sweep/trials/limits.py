@@ -17,7 +17,7 @@ _COUNTS = {
 def reached() -> Iterator[tuple[Path, int]]:
     """Yield this process's limits with the number of times each was hit."""
     with suppress(OSError):
-        for line in _OWN.read_text().splitlines():
+        for line in _OWN.read_text(encoding="utf-8").splitlines():
             _, controllers, path = line.split(":", 2)
             lowest = _GROUPS / controllers / path.strip("/")
             for folder in (lowest, *lowest.parents):

@@ -56,7 +56,7 @@ def misbehave(text, answer):
 
 def kill_supervisor(text, answer):
     child = subprocess.Popen(["sleep", "60"])
-    with open(answer, "w") as file:
+    with open(answer, "w", encoding="utf-8") as file:
         file.write(str(child.pid))
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(60)
@@ -68,7 +68,7 @@ def _start_daemon(note):
         os.setsid()
         if os.fork() == 0:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            with open(note, "w") as file:
+            with open(note, "w", encoding="utf-8") as file:
                 json.dump({"daemon": os.getpid()}, file)
             time.sleep(600)
         os._exit(0)
@@ -122,14 +122,14 @@ def trickle(text, answer):
 
 def hang_in_native_code(text, answer):
     """Never returns to the interpreter, so that no signal handler or thread of Python runs."""
-    with open(answer, "w") as note:
+    with open(answer, "w", encoding="utf-8") as note:
         json.dump({"worker": os.getpid()}, note)
     return 9 ** (9**9)
 
 
 def hang_and_stop_the_alarm(text, answer):
     """Takes the wall clock's limit away; the CPU clock's stays."""
-    with open(answer, "w") as note:
+    with open(answer, "w", encoding="utf-8") as note:
         json.dump({"worker": os.getpid()}, note)
     signal.alarm(0)
     while True:
@@ -201,7 +201,7 @@ def killed_once(text, answer):
     """Be killed at the first try, and at every try where the text is ``always``."""
     if not os.path.exists(text):
         if text != "always":
-            open(text, "w").close()
+            open(text, "w", encoding="utf-8").close()
         os.kill(os.getpid(), signal.SIGKILL)
     return 1
 

@@ -36,7 +36,7 @@ def write_space(path: Path, space: Mapping[str, Any] = FAKE, **changes: Any) -> 
     removes one).
     """
     kept = {key: value for key, value in {**space, **changes}.items() if value is not None}
-    path.write_text(yaml.safe_dump(kept, sort_keys=False))
+    path.write_text(yaml.safe_dump(kept, sort_keys=False), encoding="utf-8")
     return path
 
 

@@ -107,7 +107,7 @@ def probe_memory() -> None:
 
 def _cuda_runtime() -> ctypes.CDLL:
     """Return the CUDA runtime library that torch has loaded into this process."""
-    for line in Path("/proc/self/maps").read_text().splitlines():
+    for line in Path("/proc/self/maps").read_text("utf-8", "replace").splitlines():
         path = line.rpartition(" ")[2]
         if "libcudart" in path:
             return ctypes.CDLL(path)

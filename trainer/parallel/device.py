@@ -102,7 +102,7 @@ def memory_in_use(device: torch.device) -> int:
         return total - free
     [line] = [
         line
-        for line in Path("/proc/self/status").read_text().splitlines()
+        for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
         if line.startswith("VmHWM:")
     ]
     return int(line.split()[1]) * 1024

@@ -311,7 +311,9 @@ def hang(*_):
 
 def status_bytes(field):
     """Return a size of this process, such as VmRSS or the peak VmHWM."""
-    line = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.M)
+    line = re.search(
+        rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"), re.M
+    )
     return int(line[1]) << 10
 
 
@@ -323,7 +325,7 @@ def fuzz(files, seed, only=""):
         with tempfile.TemporaryDirectory() as folder:
             write(Path(folder), example.files)
             example.read(Path(folder) / example.place)
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0])
     limit = pages * resource.getpagesize() + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     return sum(fuzz_format(name, example, files, seed) for name, example in chosen.items())
@@ -335,7 +337,9 @@ def fuzz_format(name, example, files, seed):
     read = 0
     slowest = 0.0
     first, original = next(iter(example.files.items()))
-    Path("/proc/self/clear_refs").write_text("5")  # the peak is the current size now
+    Path("/proc/self/clear_refs").write_text(
+        "5", encoding="utf-8"
+    )  # the peak is the current size now
     before = status_bytes("VmRSS")
     with tempfile.TemporaryDirectory() as folder:
         for number in range(files):

@@ -15,7 +15,7 @@ PROGRAM = (
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_an_output_that_is_full_is_named_and_not_the_working_folder(unbuffered):
-    with open("/dev/full", "w") as full:
+    with open("/dev/full", "w", encoding="utf-8") as full:
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM],
             stdout=full,

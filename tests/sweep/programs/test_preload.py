@@ -231,7 +231,7 @@ def test_a_preloaded_module_is_imported_once(tmp_path, monkeypatch):
     (tmp_path / "slow.py").write_text("open('imported', 'a').write('x')")
     for seed in range(3):
         preloaded_line(tmp_path, "import slow; report(1)", name=f"c000-s{seed}", preload=["slow"])
-    assert Path("imported").read_text() == "x"
+    assert Path("imported").read_text(encoding="utf-8") == "x"
 
 
 def test_a_name_to_preload_is_asked_for(tmp_path, monkeypatch):
@@ -240,4 +240,4 @@ def test_a_name_to_preload_is_asked_for(tmp_path, monkeypatch):
         "def __getattr__(name):\n    open('asked', 'a').write(name + ' ')\n    return 1"
     )
     preloaded_line(tmp_path, "report(1)", preload=["lazy:Trainer"])
-    assert "Trainer " in Path("asked").read_text()
+    assert "Trainer " in Path("asked").read_text(encoding="utf-8")

@@ -52,7 +52,9 @@ def test_a_run_holds_metrics_params_config_completions_and_status(tmp_path, uri)
         {"path": "completions.json", "type": "table"}
     ]
     table = json.loads(
-        Path(client.download_artifacts(run.info.run_id, "completions.json")).read_text()
+        Path(client.download_artifacts(run.info.run_id, "completions.json")).read_text(
+            encoding="utf-8"
+        )
     )
     assert table == {
         "columns": ["prompt", "completion", "reward", "step"],

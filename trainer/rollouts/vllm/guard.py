@@ -56,7 +56,7 @@ def _stored_token(path: Path) -> str:
     with FileLock(path.with_name(f"{path.name}.lock")):
         if not path.exists():
             write_atomically(path, secrets.token_hex(32), mode=0o600)
-    return path.read_text().strip()
+    return path.read_text(encoding="utf-8").strip()
 
 
 class TokenMiddleware:
