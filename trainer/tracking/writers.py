@@ -22,6 +22,9 @@ from trainer.types import RunContext
 
 _logger = logging.getLogger(__name__)
 
+# writer -> what to do first if it does not start
+_FIRST_STEP = {"wandb": "wandb login, or WANDB_MODE=offline"}
+
 
 class TensorBoardWriter:
     """Writer of event files in ``RUN/tensorboard``, for ``tensorboard --logdir runs``; has the
@@ -97,7 +100,7 @@ class Writers:
                 raise ConfigError(
                     f"{name} failed to start: {error}",
                     "tracking.report_to",
-                    f"{name} init",
+                    _FIRST_STEP.get(name, f"leave {name} out of tracking.report_to"),
                     code="tracker-failed",
                 ) from error
 
