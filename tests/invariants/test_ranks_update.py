@@ -20,6 +20,7 @@ DDP = {"parallel.strategy": "ddp"}
 WHITENED = {"algorithm.advantage": "reinforce_plus_plus"}
 BFLOAT16 = {"model.dtype": "bfloat16"}
 LORA = {"model.lora.r": 4}
+BALANCED = {"balanced": True}  # groups are exchanged between the ranks
 ROLLOUT = {"optim.old_logprobs": "rollout"}
 # Every stage with full weights; what changes the update or its precision runs on some of them.
 CASES = {
@@ -35,6 +36,8 @@ CASES = {
     "zero-3 parameters offloaded, recomputed": zero(
         3, **{"parallel.offload": "parameters", "model.gradient_checkpointing": True}
     ),
+    "ddp, balanced": DDP | BALANCED,
+    "zero-2, balanced": zero(2) | BALANCED,
     "whitened zero-2": zero(2) | WHITENED,
     "rollout zero-3": zero(3) | ROLLOUT,
     "bfloat16 zero-1": zero(1) | BFLOAT16,
@@ -105,6 +108,19 @@ def test_the_ranks_have_unequal_numbers_of_microbatches(trained):
     assert first["own_microbatches"] != second["own_microbatches"]
     assert first["microbatches"] == second["microbatches"]
     assert first["updates"] == 4  # two update batches in each of two passes
+
+
+def test_balanced_ranks_train_on_about_as_many_tokens(trained):
+    _, results = trained
+
+    def differences(name):
+        """The difference of the ranks' tokens in each update batch."""
+        both = (result["steps"][0]["tokens"] for result in results[name])
+        return [abs(first - second) for first, second in zip(*both, strict=True)]
+
+    # groups of 53, 64, 52 and 49 tokens; then of 72, 31, 152 and 45
+    assert differences("ddp") == [8, 148]
+    assert differences("ddp, balanced") == differences("zero-2, balanced") == [8, 66]
 
 
 @pytest.mark.parametrize(

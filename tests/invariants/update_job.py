@@ -32,6 +32,7 @@ from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.parallel import models
 from trainer.parallel.ranks import Parallel
 from trainer.parallel.strategy import make_parallel
+from trainer.rollouts.balance import balance_groups
 
 # Eight prompts with four completions each; the ranks get microbatches of unequal number.
 SIZES = [[5, 9, 3, 12], [7, 1, 4, 8], [30, 2, 2, 2], [3, 3, 3, 4]]
@@ -84,8 +85,9 @@ class Collectives(TorchDispatchMode):
 class Updates:
     """Policy, reference and optimizer of one case."""
 
-    def __init__(self, config: TrainConfig, parallel: Parallel) -> None:
+    def __init__(self, config: TrainConfig, parallel: Parallel, balanced: bool = False) -> None:
         self.config = config
+        self.balanced = balanced
         self.parallel = parallel
         with patch.object(models, "tokens_per_chunk", lambda *_: 16):
             self.models = models.load_models(config, parallel)
@@ -97,6 +99,8 @@ class Updates:
         config = self.config
         parallel = self.parallel
         groups = make_groups(SIZES, PROMPTS, seed=step)[parallel.rank :: parallel.world_size]
+        if self.balanced:
+            groups = balance_groups(groups, config.optim.update_batch_size, parallel)
         batch, plan = Scorer(config.optim, self.models, 0, parallel).score(groups)
         batch = estimate_advantages(batch, config.algorithm, parallel.sum)
         batch = select_loss_tokens(batch, config.algorithm, gather=parallel.gather)
@@ -126,6 +130,10 @@ class Updates:
             "advantage_squares": float(parallel.sum((batch.advantages**2).sum())),
             "own_microbatches": [sum(len(rows) > 0 for rows in part.microbatches) for part in plan],
             "microbatches": [len(part.microbatches) for part in plan],
+            "tokens": [
+                int((batch.prompt_lengths + batch.completion_lengths)[part.rows].sum())
+                for part in plan
+            ],
         }
 
     def undefined_gradient(self) -> float:
@@ -165,12 +173,14 @@ class Updates:
             save_file({name: tensor.clone() for name, tensor in weights.items()}, path)
 
 
-def run_case(config: TrainConfig, name: str, folder: Path) -> dict[str, Any]:
+def run_case(
+    config: TrainConfig, name: str, folder: Path, balanced: bool = False
+) -> dict[str, Any]:
     """Train ``STEPS`` steps; then the last one again from the checkpoint before it, in the same
     process.
     """
     parallel = make_parallel(config)
-    updates = Updates(config, parallel)
+    updates = Updates(config, parallel, balanced)
     steps = [updates.step(step) for step in range(STEPS - 1)]
     updates.save(folder / name, STEPS - 1)
     steps.append(updates.step(STEPS - 1))
@@ -181,7 +191,7 @@ def run_case(config: TrainConfig, name: str, folder: Path) -> dict[str, Any]:
     parallel.close()
 
     parallel = make_parallel(config)
-    updates = Updates(config, parallel)
+    updates = Updates(config, parallel, balanced)
     load_training_state(
         folder / name / f"step-{STEPS - 1}", updates.causal_lm, updates.optimizer, parallel
     )
@@ -220,8 +230,10 @@ def with_zero(settings: dict[str, Any]) -> AbstractContextManager[Any]:
 def work(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     results = {}
     for name, overrides in job["cases"].items():
+        balanced = overrides.pop("balanced", False)
         with with_zero(overrides.pop("zero", {})):
-            results[name] = run_case(update_config(Path(job["model"]), overrides), name, folder)
+            config = update_config(Path(job["model"]), overrides)
+            results[name] = run_case(config, name, folder, balanced)
     return results
 
 

@@ -18,6 +18,7 @@ from trainer.parallel.ranks import Parallel
 from trainer.policy.vocabulary import embedding_rows, end_token_ids, unknown_token_ids
 from trainer.problems.load import encode_prompt
 from trainer.problems.sampler import ProblemSampler
+from trainer.rollouts.balance import balance_groups
 from trainer.rollouts.dynamic_sampling import sample_until_varied
 from trainer.rollouts.engine import IntegerRows, RolloutEngine, Sampler, SamplingParams
 from trainer.rollouts.overlong import apply_overlong_penalty
@@ -227,10 +228,10 @@ class RolloutSampler:
                 rollout.max_sampling_rounds,
                 self.parallel,
             )
-            groups = sampled.groups
-            scores.set_result(sampled)
+            groups = self._balanced(sampled.groups)
+            scores.set_result(replace(sampled, groups=groups))
         else:
-            groups = self._sample(step, 0, rollout.prompts_per_step, stopwatch)
+            groups = self._balanced(self._sample(step, 0, rollout.prompts_per_step, stopwatch))
             scores = self._scoring.submit(self._score_all, groups)
         self.engine.sleep()
         return StepGroups(groups, scores)
@@ -255,6 +256,9 @@ class RolloutSampler:
         )
         with stopwatch("rollout"):
             return sample_groups(self.engine, self.tokenizer, requests, self._params)
+
+    def _balanced(self, groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
+        return balance_groups(groups, self.config.optim.update_batch_size, self.parallel)
 
     def _score(self, groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
         scored = score_groups(groups, self.rewards)
