@@ -512,9 +512,10 @@ def rules(results: Sequence[RuleResult], baseline: str) -> str:
     )
 
 
-def peaks(results: Sequence[PeakResult], parameter: str, shared: str, sign: int) -> str:
+def peaks(results: Sequence[PeakResult], parameter: str, shared: str) -> str:
     """State each rule's difference to the first: with both at one value of the parameter, and with
-    each at its own peak. ``sign`` is -1 if smaller scores are better.
+    each at its own peak. No rule is called better: intervals of fitted peaks exclude 0 too often if
+    the peaks are equal, see `research/fitted_peaks.py`.
     """
     sentences = []
     for result in results[1:]:
@@ -531,22 +532,8 @@ def peaks(results: Sequence[PeakResult], parameter: str, shared: str, sign: int)
             f"{signed(at_same.mean)} with both at {parameter} {shared} "
             f"({between(at_same.interval)})"
         )
-        finding = _finding_at_best(result, results[0], sign)
-        sentences.append(f"{result.rule}{finding} {best}, {same}")
+        sentences.append(f"{result.rule} {best}, {same}")
     return f"On one grid, compared with {results[0].rule}: {'; '.join(sentences)}."
-
-
-def _finding_at_best(result: PeakResult, first: PeakResult, sign: int) -> str:
-    """State what the interval of a rule at its own peak shows; empty without a peak."""
-    if result.at_best is None:
-        return ""
-    low, high = sorted(sign * bound for bound in result.at_best.interval)
-    if low <= 0 <= high:
-        return " is not shown to differ:"
-    misfit = max(result.peak.max_residual, first.peak.max_residual)
-    if abs(result.at_best.mean) < misfit:
-        return " differs by less than the fit error, so the result is inconclusive:"
-    return " is better:" if low > 0 else " is worse:"
 
 
 def changes(changed: Mapping[str, tuple[Any, Any]]) -> str:

@@ -95,8 +95,8 @@ def peak_line(results: Results) -> str:
         f"{counted(grid.scores.shape[2], 'seed')} each"
     )
     return (
-        f"{peaks(peak_results, grid.parameter, shared, grid.sign)} This uses {size}. Intervals are "
-        "corrected for the number of rules. A fitted peak has no p-value."
+        f"{peaks(peak_results, grid.parameter, shared)} This uses {size}. Intervals are corrected "
+        "for the number of rules. Fitted peaks describe the grid; only fresh seeds are evidence."
     )
 
 
