@@ -5,7 +5,6 @@ The one module of dashboards that imports MLflow.
 
 import logging
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ from dashboards.sources.mlflow_table import StoredRun
 from dashboards.sources.stored import RESULTS_FILE, unpack
 from loptune.errors import MissingError, StorageError, first_line
 from loptune.mlflow_runs import CONFIRMS_TAG, PARENT_TAG, RUN_TAG, SWEEP_TAG, search_runs
+from loptune.temporary import temporary_folder
 from loptune.yaml_document import nearest
 
 _logger = logging.getLogger(__name__)
@@ -36,10 +36,7 @@ def read_sweeps(uri: str) -> list[Results]:
         StorageError: the store cannot be read.
     """
     sweeps = {}
-    with (
-        opened_store(uri) as client,
-        tempfile.TemporaryDirectory(prefix="loptune-results-") as scratch,
-    ):
+    with opened_store(uri) as client, temporary_folder("results") as scratch:
         experiments = [experiment.experiment_id for experiment in client.search_experiments()]
         runs = (
             search_runs(client, experiments, f"tags.`{RUN_TAG}` LIKE 'sweep/%'")

@@ -5,7 +5,6 @@ The one module of dashboards that imports Optuna.
 
 import logging
 import shutil
-import tempfile
 from pathlib import Path
 
 import pandas as pd
@@ -15,6 +14,7 @@ from dashboards.sources.directions import DIRECTION
 from loptune.errors import StorageError
 from loptune.extras import require
 from loptune.files import open_regular
+from loptune.temporary import temporary_folder
 
 _JOURNAL_START = b'{"op_code":'
 
@@ -50,8 +50,8 @@ def read_study(path: Path) -> pd.DataFrame:
             code="file-too-large",
         )
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    with tempfile.TemporaryDirectory(prefix="loptune-study-") as scratch:
-        copy = Path(scratch) / "study"
+    with temporary_folder("study") as scratch:
+        copy = scratch / "study"
         shutil.copyfile(path, copy)
         try:
             if is_database(copy):

@@ -6,7 +6,6 @@ It has a row per logged step, with the metrics as JSON, and one per run with its
 import json
 import shutil
 import sqlite3
-import tempfile
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +15,7 @@ import pandas as pd
 
 from dashboards.sources.content import MAX_BYTES, database_tables, is_database, open_database
 from dashboards.sources.json_tables import parsed_number
+from loptune.temporary import temporary_folder
 
 
 def is_project(path: Path) -> bool:
@@ -32,8 +32,8 @@ def read_project(path: Path) -> pd.DataFrame:
     Raises:
         ValueError: it is not a database that can be read.
     """
-    with tempfile.TemporaryDirectory(prefix="loptune-trackio-") as scratch:
-        copy = Path(scratch) / "project.db"
+    with temporary_folder("trackio") as scratch:
+        copy = scratch / "project.db"
         for suffix in ("", "-wal"):
             source = path.with_name(path.name + suffix)
             if source.is_file():

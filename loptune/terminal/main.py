@@ -13,6 +13,7 @@ from pathlib import Path
 from loptune.errors import INTERRUPTED, MissingError, StorageError, UserError
 from loptune.extras import missing_extra
 from loptune.files import as_storage_error
+from loptune.temporary import MARK
 from loptune.terminal.escaped_output import escaped_output
 
 _logger = logging.getLogger(__name__)
@@ -103,7 +104,7 @@ def _is_first_to_report(error: str) -> bool:
     shared = os.environ.get("TORCHELASTIC_ERROR_FILE")
     folder = Path(shared).parents[1] if shared else Path(tempfile.gettempdir())
     text = f"{launcher.pid} {launcher.create_time()} {error}"
-    mark = folder / f"loptune-error-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    mark = folder / f"{MARK}{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     try:
         os.close(os.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:

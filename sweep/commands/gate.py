@@ -1,7 +1,6 @@
 """``sweep gate``: keep or discard changes that are proposed one at a time."""
 
 import math
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from loptune.errors import ConfigError
 from loptune.section import Count, Positive
+from loptune.temporary import temporary_folder
 from loptune.terminal.arguments import Commands
 from loptune.terminal.commands import Command, Option, add_command
 from loptune.terminal.logs import add_verbosity
@@ -119,11 +119,11 @@ def start(
     revision: str | None = None
     files: dict[str, str] = {}
     if spec is not None:
-        with tempfile.TemporaryDirectory() as draft:
-            store_program(spec, Path(draft))
-            _check_program(Path(draft), assigned, command=None)
-            program = (Path(draft) / PROGRAM).read_text(encoding="utf-8")
-            words = _own_program(Path(draft))[0]
+        with temporary_folder("program") as draft:
+            store_program(spec, draft)
+            _check_program(draft, assigned, command=None)
+            program = (draft / PROGRAM).read_text(encoding="utf-8")
+            words = _own_program(draft)[0]
         if words:
             revision = tracked_revision(words)
         if words and revision is None:

@@ -12,6 +12,7 @@ from dashboards.trial import TrialRecord
 from loptune.errors import ConfigError, UserError
 from loptune.files import format_bytes
 from loptune.run_names import lock_owner
+from loptune.temporary import remove_leftovers
 from loptune.terminal.arguments import Commands
 from loptune.terminal.commands import Command, Option, add_command
 from loptune.terminal.table import duration, number, print_table
@@ -165,12 +166,14 @@ def clean(*, runs_dir: RunsDir = Path("runs")) -> Cleaned:
                 size += path.lstat().st_size
         shutil.rmtree(scratch, ignore_errors=True)
         folders.append(FreedFolder(scratch, root, size, ended))
-    files = []
+    files = remove_leftovers()
     for folder in all_sweeps(runs_dir):
         if lock_owner(folder.root) is None:
-            for path in [*folder.root.glob("reach-*"), *folder.root.glob(folder.credentials.name)]:
-                path.unlink()
-                files.append(path)
+            credentials = folder.credentials.name
+            for pattern in ("reach-*", credentials, f".{credentials}.*.new"):
+                for path in folder.root.glob(pattern):
+                    path.unlink()
+                    files.append(path)
     return Cleaned(folders, files)
 
 

@@ -26,6 +26,7 @@ from loptune.errors import (
     first_line,
 )
 from loptune.run_names import lock_folder, raise_if_locked
+from loptune.temporary import remove_leftovers
 from loptune.terminal.lasting_output import lasting_output
 from loptune.terminal.waiting import waiting
 from sweep.driver.attempts import Gate, RetryBudget, TrialEvents
@@ -237,6 +238,7 @@ def _run_driver(sweep: SweepRecord, options: Options) -> int:
     parent: ParentRun | None = None
     for dead, _ in dead_scratch():
         shutil.rmtree(dead, ignore_errors=True)
+    remove_leftovers()
     try:
         with scratch_folder(folder.root) as scratch, contextlib.ExitStack() as stack:
             write_environment(scratch / ENVIRONMENT)  # before Ray changes it

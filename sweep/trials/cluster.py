@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from loptune.errors import ConfigError, MissingError
+from loptune.temporary import temporary_folder
 from loptune.terminal.logs import verbose_handlers
 from loptune.terminal.table import counted
 from rewards.user_code import LOPTUNE_PACKAGES
@@ -340,10 +340,11 @@ def cluster_nodes(address: str) -> list[Node]:
     Raises:
         MissingError: no cluster at that address.
     """
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        with ray_running(address, None, folder, folder / "log") as nodes:
-            return nodes
+    with (
+        temporary_folder("nodes") as folder,
+        ray_running(address, None, folder, folder / "log") as nodes,
+    ):
+        return nodes
 
 
 @contextmanager

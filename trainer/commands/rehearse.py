@@ -2,12 +2,11 @@
 
 import importlib.util
 import logging
-import tempfile
-from pathlib import Path
 from typing import Annotated, Literal
 
 from loptune.errors import ConfigError
 from loptune.section import Count
+from loptune.temporary import temporary_folder
 from loptune.terminal.commands import Option
 from loptune.terminal.interrupt import defer_interrupt
 from loptune.terminal.table import print_table
@@ -59,10 +58,8 @@ def rehearse(
     engine = "vllm" if importlib.util.find_spec("vllm") else "transformers"
     _logger.info("presets that sample with vLLM use the %s engine here", engine)
     rehearsals = []
-    with tempfile.TemporaryDirectory(prefix="loptune-rehearsal-") as folder:
-        for rehearsal in rehearse_all(
-            configs, Path(folder), engine=engine, device=device, ranks=ranks
-        ):
+    with temporary_folder("rehearsal") as folder:
+        for rehearsal in rehearse_all(configs, folder, engine=engine, device=device, ranks=ranks):
             rehearsals.append(rehearsal)
             _logger.info("%s rehearsed: %d of %d", rehearsal.name, len(rehearsals), len(names))
     rows = [rehearsal.row() for rehearsal in rehearsals]

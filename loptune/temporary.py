@@ -1,0 +1,71 @@
+"""Private folders in the temporary directory, and the removal of what killed processes left there.
+
+A folder is locked while its process lives. Marks of ranks are files without a lock. The scratch
+folders of sweeps have a lock of their own: `sweep.driver.guard`.
+"""
+
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+MARK = "loptune-error-"  # prefix of a rank's mark, see `loptune.terminal.main`
+_FOLDER = "loptune-tmp-"
+_OURS = re.compile(rf"({_FOLDER}|{MARK}).*|loptune-[a-z0-9_]{{8}}")
+_SWEEPS = "owner"  # a file in the scratch folder of a sweep, which `sweep clean` knows
+_OLD_S = 3600.0  # no process takes as long from making a folder to locking it, or to read a mark
+
+
+@contextmanager
+def temporary_folder(purpose: str) -> Iterator[Path]:
+    """Make a folder that only this user can read, and remove it at the end. Remove leftovers of
+    killed processes first.
+    """
+    remove_leftovers()
+    with tempfile.TemporaryDirectory(prefix=f"{_FOLDER}{purpose}-") as name:
+        lock = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield Path(name)
+        finally:
+            os.close(lock)
+
+
+def remove_leftovers() -> list[Path]:
+    """Remove this user's folders and marks that no living process uses; return their paths."""
+    removed = []
+    for parent in {Path(tempfile.gettempdir()), Path("/tmp")}:
+        for path in sorted(parent.glob("loptune-*")):
+            with suppress(OSError):  # another process may remove it at the same time
+                if _OURS.fullmatch(path.name) and _is_left(path):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+                    removed.append(path)
+    return removed
+
+
+def _is_left(path: Path) -> bool:
+    """Return whether a path is an old file or folder of this user without a living process.
+
+    Raises:
+        OSError: it is locked, or has been removed.
+    """
+    status = path.lstat()
+    if status.st_uid != os.getuid() or path.is_symlink():
+        return False
+    if time.time() - status.st_mtime < _OLD_S:
+        return False
+    if path.is_dir():
+        if (path / _SWEEPS).exists() and (path / _SWEEPS).stat().st_size:
+            return False
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(descriptor)
+        return True
+    return path.is_file()
