@@ -70,7 +70,7 @@ def scratch_folder(root: Path) -> Iterator[Path]:
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_scratch_parent()))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        owner = stack.enter_context((folder / OWNER).open("w"))
+        owner = stack.enter_context((folder / OWNER).open("w", encoding="utf-8"))
         fcntl.flock(owner, fcntl.LOCK_EX)
         print(root, file=owner, flush=True)
         yield folder

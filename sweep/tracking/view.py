@@ -23,7 +23,7 @@ SCORE = "final/score"
 NAME = "attributes.`Run Name`"
 WIDTH = 120  # [px] of a column
 # constant parts of every view: page, section, and each kind of chart
-_TEMPLATE = json.loads(Path(__file__).with_name("view.json").read_text())
+_TEMPLATE = json.loads(Path(__file__).with_name("view.json").read_text("utf-8"))
 # namespace for ids of views and charts, which are derived from names
 _SPACE = uuid.UUID("5d9d2c5e-6f0c-4a57-9c43-5a2b0f1e7a10")
 

@@ -185,7 +185,7 @@ def take_a_step(preset: str | None, folder: Path) -> None:
             command = [*launcher, *command]
     command += ["--name", name, "--runs-dir", str(runs)]
     subprocess.run([sys.executable, *command], check=True)
-    lines = (runs / name / "metrics.jsonl").read_text().splitlines()
+    lines = (runs / name / "metrics.jsonl").read_text("utf-8").splitlines()
     merged: dict[str, float] = {}
     for line in lines:
         merged |= json.loads(line)
@@ -251,7 +251,7 @@ def lose_a_rank(folder: Path) -> None:
     if status == 0 or alive:
         raise RuntimeError(f"status {status}, {len(alive)} ranks left after one was killed")
     subprocess.run([*command, "resume", name, *place], check=True)
-    last = (runs / name / "metrics.jsonl").read_text().splitlines()[-1]
+    last = (runs / name / "metrics.jsonl").read_text("utf-8").splitlines()[-1]
     print(f"the resumed run is complete at step {json.loads(last)['step']}")
 
 

@@ -346,7 +346,7 @@ def run(part: Part, folder: Path) -> PartResult:
     python_path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH", "")])])
     part_id = uuid.uuid4().hex
     started = time.monotonic()
-    with log.open("w") as output:
+    with log.open("w", encoding="utf-8") as output:
         process = subprocess.Popen(
             part.command,
             stdout=output,

@@ -27,7 +27,7 @@ class ModelSize:
 
 # name -> size; only the config.json fields that determine memory
 KNOWN: dict[str, ModelSize] = {}
-for _model in json.loads(Path(__file__).with_name("known_models.json").read_text()):
+for _model in json.loads(Path(__file__).with_name("known_models.json").read_text("utf-8")):
     _size = ModelSize(_model["settings"], _model["parameters"])
     KNOWN |= dict.fromkeys(_model["names"], _size)
 
