@@ -1,6 +1,7 @@
 """Which installer `install.sh` calls, and where it lets it look for torch."""
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -91,3 +92,8 @@ def test_a_machine_with_a_gpu_takes_torch_with_cuda(tmp_path, cpu_index, has_uv)
     command = installed(tmp_path, cpu_index, has_uv, has_gpu=True)
     assert not any("cpu" in line for line in command)
     assert installed(tmp_path, cpu_index, has_uv, torch="index") == command
+
+
+def test_the_image_runs_as_a_user_without_rights():
+    users = re.findall(r"^USER (\S+)$", (ROOT / "Dockerfile").read_text(), re.M)
+    assert users[-1] not in ("root", "0")

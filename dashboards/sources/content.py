@@ -8,8 +8,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import BinaryIO
 
+<<<<<<< HEAD
 from loptune.errors import StorageError
 from loptune.files import open_regular, text_encoding
+=======
+from loptune.errors import StorageError, shortened
+from loptune.files import open_regular
+>>>>>>> a47f6f54 (Bound the size and memory of every file that judge reads, and refuse MLflow databases with views)
 
 MAX_BYTES = 1 << 29  # of one file, decompressed
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
@@ -38,12 +43,7 @@ def read_text(path: Path, most: int = MAX_BYTES) -> str:
             code="lfs-pointer",
         )
     if len(content) > most:
-        raise StorageError(
-            f"the file is larger than {most >> 20} MiB",
-            str(path),
-            "keep only the rows and columns that the comparison needs",
-            code="file-too-large",
-        )
+        raise too_large(path, most)
     try:
         return content.decode(text_encoding(content))
     except UnicodeDecodeError:
@@ -51,6 +51,26 @@ def read_text(path: Path, most: int = MAX_BYTES) -> str:
         raise StorageError(
             f"the text is {encoding}", str(path), "save it again as UTF-8", code="not-utf-8"
         ) from None
+
+
+def check_size(path: Path) -> None:
+    """Refuse a file above `MAX_BYTES`.
+
+    Raises:
+        StorageError: it is larger.
+    """
+    if path.stat().st_size > MAX_BYTES:
+        raise too_large(path)
+
+
+def too_large(path: Path, most: int = MAX_BYTES) -> StorageError:
+    """Return the error for a file with more than ``most`` bytes, decompressed."""
+    return StorageError(
+        f"the file is larger than {most >> 20} MiB",
+        str(path),
+        "keep only the rows and columns that the comparison needs",
+        code="file-too-large",
+    )
 
 
 def decompressed(file: BinaryIO, most: int) -> bytes:
@@ -93,6 +113,24 @@ def open_database(path: Path, mode: str = "ro") -> sqlite3.Connection:
     calls = itertools.count()
     database.set_progress_handler(lambda: next(calls) >= _MAX_STEPS, _STEPS_PER_CALL)
     return database
+
+
+def check_computes_nothing(path: Path) -> None:
+    """Refuse a database with views or triggers, before another library opens it without bounds.
+
+    Raises:
+        StorageError: it has one.
+    """
+    with closing(open_database(path)) as database:
+        query = "SELECT name FROM sqlite_master WHERE type IN ('view', 'trigger')"
+        computed = database.execute(query).fetchone()
+    if computed:
+        raise StorageError(
+            f"the database has a view or trigger named {shortened(computed[0], 40)}",
+            str(path),
+            "MLflow's databases have none: remove it, or leave the file out",
+            code="computing-database",
+        )
 
 
 def database_tables(path: Path) -> set[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from dashboards.sources import (
+    content,
     delimited,
     json_tables,
     optuna_studies,
@@ -20,8 +21,11 @@ from dashboards.sources import (
 from loptune.errors import ConfigError, StorageError, UserError, first_line, shortened
 from loptune.extras import require
 from loptune.files import check_regular
+from rewards.limits import memory
 
 _MAX_REASON = 200  # characters
+_CELL_BYTES = 8  # of a number, or of a reference to a text
+_PARQUET_MIB = 2560  # of memory; Arrow alone reserves 1 GiB
 
 
 @dataclass(frozen=True)
@@ -35,8 +39,17 @@ class Format:
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
+    """Return the rows of a Parquet file. A value that is stored once may stand in every row, so the
+    size of the file bounds neither the cells nor their memory.
+    """
     require("pyarrow", str(path))
-    table = pd.read_parquet(path)
+    from pyarrow.parquet import read_metadata
+
+    described = read_metadata(path)
+    if described.num_rows * described.num_columns * _CELL_BYTES > content.MAX_BYTES:
+        raise content.too_large(path)
+    with memory(_PARQUET_MIB):
+        table = pd.read_parquet(path, use_threads=False)
     named = any(name is not None for name in table.index.names)
     return table.reset_index() if named else table
 
@@ -84,6 +97,7 @@ def read_table(path: Path) -> pd.DataFrame:
         StorageError: the reader fails, in whatever way: the file is damaged.
     """
     check_regular(path)
+    content.check_size(path)
     kind = format_of(path)
     with reading(path, kind.name):
         return kind.read(path)

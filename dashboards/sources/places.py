@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from dashboards.sources.conditions import conditions
-from dashboards.sources.content import database_tables
+from dashboards.sources.content import check_computes_nothing, database_tables
 from dashboards.sources.delimited import NOTES
 from dashboards.sources.mlflow_folders import folder_of, is_folder_of_mlflow, read_folder
 from dashboards.sources.mlflow_table import table_of_runs
@@ -28,6 +28,7 @@ def read_place(place: str, score: str, seed: str) -> pd.DataFrame:
     if path.is_dir() and is_folder_of_mlflow(path):
         return table_of_runs(read_folder(path), place, score, seed)
     if path.is_file() and database_tables(path) >= _MLFLOW_TABLES:
+        check_computes_nothing(path)
         return read_experiment(f"sqlite:///{path.resolve()}", None, score, seed)
     return read_files(place)
 

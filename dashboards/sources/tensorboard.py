@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from dashboards.sources.content import check_size
 from loptune.extras import require
 from loptune.files import check_regular
 
@@ -26,6 +27,7 @@ def read_events(place: Path) -> pd.DataFrame:
     require("tensorboard", str(place))
     for path in place.glob(PATTERN) if place.is_dir() else (place,):
         check_regular(path)
+        check_size(path)
     logging.getLogger("tensorboard").setLevel(logging.ERROR)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.util import tensor_util

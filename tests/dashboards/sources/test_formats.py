@@ -314,6 +314,46 @@ def test_a_file_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
         read_files(str(tmp_path / "a.csv.gz"))
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.db", "events.out.tfevents.1"])
+def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path, name, monkeypatch):
+    (tmp_path / name).write_bytes(bytes(2000))
+    monkeypatch.setattr("dashboards.sources.content.MAX_BYTES", 1000)
+    with refused("file-too-large"):
+        read_files(str(tmp_path / name))
+
+
+def repeated_text(path, rows, length):
+    """Write a Parquet file that stores one text for all of its rows."""
+    import pyarrow
+    from pyarrow.parquet import write_table
+
+    text = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * rows, "int32"), ["x" * length])
+    table = pyarrow.table({"name": text, "acc": [0.5] * rows})
+    write_table(
+        table, path, compression="zstd", store_schema=False
+    )  # read as texts, not categories
+
+
+def test_a_parquet_file_may_not_take_more_memory_than_a_table_of_its_rows(tmp_path, monkeypatch):
+    path = tmp_path / "a.parquet"
+    repeated_text(path, rows=10, length=1_000)
+    assert len(read_files(str(path))) == 10
+    monkeypatch.setattr("dashboards.sources.content.MAX_BYTES", 100_000)
+    repeated_text(path, rows=10_000, length=10)
+    assert path.stat().st_size < 10_000
+    with refused("file-too-large"):
+        read_files(str(path))
+
+
+def test_a_parquet_file_whose_texts_take_too_much_memory_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "a.parquet"
+    repeated_text(path, rows=600, length=1_000_000)
+    monkeypatch.setattr("dashboards.sources.formats._PARQUET_MIB", 300)
+    assert path.stat().st_size < 100_000
+    with refused("unreadable-file"):
+        read_files(str(path))
+
+
 def test_a_commented_header_is_a_header(tmp_path):
     (tmp_path / "a.csv").write_text("# written by me\n# seed,acc\n0,0.5\n")
     assert read_files(str(tmp_path / "a.csv")).to_dict("records") == [{"seed": 0, "acc": 0.5}]

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import sqlite3
+from contextlib import closing
 
 import mlflow
 import pandas as pd
@@ -166,6 +168,29 @@ def test_folders_of_mlflow_that_went_through_git_are_read(mlruns):
     table = read_place(str(mlruns), "acc", "random_state")
     assert "experiment" not in table and len(table) == 5
     assert pd.isna(table.acc[0]) and table.acc.tolist()[1:] == [0.5, 0.7, 0.5, 0.8]
+
+
+def test_a_database_with_a_view_is_not_given_to_mlflow(tmp_path):
+    with closing(sqlite3.connect(tmp_path / "a.db")) as database:
+        database.execute("CREATE TABLE experiments (x)")
+        database.execute("CREATE TABLE alembic_version (x)")
+        database.execute(
+            "CREATE VIEW runs AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) "
+            "SELECT x FROM n"
+        )
+    with refused("computing-database"):
+        read_place(str(tmp_path / "a.db"), "acc", "seed")
+
+
+@pytest.mark.timeout(30)  # without bounds: hours, and all memory
+@pytest.mark.parametrize(
+    "line", ["a{n}: &a{n} {{<<: [*a{m}, *a{m}]}}", "a{n}: &a{n} [*a{m}, *a{m}]"]
+)
+def test_descriptions_that_expand_without_bounds_are_refused(mlruns, line):
+    lines = ["name: exp", "a0: &a0 {x: 1}", *(line.format(n=n, m=n - 1) for n in range(1, 30))]
+    (mlruns / "111/meta.yaml").write_text("\n".join(lines))
+    with refused("unreadable-store"):
+        read_place(str(mlruns), "acc", "random_state")
 
 
 @pytest.mark.parametrize("name", ["params/lr", "params", "metrics/acc", "meta.yaml", ""])

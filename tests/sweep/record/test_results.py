@@ -1,3 +1,4 @@
+import gzip
 import json
 import math
 from dataclasses import asdict
@@ -151,9 +152,18 @@ def test_results_are_packed_and_unpacked_whole(tmp_path):
     results = read_results(sweep)
     again = unpack(pack(results), "here")
     assert repr(again) == repr(results)  # NaN equals nothing
-    for content in (b"", pack(results)[:40], b"nonsense"):
+    nested = gzip.compress(b"[" * 100_000)
+    for content in (b"", pack(results)[:40], b"nonsense", nested):
         with refused("no-results-file", StorageError):
             unpack(content, "here")
+
+
+def test_stored_results_that_unpack_to_too_much_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("dashboards.sources.stored.MAX_BYTES", 1000)
+    content = gzip.compress(b" " * 1_000_000)
+    with refused("no-results-file", StorageError) as raised:
+        unpack(content, "here")
+    assert str(raised.value.__cause__).startswith("more than ")
 
 
 def test_units_are_declared_and_held_out_objectives_are_named():

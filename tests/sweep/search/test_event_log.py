@@ -1,6 +1,7 @@
 """The event log and the stored space under damage: refused, or without effect."""
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -25,21 +26,28 @@ def small_spec(folder):
 
 
 @pytest.fixture
-def event_log(tmp_path):
-    """Of a sweep of three configurations with two seeds each."""
+def event_log(tmp_path, monkeypatch):
+    """Of a sweep of three configurations with two seeds each: the same bytes each time."""
+    clock = itertools.count(1_700_000_000)
+    monkeypatch.setattr("time.time", lambda: next(clock) + 1 / 7)
     drain(searcher_in(tmp_path, small_spec(tmp_path)))
     return tmp_path / "events.jsonl"
 
 
 def flips(path, count):
-    """Flip one bit of a file after another, each alone; not of its last byte, which ends it."""
+    """Flip one bit of a file after another, each alone; not of its last byte, which ends it. Yield
+    the place and the damaged line, for whoever has to look at a failure.
+    """
     content = path.read_bytes()
     generator = random.Random(0)
     for _ in range(count):
         flipped = bytearray(content)
-        flipped[generator.randrange(len(content) - 1)] ^= 1 << generator.randrange(8)
+        place = generator.randrange(len(content) - 1)
+        flipped[place] ^= 1 << generator.randrange(8)
         path.write_bytes(flipped)
-        yield
+        start = content.rfind(b"\n", 0, place) + 1
+        lines = [text[start:].splitlines()[0] for text in (content, flipped)]
+        yield f"byte {place}: {lines}"
 
 
 def lines_of(path):
@@ -53,14 +61,15 @@ def index_of(path, event, place=0):
 
 def test_of_flipped_bits_none_changes_what_is_read(event_log):
     before = replay(read_event_log(event_log))
-    refused = 0
-    for _ in flips(event_log, 1500):
+    accepted = []
+    for flip in flips(event_log, 1500):
         try:
-            assert replay(read_event_log(event_log)) == before
+            assert replay(read_event_log(event_log)) == before, flip
+            accepted.append(flip)
         except StorageError as error:
-            assert re.search(r"events\.jsonl:\d+$", error.where)
-            refused += 1
-    assert refused > 1400
+            assert re.search(r"events\.jsonl:\d+$", error.where), flip
+    # the last digit of a number of 17 digits may not change the number
+    assert len(accepted) < 20, accepted
 
 
 def test_of_flipped_bits_none_changes_the_space(tmp_path):
