@@ -8,13 +8,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import BinaryIO
 
-<<<<<<< HEAD
-from loptune.errors import StorageError
-from loptune.files import open_regular, text_encoding
-=======
 from loptune.errors import StorageError, shortened
-from loptune.files import open_regular
->>>>>>> a47f6f54 (Bound the size and memory of every file that judge reads, and refuse MLflow databases with views)
+from loptune.files import open_regular, text_encoding
 
 MAX_BYTES = 1 << 29  # of one file, decompressed
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
