@@ -44,10 +44,7 @@ def warm_started(spec: SweepSpec, runs_dir: Path, where: str) -> tuple[SweepSpec
     def mark(point: Parameters) -> str:
         return fingerprint(space.resolve(point, spec.program))
 
-    points = {}
-    for baseline in spec.baselines:
-        point = space.complete(baseline, spec.program)
-        points[mark(point)] = point
+    points = space.distinct(spec.baselines, spec.program)
     seeds: set[int] = set()
     for name in names:
         earlier = _named_sweep(runs_dir, name, where)

@@ -8,7 +8,7 @@ is inactive too.
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sweep.programs.base import ABSENT, Overrides, SearchableProgram
@@ -120,6 +120,16 @@ class Space:
             return value
 
         return self.walk(choose)
+
+    def distinct(
+        self, baselines: Sequence[Overrides], program: SearchableProgram
+    ) -> dict[str, Parameters]:
+        """Return the baselines as complete points, each once: fingerprint -> point."""
+        points = {}
+        for baseline in baselines:
+            point = self.complete(baseline, program)
+            points[fingerprint(self.resolve(point, program))] = point
+        return points
 
     def grid(self, values: Callable[[ParameterSpec], list[Any]]) -> Iterator[Parameters]:
         """Yield every combination of ``values(parameter)`` that the conditions allow, each once."""

@@ -14,6 +14,7 @@ from loptune.errors import UserError, shortened
 from loptune.files import write_atomically
 from loptune.yaml_document import parse_yaml
 from sweep.space.file import dump_space, load_space
+from sweep.space.points import Space
 from sweep.space.spec import SweepSpec
 
 _NAME = "space.source.json"  # in the sweep's folder
@@ -69,6 +70,9 @@ def edited_file(root: Path) -> str:
 
 
 def _flat_space(spec: SweepSpec) -> dict[str, Any]:
+    # the sweep's own copy has each baseline once, with the values that follow from its switches
+    points = Space(spec.parameters).distinct(spec.baselines, spec.program)
+    spec = spec.model_copy(update={"baselines": list(points.values())})
     return dict(_flat(parse_yaml(dump_space(spec), "space").data, ""))
 
 

@@ -3,10 +3,13 @@
 import pytest
 import yaml
 
+from sweep.record.warm_start import warm_started
 from sweep.space.file import dump_space, load_space
 from sweep.space.source import SpaceSource, edits_since, write_source
+from tests.paths import ROOT
 from tests.sweep.spaces import kk_space
 
+SPACES = ROOT / "search_spaces"
 OVERRIDES = ["search.configurations=5", 'name="other"']
 
 
@@ -27,6 +30,15 @@ def test_an_unchanged_file_has_no_edits(started, tmp_path):
     path.write_text("# a comment\n" + path.read_text())
     offline = spec.with_program(spec.program.with_tracking(offline=True))
     assert edits_since(tmp_path, offline) == []
+
+
+def test_values_that_follow_from_a_baselines_switch_are_no_edits(tmp_path):
+    path = SPACES / "ablation_order.yaml"
+    write_source(tmp_path, SpaceSource(str(path), []))
+    (tmp_path / "space.lock.yaml").write_text(
+        dump_space(warm_started(load_space(path), tmp_path, "")[0])
+    )
+    assert edits_since(tmp_path, load_space(tmp_path / "space.lock.yaml")) == []
 
 
 def test_overrides_that_the_sweeps_copy_has_resolved_are_no_edits(tmp_path):
