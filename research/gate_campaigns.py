@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from dashboards.statistics import gate
+from dashboards.statistics.moved import MOVED_LEVEL
 from dashboards.statistics.online_levels import spending
 
 Floats = NDArray[np.float64]
@@ -55,6 +56,7 @@ class Scenario:
     gain: float = 0.0  # of one proposal in ten
     drift: float = 0.0  # SD of the random walk of all scores, a proposal
     trend: float = 0.0  # by which all scores rise, a proposal
+    jump: float = 0.0  # by which all scores rise once, before the middle proposal
     heavy: bool = False  # normal noise divided by a root of chi-square: Student's t, 3 dof
     growth: float = 1.0  # the noise's SD at the last proposal, in units of the first
     lucky: bool = False
@@ -68,6 +70,9 @@ SCENARIOS = {
     "no gains, scores drift": Scenario(drift=0.05),
     "1 SD, scores drift": Scenario(gain=1.0, drift=0.05),
     "no gains, scores rise": Scenario(trend=0.01),
+    "no gains, scores jump by 2 SD": Scenario(jump=2.0),
+    "no gains, scores jump by 5 SD": Scenario(jump=5.0),
+    "1 SD, scores jump by 2 SD": Scenario(gain=1.0, jump=2.0),
     "no gains, t3": Scenario(heavy=True),
     "1 SD, t3": Scenario(gain=1.0, heavy=True),
     "1 SD, noise triples": Scenario(gain=1.0, growth=3.0),
@@ -147,6 +152,8 @@ class World:
         """Let scores and noise change before a proposal, numbered from 0."""
         self._offset += self.scenario.drift * self.rng.standard_normal(self.campaigns)
         self._offset += self.scenario.trend
+        if proposal == PROPOSALS // 2:
+            self._offset += self.scenario.jump
         self._sd = self.scenario.growth ** (proposal / (PROPOSALS - 1))
 
     def fresh(self, which: Integers) -> None:
@@ -537,7 +544,14 @@ class Levels:
             self._budget[campaign, place:] = 0.0
 
 
-def gated(kind: str = "lord", *, recheck: int = 0, refresh: int = 0, evalues: bool = False) -> Rule:
+def gated(
+    kind: str = "lord",
+    *,
+    recheck: int = 0,
+    refresh: int = 0,
+    beside: bool = False,
+    evalues: bool = False,
+) -> Rule:
     """Return loptune's gate.
 
     Args:
@@ -546,6 +560,8 @@ def gated(kind: str = "lord", *, recheck: int = 0, refresh: int = 0, evalues: bo
             of both; if it is not confirmed, go back to the last that was. 0: never.
         refresh: run the baseline again on fresh seeds after so many proposals that were not kept.
             0: never.
+        beside: run the baseline again on fresh seeds before a proposal is kept. If these runs
+            differ from the earlier ones, the proposal is compared with these, too.
         evalues: as in `answers`.
     """
 
@@ -577,6 +593,13 @@ def gated(kind: str = "lord", *, recheck: int = 0, refresh: int = 0, evalues: bo
             )
             sums.add(everyone, scores)
             sums.add_pair(everyone, scores, baseline)
+            if beside:
+                pair = _Pair(
+                    truth=(truth, truth + world.gains[:, number]),
+                    rows=(row, proposed),
+                    scores=(baseline, scores),
+                )
+                _beside(world, better, pair, sums=sums, level=levels.at(number))
             which = np.flatnonzero(better)
             kept[which, number] = True
             levels.keep(which, number)
@@ -609,6 +632,56 @@ def gated(kind: str = "lord", *, recheck: int = 0, refresh: int = 0, evalues: bo
         return _outcome(world, kept)
 
     return rule
+
+
+def _beside(world: World, better: Booleans, pair: "_Pair", *, sums: Sums, level: Floats) -> None:
+    """Run the baseline again on fresh seeds where the proposal is ``better``. Where its scores have
+    moved, compare the proposal with these runs, and set ``better`` to the answer.
+    """
+    which = np.flatnonzero(better)
+    if not len(which):
+        return
+    baseline = pair.scores[0]
+    before = baseline[which].copy()
+    truth, row = pair.truth[0], pair.rows[0]
+    _measure_again(world, which, truth=truth, row=row, baseline=baseline, sums=sums)
+    place = np.flatnonzero(moved(before, baseline[which]))
+    which = which[place]
+    if not len(which):
+        return
+    pair = _Pair(
+        truth=(truth[which], pair.truth[1][which]),
+        rows=(row[which], pair.rows[1][which]),
+        scores=(baseline[which], np.full((len(which), MOST), np.nan)),
+    )
+    better[which] = _run_until_decided(
+        world,
+        which,
+        pair,
+        seeds=np.ones(len(which), dtype=np.int64),
+        sums=sums,
+        test=Test(level[which], evalues=False),
+    )
+    baseline[which] = pair.scores[0]
+
+
+def moved(before: Floats, after: Floats) -> Booleans:
+    """Return where the runs [campaigns, seeds] of one baseline at two times differ, by Welch's t
+    test at `MOVED_LEVEL`; NaN where nothing ran.
+    """
+    means, errors, dofs = [], [], []
+    for scores in (before, after):
+        count = np.isfinite(scores).sum(axis=1)
+        means.append(np.nanmean(scores, axis=1))
+        errors.append(np.nanvar(scores, axis=1, ddof=1) / count)
+        dofs.append(count - 1)
+    error = np.maximum(errors[0] + errors[1], np.finfo(float).tiny)
+    dof = error**2 / np.maximum(
+        errors[0] ** 2 / dofs[0] + errors[1] ** 2 / dofs[1], np.finfo(float).tiny
+    )
+    limit = -special.stdtrit(np.maximum(dof, 1), MOVED_LEVEL / 2)
+    said: Booleans = np.abs(means[1] - means[0]) > limit * np.sqrt(error)
+    return said
 
 
 def _measure_again(
@@ -725,6 +798,7 @@ RULES: dict[str, Rule] = {
     "the gate": gated(),
     "the gate, rechecked": gated(recheck=RECHECK_EVERY),
     "the gate, baseline again": gated(refresh=REFRESH_AFTER),
+    "the gate, baseline again and beside a keep": gated(refresh=REFRESH_AFTER, beside=True),
     "e-LOND": gated("lond", evalues=True),
     "e-LOND, baseline again": gated("lond", evalues=True, refresh=REFRESH_AFTER),
     "the gate, levels by LOND": gated("lond"),

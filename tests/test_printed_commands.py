@@ -550,7 +550,7 @@ def test_commands_of_a_campaign(tmp_path, monkeypatch, typing):
     # the setting has to be one's own, and a campaign without a program takes a note instead
     assert _gate(unopened) == "sweep gate propose camp KEY=VALUE"
     typing(_gate(shown), code=11)
-    for command in _gates(typing(_gate(shown), code=2)):  # a proposal is open
+    for command in _gates(typing("sweep gate recheck camp", code=2)):  # a proposal is open
         typing(command, code=11 if "status" in command else 0)
     typing("sweep gate propose camp --note more", code=11)
     for refused in ("record camp proposal 99 0.3", "run camp"):

@@ -18,7 +18,10 @@ from sweep.gate.arm import ArmName
 from sweep.gate.exit_status import EXIT_CODES
 
 if TYPE_CHECKING:
-    from sweep.gate.campaign import Campaign, GateVerdict, Proposal
+    from dashboards.statistics.moved import Move
+    from sweep.gate.campaign import Campaign
+    from sweep.gate.proposal import Proposal
+    from sweep.gate.verdict import GateVerdict, Need
     from sweep.space.spec import SweepSpec
 
 Folder = Annotated[str | Path, Option("folder of the campaign", is_path=True)]
@@ -83,8 +86,9 @@ def start(
         UserError: the folder has a campaign, or the settings are wrong.
     """
     from sweep.gate.batch import store_program
-    from sweep.gate.campaign import PROGRAM, CampaignSpec, start_campaign
+    from sweep.gate.campaign import start_campaign
     from sweep.gate.program_files import file_digests, tracked_revision
+    from sweep.gate.spec import PROGRAM, CampaignSpec
     from sweep.space.file import find_space, load_space
 
     spec = None
@@ -170,7 +174,7 @@ def _own_program(folder: Path) -> tuple[list[str], dict[str, Any]]:
     """Return the command line and the default settings of the program stored in a folder; nothing
     for loptune's own trainer.
     """
-    from sweep.gate.campaign import PROGRAM
+    from sweep.gate.spec import PROGRAM
 
     program = read_yaml(folder / PROGRAM).data.get("program") or {}
     return list(program.get("command") or []), dict(program.get("defaults") or {})
@@ -233,9 +237,10 @@ def propose(
         UserError: another proposal is open, or the program does not accept the change.
     """
     from sweep.gate import git
-    from sweep.gate.campaign import PROGRAM, Campaign
+    from sweep.gate.campaign import Campaign
     from sweep.gate.command_words import check_words
     from sweep.gate.program_files import file_digests, refuse_uncommitted
+    from sweep.gate.spec import PROGRAM
 
     assigned = dict(map(parse_override, settings))
     words = None if command is None else list(command)
@@ -258,10 +263,12 @@ def propose(
             _check_program(
                 changed.folder, {**base.settings, **assigned}, command=words or base.command
             )
-        changed.propose(
+        proposal = changed.propose(
             assigned, command=words, revision=revision, note=note, defaults=defaults, files=files
         )
-        return _decided(changed, run=run)
+        if run:
+            return _decided(changed, run=run)
+        return Standing(changed, changed.verdict(proposal.number))
 
 
 def _decided(campaign: "Campaign", *, run: bool) -> Standing:
@@ -276,6 +283,10 @@ def record(
     arm: Annotated[ArmName, Option("configuration that ran: baseline, proposal or first")],
     seed: Annotated[int, Option("seed of the run")],
     score: Annotated[str | float, Option("score of the run, or `failed`")],
+    *,
+    proposal: Annotated[
+        int | None, Option("number of the proposal that ran, if several are open")
+    ] = None,
 ) -> Standing:
     """Record the score of a run of your own. A score is final.
 
@@ -296,7 +307,7 @@ def record(
                 code="no-score",
             ) from None
     with Campaign(Path(campaign)).change() as changed:
-        changed.record(arm, seed, number)
+        changed.record(arm, seed, number, proposal=proposal)
         return Standing(changed, changed.decide())
 
 
@@ -338,8 +349,14 @@ def status(campaign: Folder) -> Standing:
     return Standing(read, read.verdict())
 
 
-def withdraw(campaign: Folder) -> Standing:
-    """Withdraw the open proposal. It is undecided, and what it cost the bound is spent.
+def withdraw(
+    campaign: Folder,
+    *,
+    proposal: Annotated[
+        int | None, Option("number of the proposal (default: the latest open one)")
+    ] = None,
+) -> Standing:
+    """Withdraw an open proposal. It is undecided, and what it cost the bound is spent.
 
     Raises:
         UserError: no proposal is open.
@@ -347,7 +364,7 @@ def withdraw(campaign: Folder) -> Standing:
     from sweep.gate.campaign import Campaign
 
     with Campaign(Path(campaign)).change() as changed:
-        changed.withdraw()
+        changed.withdraw(proposal)
         return Standing(changed, changed.verdict())
 
 
@@ -358,9 +375,16 @@ def show(standing: Standing) -> None:
 
 
 def _show_status(standing: Standing) -> None:
-    """Print the proposals of a campaign, and its verdict."""
+    """Print the proposals of a campaign, how its scores moved, and its verdict."""
     if standing.campaign.proposals:
         _print_proposals(standing.campaign)
+    for _, move in standing.campaign.moves():
+        if move.has_moved:
+            print(
+                f"Scores moved: the baseline, run again, scores {move.change:+.4g} "
+                f"({move.low:+.4g} to {move.high:+.4g}, p {move.p:.2g}) compared with its earlier "
+                "runs. Look for what changed: a library, the data, the machine."
+            )
     show(standing)
 
 
@@ -389,7 +413,7 @@ def fields(standing: Standing) -> dict[str, Any]:
         "reason": verdict.reason,
         "proposal": verdict.proposal,
         **numbers,
-        "needs": [{"arm": need.arm, "seeds": list(need.seeds)} for need in verdict.needs],
+        "needs": [_need(need) for need in verdict.needs],
         "baseline": {
             "settings": campaign.baseline.settings,
             "command": campaign.baseline.command,
@@ -402,10 +426,31 @@ def fields(standing: Standing) -> dict[str, Any]:
         "larger_is_better": campaign.spec.mode == "max",
         **noise,
         "proposals": len(campaign.proposals),
+        "open": [proposal.number for proposal in campaign.open_proposals],
+        "runs": campaign.runs,
+        "moves": [_move(number, move) for number, move in campaign.moves()],
         "history": [_history(campaign, each) for each in campaign.proposals],
         "kept": campaign.kept,
         "recheck_due": campaign.recheck_due,
         "false_keeps": campaign.spec.false_keeps,
+    }
+
+
+def _need(need: "Need") -> dict[str, Any]:
+    """Return needed runs as keys of ``--json``; the number of the proposal only if one runs."""
+    numbered = {} if need.proposal is None else {"proposal": need.proposal}
+    return {"arm": need.arm, "seeds": list(need.seeds), **numbered}
+
+
+def _move(baseline: int, move: "Move") -> dict[str, Any]:
+    """Return how the scores of a baseline changed since it ran before."""
+    return {
+        "baseline": baseline,
+        "change": move.change,
+        "low": move.low,
+        "high": move.high,
+        "p": move.p,
+        "moved": move.has_moved,
     }
 
 
@@ -422,7 +467,7 @@ def _history(campaign: "Campaign", proposal: "Proposal") -> dict[str, Any]:
         "outcome": _outcome(proposal),
         "reason": decision.get("reason", ""),
         "gain": decision.get("gain"),
-        "seeds": len(proposal.scores) + len(proposal.failed),
+        "seeds": proposal.runs,
     }
 
 
@@ -491,17 +536,23 @@ def _sentences(campaign: "Campaign", verdict: "GateVerdict") -> list[str]:
         lines.append(f"next: {campaign.command('propose')} {change}")
     else:
         subject = "The baseline"
+        if len(campaign.open_proposals) > 1:
+            subject = "The campaign"
         if campaign.open_recheck is not None:
             subject = "The re-check"
         if verdict.proposal is not None:
             subject = f"Proposal {verdict.proposal}"
         lines.append(f"{subject} needs more runs: {verdict.reason}.{measured}")
         for need in verdict.needs:
-            lines.append(f"  {need.arm}: seeds {', '.join(map(str, need.seeds))}")
+            name = need.arm if need.proposal is None else f"{need.arm} {need.proposal}"
+            lines.append(f"  {name}: seeds {', '.join(map(str, need.seeds))}")
         if campaign.spec.space is None:
             need = verdict.needs[0]
-            record = campaign.command("record", need.arm, str(need.seeds[0]))
-            lines.append(f"next: {record} SCORE")
+            numbered: list[str] = []
+            if len(campaign.open_proposals) > 1 and need.proposal is not None:
+                numbered = ["--proposal", str(need.proposal)]
+            words = [need.arm, str(need.seeds[0]), "SCORE", *numbered]
+            lines.append(f"next: {campaign.command('record', *words)}")
         else:
             lines.append(f"next: {campaign.command('run')}")
     return lines
@@ -515,7 +566,7 @@ def _print_proposals(campaign: "Campaign") -> None:
         gain = ""
         if decision.get("gain") is not None:
             gain = f"{decision['gain']:+.4g}"
-        runs = len(proposal.scores) + len(proposal.failed)
+        runs = proposal.runs
         reason = decision.get("reason", "")
         rows.append([proposal.number, _changed(campaign, proposal), outcome, gain, runs, reason])
     print_table(["proposal", "change", "outcome", "gain", "runs", "reason"], rows)

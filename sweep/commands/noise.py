@@ -56,8 +56,8 @@ def noise(
     """
     from sweep.gate.aa_test import measure
     from sweep.gate.batch import store_program
-    from sweep.gate.campaign import PROGRAM
     from sweep.gate.program_files import file_digests
+    from sweep.gate.spec import PROGRAM
     from sweep.space.file import find_space, load_space
 
     if seeds < 2:

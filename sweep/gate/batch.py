@@ -14,7 +14,7 @@ from loptune.errors import INTERRUPTED, ConfigError
 from loptune.files import write_atomically
 from loptune.run_names import MAX_NAME_LENGTH
 from loptune.yaml_document import dump_yaml, nearest, read_yaml
-from sweep.gate.campaign import PROGRAM
+from sweep.gate.spec import PROGRAM
 from sweep.record.sweep_record import open_sweep
 from sweep.search.history import explained_by_settings
 from sweep.space.file import dump_space, load_space

@@ -7,8 +7,8 @@ A campaign is a folder:
                     checksum
     runs/           the sweeps that ran the trainings, if loptune ran them
 
-Everything else follows from these events. A proposal that is kept becomes the next baseline, on
-fresh seeds: its own scores were chosen for being good.
+Everything else follows from these events (`sweep.gate.state`). A proposal that is kept becomes the
+next baseline, on fresh seeds: its own scores were chosen for being good.
 """
 
 import hashlib
@@ -16,91 +16,30 @@ import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-from pydantic import Field
+from typing import Any
 
 from dashboards.statistics import gate
-from dashboards.statistics.online_levels import lord_level
 from loptune.errors import ConfigError, MissingError
 from loptune.files import JsonLines, Record, storage_error, write_atomically
 from loptune.run_names import command_line, lock_folder
-from loptune.section import Positive, Section
 from loptune.yaml_document import dump_yaml, read_yaml, validate
-from sweep.gate.arm import BASELINE, FIRST, PROPOSAL, Arm, ArmName
+from sweep.gate.arm import BASELINE, FIRST, PROPOSAL, Arm
 from sweep.gate.program_files import check_files
-from sweep.gate.recheck import DUE_AFTER, SEEDS_APART, Recheck
+from sweep.gate.proposal import Proposal
+from sweep.gate.recheck import SEEDS_APART, Recheck
+from sweep.gate.spec import PROGRAM, CampaignSpec
+from sweep.gate.state import SEEDS_OF_A_BASELINE, State
+from sweep.gate.verdict import GateVerdict, Judge, numbers
 from sweep.search.event_log import read_checked, with_checksum
 
-PROGRAM = "program.yaml"  # the search space whose program runs, resolved, in a campaign's folder
 # in which order they appear: a folder without campaign.yaml is no campaign
 _FILES = (".gitignore", PROGRAM, "events.jsonl", "campaign.yaml")
 _MAKING = ".making"  # contains them until they are complete
-_FRESH = 1000  # distance of the seeds of successive baselines
 _DAMAGED = "restore it from a backup, or start a campaign in another folder"
 
 
-class CampaignSpec(Section):
-    """The settings of a campaign, ``campaign.yaml``."""
-
-    space: str | None = None
-    """search space whose program runs; null: scores are recorded by hand"""
-    settings: dict[str, Any] = Field({})
-    """settings of the first baseline"""
-    metric: str = "eval/accuracy"
-    """what the scores are"""
-    mode: Literal["max", "min"] = "max"
-    """whether larger or smaller is better"""
-    worthwhile: Positive
-    """smallest gain that matters"""
-    false_keeps: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """bound on the expected fraction of kept proposals that are not improvements"""
-    first_seeds: Annotated[int, Field(ge=gate.OWN_VARIATION)] = 8
-    """runs of every new baseline"""
-    most_seeds: Annotated[int, Field(ge=gate.FIRST_CLAIM, le=SEEDS_APART)] = 32
-    """largest number of runs of one proposal"""
-
-
-@dataclass
-class Proposal(Arm):
-    """A proposed change."""
-
-    number: int = 0  # from 1
-    baseline: int = 0  # index of the baseline that it is compared with
-    asked: int = 1  # seeds at the next interim analysis
-    decision: dict[str, Any] | None = None  # the event
-    given_up: bool = False  # kept, but its chain was not confirmed
-
-    @property
-    def kept(self) -> bool:
-        """Whether the proposal was kept and no later re-check discarded it."""
-        if self.decision is None or self.given_up:
-            return False
-        return bool(self.decision["outcome"] == "keep")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Need:
-    """Runs that are needed before the next decision."""
-
-    arm: ArmName
-    seeds: tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class GateVerdict:
-    """The campaign's status for its latest proposal, or for its baseline if none is open."""
-
-    outcome: Literal["keep", "discard", "more", "ready", "confirmed", "unconfirmed"]
-    proposal: int | None = None
-    reason: str = ""
-    answer: gate.Answer | None = None
-    needs: tuple[Need, ...] = ()
-
-
-class Campaign:
+class Campaign(State):
     """The state of a campaign, read from its folder. `change` is the only way to add to it."""
 
     def __init__(self, folder: Path) -> None:
@@ -111,6 +50,7 @@ class Campaign:
             ConfigError: ``campaign.yaml`` is wrong or was edited.
             StorageError: ``events.jsonl`` was damaged or edited.
         """
+        super().__init__()
         self.folder = folder
         path = folder / "campaign.yaml"
         if not path.is_file():
@@ -121,51 +61,16 @@ class Campaign:
                 code="no-campaign",
             )
         self.spec = validate(CampaignSpec, read_yaml(path))
-        self.baselines: list[Arm] = []
-        self.proposals: list[Proposal] = []
-        self.rechecks: list[Recheck] = []
-        self._program: str | None = None  # SHA-256 of the program's space
-        self._confirmed = 0  # index of the last baseline that was confirmed
         self._writer: JsonLines | None = None
         path = folder / "events.jsonl"
         for _, event in read_checked(path, advice=_DAMAGED, code="campaign-checksum"):
-            self._apply(event)
-        self._check_program()
+            self.apply(event)
+        self._check_spec(self.started.get("campaign"))
+        self._check_program(self.started.get("program"))
 
     @property
-    def baseline(self) -> Arm:
-        """The configuration to beat."""
-        return self.baselines[-1]
-
-    @property
-    def open(self) -> Proposal | None:
-        """The proposal that is neither kept nor discarded."""
-        if self.proposals and self.proposals[-1].decision is None:
-            return self.proposals[-1]
-        return None
-
-    @property
-    def kept(self) -> list[int]:
-        """The numbers of the kept proposals, except the ones that a re-check discarded."""
-        return [proposal.number for proposal in self.proposals if proposal.kept]
-
-    @property
-    def unconfirmed(self) -> list[int]:
-        """The numbers of the proposals that were kept since the last re-check."""
-        later = [each for each in self.proposals if each.baseline >= self._confirmed]
-        return [proposal.number for proposal in later if proposal.kept]
-
-    @property
-    def recheck_due(self) -> bool:
-        """Whether enough was kept since the last re-check."""
-        return self.open_recheck is None and len(self.unconfirmed) >= DUE_AFTER
-
-    @property
-    def open_recheck(self) -> Recheck | None:
-        """The re-check that is not decided."""
-        if self.rechecks and self.rechecks[-1].decision is None:
-            return self.rechecks[-1]
-        return None
+    def _judge(self) -> Judge:
+        return Judge(self, self.spec, self.folder)
 
     @contextmanager
     def change(self) -> Iterator["Campaign"]:
@@ -201,10 +106,10 @@ class Campaign:
             files: SHA-256 of the files that it runs in place.
 
         Raises:
-            ConfigError: an earlier proposal is undecided, it is equal to the baseline, or the
-                files of the baseline have changed.
+            ConfigError: a re-check is open, it is equal to the baseline, or the files of the
+                baseline have changed.
         """
-        self._refuse_while_open()
+        self._refuse_while_rechecked()
         base = self.baseline
         check_files(base.files, self.folder)
         arm = Arm({**base.settings, **settings}, base.command, revision or base.revision)
@@ -221,6 +126,8 @@ class Campaign:
                 "if something else changed, say what with --note and record the scores",
                 code="proposal-equal",
             )
+        if self.baseline_is_old:
+            self._add({"event": "again"})
         self._add(
             {
                 "event": "proposal",
@@ -248,7 +155,8 @@ class Campaign:
                 "continue with proposals: repeating a test until it succeeds confirms nothing",
                 code="nothing-to-recheck",
             )
-        self._add({"event": "recheck", "first_seed": self._first_seed() + SEEDS_APART})
+        first_seed = (len(self.baselines) - 1) * SEEDS_OF_A_BASELINE + SEEDS_APART
+        self._add({"event": "recheck", "first_seed": first_seed})
         return self.rechecks[-1]
 
     def command(self, verb: str, *words: str) -> str:
@@ -257,6 +165,7 @@ class Campaign:
 
     def _refuse_while_open(self) -> None:
         """Refuse a new question before the last one is answered."""
+        self._refuse_while_rechecked()
         if self.open is not None:
             raise ConfigError(
                 f"proposal {self.open.number} is not decided yet",
@@ -265,6 +174,8 @@ class Campaign:
                 f"`{self.command('withdraw')}` withdraws it",
                 code="proposal-open",
             )
+
+    def _refuse_while_rechecked(self) -> None:
         if self.open_recheck is not None:
             raise ConfigError(
                 "the re-check of the chain is not decided yet",
@@ -273,28 +184,28 @@ class Campaign:
                 code="recheck-open",
             )
 
-    def _target(self, arm: str) -> Arm | None:
-        """Return the configuration whose scores are recorded under the name of an arm.
+    def _recorded(self, arm: str, seed: int, number: int | None) -> Arm:
+        """Return the configuration whose run on a seed is recorded under the name of an arm.
 
         Raises:
-            ConfigError: there is no such arm.
+            ConfigError: there is none now, or several proposals are open and none is named.
         """
-        arms: dict[str, Arm | None] = {BASELINE: self.baseline, PROPOSAL: self.open}
-        if self.open_recheck is not None:
-            arms = {BASELINE: self.open_recheck.latest, FIRST: self.open_recheck.first}
+        arms = [FIRST, BASELINE] if self.open_recheck is not None else [BASELINE, PROPOSAL]
         if arm not in (BASELINE, PROPOSAL, FIRST):
             raise ConfigError(
                 f"no arm {arm}", "command line", f"write {' or '.join(arms)}", code="no-arm"
             )
-        return arms.get(arm)
-
-    def record(self, arm: str, seed: int, score: float | None, reason: str = "") -> None:
-        """Record the score of one run; None for a run that failed.
-
-        Raises:
-            ConfigError: there is no such run to record, or it is there already.
-        """
-        target = self._target(arm)
+        undecided = [proposal.number for proposal in self.open_proposals]
+        must_name = arm == PROPOSAL and (number is not None or len(undecided) > 1)
+        if must_name and number not in undecided:
+            what = "which proposal ran?" if number is None else f"proposal {number} is not open"
+            raise ConfigError(
+                what,
+                "command line",
+                f"add --proposal N; open: {', '.join(map(str, undecided)) or 'none'}",
+                code="which-proposal",
+            )
+        target = self.target(arm, seed, number)
         if target is None and arm == FIRST:
             raise ConfigError(
                 "no re-check is open",
@@ -309,6 +220,30 @@ class Campaign:
                 f"`{self.command('propose')} KEY=VALUE` first",
                 code="no-open-proposal",
             )
+        return target
+
+    def record(
+        self,
+        arm: str,
+        seed: int,
+        score: float | None,
+        reason: str = "",
+        *,
+        proposal: int | None = None,
+    ) -> None:
+        """Record the score of one run; None for a run that failed.
+
+        Args:
+            arm: the configuration that ran.
+            seed: of the run.
+            score: of the run.
+            reason: why it failed.
+            proposal: number of the proposal that ran; None: the only open one.
+
+        Raises:
+            ConfigError: there is no such run to record, or it is there already.
+        """
+        target = self._recorded(arm, seed, proposal)
         if score is not None and not math.isfinite(score):
             score, reason = None, reason or f"its score is {score}"
         if seed in target.scores or seed in target.failed:
@@ -318,18 +253,32 @@ class Campaign:
                 f"a result is final: use a seed that `{self.command('status')}` asks for",
                 code="result-twice",
             )
-        if seed not in self._allowed_seeds(arm):
+        if seed not in self._needed_seeds(arm, proposal):
             raise ConfigError(
                 f"the {arm} does not need seed {seed} now",
                 str(self.folder),
-                f"`{self.command('status')}` prints the seeds that it needs: more seeds "
-                "than asked for would make it easier to be lucky",
+                f"run `{self.command('status')}` for the required seeds: extra seeds would raise "
+                "the false keep rate",
                 code="seed-not-asked",
             )
-        self._add({"event": "result", "arm": arm, "seed": seed, "score": score, "reason": reason})
+        event: Record = {
+            "event": "result",
+            "arm": arm,
+            "seed": seed,
+            "score": score,
+            "reason": reason,
+        }
+        if isinstance(target, Proposal):
+            event["number"] = target.number
+        self._add(event)
 
     def record_batch(
-        self, arm: str, *, scores: Mapping[int, float], failed: Mapping[int, str]
+        self,
+        arm: str,
+        *,
+        scores: Mapping[int, float],
+        failed: Mapping[int, str],
+        proposal: int | None = None,
     ) -> None:
         """Record the results of runs that ended together, in one event: all of them or none.
 
@@ -338,338 +287,145 @@ class Campaign:
         Raises:
             ConfigError: there is no such arm.
         """
-        target = self._target(arm)
-        assert target is not None, f"{arm} has no configuration to record runs for"
-        ended = {**target.scores, **target.failed}
         new: list[tuple[int, float | None, str]] = []
-        for seed, score in scores.items():
-            if seed in ended:
+        for seed in [*scores, *failed]:
+            target = self._recorded(arm, seed, proposal)
+            if seed in target.scores or seed in target.failed:
                 continue
-            if math.isfinite(score):
+            score = scores.get(seed)
+            if score is None:
+                new.append((seed, None, failed[seed]))
+            elif math.isfinite(score):
                 new.append((seed, score, ""))
             else:
                 new.append((seed, None, f"its score is {score}"))
-        new += [(seed, None, reason) for seed, reason in failed.items() if seed not in ended]
         if new:
-            self._add({"event": "results", "arm": arm, "results": new})
+            event: Record = {"event": "results", "arm": arm, "results": new}
+            if arm == PROPOSAL:
+                event["number"] = proposal or self.open_proposals[-1].number
+            self._add(event)
 
-    def withdraw(self) -> Proposal:
-        """Give up the open proposal. It counts as discarded.
+    def withdraw(self, number: int | None = None) -> Proposal:
+        """Withdraw an open proposal; None: the latest. It counts as discarded.
 
         Raises:
-            ConfigError: no proposal is open.
+            ConfigError: no such proposal is open.
         """
-        if self.open is None:
+        proposals = [each for each in self.open_proposals if number in (None, each.number)]
+        if not proposals:
             raise ConfigError(
-                "no proposal is open",
+                "no proposal is open" if number is None else f"proposal {number} is not open",
                 str(self.folder),
                 "there is nothing to withdraw or to run",
                 code="no-open-proposal",
             )
-        proposal = self.open
-        self._decide("discard", "withdrawn", None)
+        proposal = proposals[-1]
+        self._decide(GateVerdict(outcome="discard", proposal=proposal.number, reason="withdrawn"))
         return proposal
 
-    def verdict(self) -> GateVerdict:
-        """Return the answer of the runs so far; decides nothing."""
+    def verdict(self, number: int | None = None) -> GateVerdict:
+        """Return the answer of the runs so far; decides nothing.
+
+        Args:
+            number: of an open proposal. None: the re-check or the proposal that is open; if several
+                proposals are open, what all of them need.
+        """
         if self.open_recheck is not None:
-            return self._recheck_verdict(self.open_recheck)
-        missing = self._missing_baseline()
-        if self.open is None:
-            if missing:
-                return GateVerdict(
-                    outcome="more",
-                    reason="measure the baseline first",
-                    needs=(Need(arm=BASELINE, seeds=missing),),
-                )
-            self._check_noise()
-            return GateVerdict(outcome="ready", reason="propose a change")
-        number = self.open.number
-        if self.open.failed:
-            seed, reason = next(iter(self.open.failed.items()))
-            return GateVerdict(
-                outcome="discard",
-                proposal=number,
-                reason=f"seed {seed} failed: {reason or 'no reason given'}",
-            )
-        needs = [Need(arm=BASELINE, seeds=missing)] if missing else []
-        # An analysis counts once: more of them, or one with later runs, would make more false
-        # keeps.
-        scores = self._compared(self.open)
-        if len(scores) < self.open.asked:
-            return self._more(number, needs, self._fresh_seeds(self.open.asked), None)
-        if missing or self.baseline.missing(scores):
-            return self._more(number, needs, tuple(scores), None)
-        self._check_noise()
-        answer = self._answer()
-        if answer.outcome == "keep" and len(set(scores.values())) == 1:
-            return GateVerdict(
-                outcome="discard",
-                proposal=number,
-                reason=f"all its {len(scores)} seeds score the same, {scores[min(scores)]:g}, so "
-                "the seed does not reach the program and the scores show no gain",
-                answer=answer,
-            )
-        if answer.outcome == "more":
-            return self._more(number, [], self._fresh_seeds(answer.next_seeds), answer)
+            return self._judge.of_recheck(self.open_recheck)
+        if number is not None:
+            return self._of_proposal(self.proposals[number - 1])
+        verdicts = [self._of_proposal(proposal) for proposal in self.open_proposals]
+        if not verdicts:
+            return self._judge.of_baseline()
+        if len(verdicts) == 1:
+            return verdicts[0]
+        needs = [need for verdict in verdicts for need in verdict.needs]
         return GateVerdict(
-            outcome=answer.outcome,
-            proposal=number,
-            reason=_reason(answer, self.spec),
-            answer=answer,
+            outcome="more",
+            reason=f"{len(verdicts)} proposals are open",
+            needs=tuple(dict.fromkeys(needs)),
         )
 
+    def _of_proposal(self, proposal: Proposal) -> GateVerdict:
+        """Return the verdict on a proposal, after the events that come before it. A campaign that
+        is only read takes them as if they were recorded: they follow from the runs.
+        """
+        while True:
+            judged = self._judge.of_proposal(proposal)
+            if isinstance(judged, GateVerdict):
+                return judged
+            if self._writer is None:
+                self.apply(judged)
+            else:
+                self._add(judged)
+
     def decide(self) -> GateVerdict:
-        """Return `verdict` and record it: a decision, or how many seeds come before the next."""
-        verdict = self.verdict()
+        """Return `verdict` and record it: decisions, or how many seeds come before the next. If
+        several proposals are open, all that can be are decided; the last decision is returned.
+        """
+        if self.open_recheck is not None or not self.open_proposals:
+            verdict = self.verdict()
+            self._record_verdict(verdict)
+            return verdict
+        decided = None
+        for proposal in self.open_proposals:
+            verdict = self._of_proposal(proposal)
+            self._record_verdict(verdict)
+            if verdict.outcome != "more":
+                decided = verdict
+        return decided or self.verdict()
+
+    def _record_verdict(self, verdict: GateVerdict) -> None:
         if verdict.outcome in ("keep", "discard"):
-            self._decide(verdict.outcome, verdict.reason, verdict.answer)
+            self._decide(verdict)
         elif verdict.outcome in ("confirmed", "unconfirmed"):
             self._add(
                 {
                     "event": "rechecked",
                     "outcome": verdict.outcome,
                     "reason": verdict.reason,
-                    **_numbers(verdict.answer),
+                    **numbers(verdict.answer),
                 }
             )
-        elif verdict.answer is not None:
+        elif verdict.answer is not None and verdict.answer.outcome == "more":
             asked = verdict.answer.next_seeds
             self._add({"event": "asked", "number": verdict.proposal, "seeds": asked})
-        return verdict
 
     def model(self) -> gate.SeedModel | None:
         """Return how scores vary between seeds, from all runs of the campaign."""
-        arms = [*self.baselines, *self.proposals]
-        pairs: list[tuple[Arm, Arm]] = []  # compared on the same seeds
-        for proposal in self.proposals:
-            pairs.append((proposal, self.baselines[proposal.baseline]))
-        for recheck in self.rechecks:
-            arms += [recheck.latest, recheck.first]
-            pairs.append((recheck.latest, recheck.first))
-        return gate.seed_model(
-            [self._gains(arm) for arm in arms if arm.scores],
-            [(self._gains(one), self._gains(other)) for one, other in pairs],
-        )
+        return self._judge.model()
 
-    def _recheck_verdict(self, recheck: Recheck) -> GateVerdict:
-        """Return the answer of the runs so far on the chain of kept changes."""
-        if recheck.latest.failed:
-            seed, reason = next(iter(recheck.latest.failed.items()))
-            return GateVerdict(
-                outcome="unconfirmed",
-                reason=f"its seed {seed} failed: {reason or 'no reason given'}",
-            )
-        if len(recheck.first.failed) >= self.spec.first_seeds:
-            raise self._fails(recheck.first)
-        asked = recheck.usable_seeds(recheck.asked)
-        needs = self._recheck_needs(recheck, asked)
-        if needs:
-            return GateVerdict(outcome="more", reason="the chain is checked", needs=needs)
-        model = self.model()
-        assert model is not None  # both have runs
-        latest = self._gains(recheck.latest)
-        answer = gate.answer(
-            {seed: latest[seed] for seed in latest if seed in asked},
-            self._gains(recheck.first),
-            model=model,
-            worthwhile=self.spec.worthwhile,
-            level=self.spec.false_keeps,
-            most_seeds=self.spec.most_seeds,
-        )
-        if answer.outcome == "more":
-            needs = self._recheck_needs(recheck, recheck.usable_seeds(answer.next_seeds))
-            return GateVerdict(
-                outcome="more", reason="the runs so far do not decide", answer=answer, needs=needs
-            )
-        if answer.outcome == "keep":
-            reason = "the baseline is better than the first one"
-            return GateVerdict(outcome="confirmed", reason=reason, answer=answer)
-        reason = f"{answer.seeds} seeds do not show that the baseline is better than the first one"
-        return GateVerdict(outcome="unconfirmed", reason=reason, answer=answer)
-
-    def _recheck_needs(self, recheck: Recheck, asked: tuple[int, ...]) -> tuple[Need, ...]:
-        first = Need(arm=FIRST, seeds=recheck.first.missing(asked))
-        latest = Need(arm=BASELINE, seeds=recheck.latest.missing(asked))
-        return tuple(need for need in (first, latest) if need.seeds)
-
-    def _gains(self, arm: Arm) -> gate.Runs:
-        """Return the scores of an arm by seed, oriented so that larger is better."""
-        return self._oriented(arm.scores)
-
-    def _oriented(self, scores: Mapping[int, float]) -> gate.Runs:
-        sign = 1.0 if self.spec.mode == "max" else -1.0
-        return {seed: sign * score for seed, score in scores.items()}
-
-    def _compared(self, proposal: Proposal) -> dict[int, float]:
-        """Return the scores of a proposal on the seeds on which the baseline has not failed: there
-        is nothing to compare the others with.
-        """
-        usable = self.baseline.not_failed(proposal.scores)
-        return {seed: proposal.scores[seed] for seed in usable}
-
-    def _answer(self) -> gate.Answer:
-        assert self.open is not None
-        model = self.model()
-        assert model is not None  # the baseline has its first seeds
-        return gate.answer(
-            self._oriented(self._compared(self.open)),
-            self._gains(self.baseline),
-            model=model,
-            worthwhile=self.spec.worthwhile,
-            level=lord_level(self.kept, self.open.number, self.spec.false_keeps),
-            most_seeds=self.spec.most_seeds,
-        )
-
-    def _more(
-        self, number: int, needs: list[Need], asked: tuple[int, ...], answer: gate.Answer | None
-    ) -> GateVerdict:
-        """Return the requested runs that both arms still lack."""
-        assert self.open is not None
-        also_asked: set[int] = set()
-        for need in needs:
-            also_asked.update(need.seeds)
-        baseline = [seed for seed in self.baseline.missing(asked) if seed not in also_asked]
-        further = (
-            Need(arm=BASELINE, seeds=tuple(baseline)),
-            Need(arm=PROPOSAL, seeds=self.open.missing(asked)),
-        )
-        return GateVerdict(
-            outcome="more",
-            proposal=number,
-            reason="the runs so far do not decide",
-            answer=answer,
-            needs=(*needs, *(need for need in further if need.seeds)),
-        )
-
-    def _first_seed(self) -> int:
-        return (len(self.baselines) - 1) * _FRESH
-
-    def _fresh_seeds(self, seeds: int) -> tuple[int, ...]:
-        """Return the first seeds of this baseline, as many as a proposal needs.
-
-        A seed on which the baseline failed is left out.
-        """
-        first = self._first_seed()
-        return self.baseline.not_failed(range(first, first + _FRESH))[:seeds]
-
-    def _allowed_seeds(self, arm: str) -> set[int]:
-        allowed: set[int] = set()
+    def _needed_seeds(self, arm: str, number: int | None) -> set[int]:
+        needed: set[int] = set()
         for need in self.verdict().needs:
-            if need.arm == arm:
-                allowed.update(need.seeds)
-        return allowed
+            if need.arm == arm and (number is None or need.proposal in (None, number)):
+                needed.update(need.seeds)
+        return needed
 
-    def _missing_baseline(self) -> tuple[int, ...]:
-        if len(self.baseline.failed) >= self.spec.first_seeds:
-            raise self._fails(self.baseline)
-        return self.baseline.missing(self._fresh_seeds(self.spec.first_seeds))
-
-    def _fails(self, baseline: Arm) -> ConfigError:
-        reason = next(reversed(baseline.failed.values()))
-        return ConfigError(
-            f"the baseline failed on {len(baseline.failed)} seeds",
-            str(self.folder),
-            f"fix the program ({reason or 'no reason was given'}), and start a campaign in "
-            "another folder",
-            code="baseline-fails",
-        )
-
-    def _check_noise(self) -> None:
-        """Refuse a campaign whose scores do not vary.
-
-        Raises:
-            ConfigError: all scores of each configuration are equal.
-        """
-        scores = list(self.baseline.scores.values())
-        arms = [*self.baselines, *self.proposals]
-        varies = any(len(set(arm.scores.values())) > 1 for arm in arms)
-        if len(scores) > 1 and not varies:
-            raise ConfigError(
-                f"all {len(scores)} runs of the baseline score {scores[0]:g}",
-                str(self.folder / "events.jsonl"),
-                "either the seed does not reach the program, or the metric is too coarse: "
-                "`sweep noise SPACE` shows which",
-                code="seed-without-effect",
-            )
-
-    def _decide(self, outcome: str, reason: str, answer: gate.Answer | None) -> None:
-        assert self.open is not None
+    def _decide(self, verdict: GateVerdict) -> None:
         self._add(
             {
                 "event": "decision",
-                "number": self.open.number,
-                "outcome": outcome,
-                "reason": reason,
-                **_numbers(answer),
+                "number": verdict.proposal,
+                "outcome": verdict.outcome,
+                "reason": verdict.reason,
+                **numbers(verdict.answer),
             }
         )
 
     def _add(self, event: Record) -> None:
         assert self._writer is not None, "hold the campaign with change() first"
         self._writer.append(with_checksum(event))
-        self._apply(event)
+        self.apply(event)
 
-    def _apply(self, event: Record) -> None:
-        kind = event["event"]
-        if kind == "baseline":
-            self._check_spec(event.get("campaign"))
-            self._program = event.get("program")
-            first = Arm(event["settings"], event["command"], event["revision"])
-            first.files = event.get("files", {})
-            self.baselines.append(first)
-        elif kind == "proposal":
-            self.proposals.append(
-                Proposal(
-                    settings=event["settings"],
-                    command=event["command"],
-                    revision=event["revision"],
-                    note=event["note"],
-                    files=event.get("files", {}),
-                    number=event["number"],
-                    baseline=len(self.baselines) - 1,
-                )
-            )
-        elif kind == "result":
-            arm = self._target(event["arm"])
-            assert arm is not None  # it was checked when it was recorded
-            if event["score"] is None:
-                arm.failed[event["seed"]] = event["reason"]
-            else:
-                arm.scores[event["seed"]] = event["score"]
-        elif kind == "results":
-            arm = self._target(event["arm"])
-            assert arm is not None  # it was checked when it was recorded
-            for seed, score, reason in event["results"]:
-                if score is None:
-                    arm.failed[seed] = reason
-                else:
-                    arm.scores[seed] = score
-        elif kind == "asked":
-            (self.open_recheck or self.proposals[-1]).asked = event["seeds"]
-        elif kind == "decision":
-            proposal = self.proposals[-1]
-            proposal.decision = event
-            if event["outcome"] == "keep":
-                self.baselines.append(proposal.again())
-        elif kind == "recheck":
-            index = len(self.baselines) - 1
-            self.rechecks.append(
-                Recheck(
-                    self.baselines[0].again(), self.baseline.again(), index, event["first_seed"]
-                )
-            )
-        elif kind == "rechecked":
-            self._close_recheck(event)
-
-    def _check_program(self) -> None:
+    def _check_program(self, digest: str | None) -> None:
         """Refuse a campaign whose program is not the one that it was started with.
 
         Raises:
             ConfigError: its space was edited.
         """
         path = self.folder / PROGRAM
-        if self._program is None or (path.is_file() and _digest(path) == self._program):
+        if digest is None or (path.is_file() and _digest(path) == digest):
             return
         raise ConfigError(
             "the campaign's program was edited since the campaign was started",
@@ -696,33 +452,6 @@ class Campaign:
                     key=key,
                     code="campaign-edited",
                 )
-
-    def _close_recheck(self, event: Record) -> None:
-        """Mark a chain as confirmed, or return to the last confirmed baseline."""
-        recheck = self.rechecks[-1]
-        if event["outcome"] == "confirmed":
-            recheck.decision = event
-            self._confirmed = recheck.baseline
-            return
-        for number in self.unconfirmed:
-            self.proposals[number - 1].given_up = True
-        recheck.decision = event
-        self.baselines.append(self.baselines[self._confirmed].again())
-        self._confirmed = len(self.baselines) - 1
-
-
-def _numbers(answer: gate.Answer | None) -> Record:
-    """Return the fields of an answer that an event records."""
-    if answer is None:
-        return {}
-    low = answer.low if math.isfinite(answer.low) else None  # JSON has no infinity
-    return {
-        "gain": answer.gain,
-        "low": low,
-        "high": answer.high,
-        "level": answer.level,
-        "seeds": answer.seeds,
-    }
 
 
 def _digest(path: Path) -> str:
@@ -794,14 +523,3 @@ def _is_free(folder: Path) -> bool:
     """Return whether a folder is empty, or has only what a start left that was killed."""
     names = {path.name for path in folder.iterdir()}
     return not names or (_MAKING in names and names <= {_MAKING, *_FILES})
-
-
-def _reason(answer: gate.Answer, spec: CampaignSpec) -> str:
-    """Return why a proposal was kept or discarded."""
-    if answer.outcome == "keep":
-        return "its gain is above 0"
-    if answer.high < 0:
-        return "it is worse: its gain is below 0"
-    if answer.high < spec.worthwhile:
-        return f"its gain is below {spec.worthwhile:g}, the smallest worthwhile gain"
-    return f"{answer.seeds} seeds show no gain; a worthwhile one would probably have been detected"

@@ -5,10 +5,12 @@ from pathlib import Path
 
 from loptune.errors import ConfigError, MissingError
 from sweep.gate import git
-from sweep.gate.arm import BASELINE, FIRST, Arm
+from sweep.gate.arm import BASELINE, Arm
 from sweep.gate.batch import Batch, batch_name, run_batch
-from sweep.gate.campaign import PROGRAM, Campaign, GateVerdict, Need
+from sweep.gate.campaign import Campaign
 from sweep.gate.program_files import check_files
+from sweep.gate.spec import PROGRAM
+from sweep.gate.verdict import GateVerdict, Need
 
 _logger = logging.getLogger(__name__)
 
@@ -40,18 +42,9 @@ def run_until_decided(campaign: Campaign) -> GateVerdict:
 
 def _run(campaign: Campaign, need: Need) -> None:
     """Run one arm on some seeds and record the scores."""
-    arm: Arm
-    checked = campaign.open_recheck
-    if checked is not None:
-        arm = checked.first if need.arm == FIRST else checked.latest
-        label = f"recheck-{len(campaign.rechecks)}-{need.arm}"
-    elif need.arm == BASELINE:
-        arm = campaign.baseline
-        label = f"baseline-{len(campaign.baselines) - 1}"
-    else:
-        assert campaign.open is not None
-        arm = campaign.open
-        label = f"proposal-{campaign.open.number}"
+    arm = campaign.target(need.arm, need.seeds[0], need.proposal)
+    assert arm is not None  # the campaign needs its runs
+    label = _label(campaign, need, arm)
     batch = Batch(
         name=batch_name(label, need.seeds),
         settings=arm.settings,
@@ -62,7 +55,9 @@ def _run(campaign: Campaign, need: Need) -> None:
     place = _place(campaign.folder, arm)
     checked_out = arm.revision is not None
     results = run_batch(campaign.folder, batch, place, checked_out=checked_out)
-    campaign.record_batch(need.arm, scores=results.scores, failed=results.failed)
+    campaign.record_batch(
+        need.arm, scores=results.scores, failed=results.failed, proposal=need.proposal
+    )
     if results.killed:
         seed, reason = next(iter(results.killed.items()))
         raise MissingError(
@@ -72,6 +67,16 @@ def _run(campaign: Campaign, need: Need) -> None:
             f"`{campaign.command('run')}` runs it again",
             code="run-killed",
         )
+
+
+def _label(campaign: Campaign, need: Need, arm: Arm) -> str:
+    """Return the name of a configuration of the campaign, for its sweeps."""
+    if campaign.open_recheck is not None:
+        return f"recheck-{len(campaign.rechecks)}-{need.arm}"
+    if need.arm == BASELINE:
+        index = next(place for place, each in enumerate(campaign.baselines) if each is arm)
+        return f"baseline-{index}"
+    return f"proposal-{need.proposal}"
 
 
 def _place(folder: Path, arm: Arm) -> Path:

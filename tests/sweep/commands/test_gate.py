@@ -59,7 +59,10 @@ def test_an_agent_reads_what_to_run_and_records_it(here, capsys):
         status, said = answer(capsys, "record", "camp", "baseline", str(seed), str(score))
     assert (status, said["outcome"]) == (0, "ready")
     status, said = answer(capsys, "propose", "camp", "--note", "no warmup")
-    assert (status, said["needs"]) == (11, [{"arm": "proposal", "seeds": [0]}])
+    assert (status, said["needs"]) == (
+        11,
+        [{"arm": "proposal", "seeds": [0], "proposal": 1}],
+    )
     status, said = answer(capsys, "record", "camp", "proposal", "0", "0.3")
     assert (status, said["outcome"], said["proposal"]) == (10, "discard", 1)
     status, said = answer(capsys, "propose", "camp", "--note", "crashes")
@@ -199,7 +202,7 @@ def test_a_baseline_that_always_fails_says_why(here, capsys):
         assert (status, said["outcome"]) == (11, "more")
     code, hint = said_error(capsys, "record", "camp", "baseline", "2", "failed")
     assert code == "baseline-fails"
-    assert "mend the program" in hint and "another folder" in hint
+    assert "fix the program" in hint and "another folder" in hint
 
 
 def test_a_proposal_equal_to_the_baseline_is_refused(here, capsys):

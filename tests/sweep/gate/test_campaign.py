@@ -74,7 +74,8 @@ def test_a_kept_proposal_is_the_next_baseline_on_fresh_seeds(folder):
         assert campaign.kept == [1]
         assert campaign.baseline.settings == {"lr": 2}
         assert not campaign.baseline.scores
-        assert campaign.verdict().needs[0].seeds == (1000, 1001, 1002, 1003)
+        # seeds from 1000 on: the baseline ran again before the change was kept
+        assert campaign.verdict().needs[0].seeds == (2000, 2001, 2002, 2003)
 
 
 def test_smaller_scores_are_better_in_mode_min(tmp_path):
@@ -165,17 +166,119 @@ def test_equal_scores_of_the_baseline_are_refused(folder):
             campaign.verdict()
 
 
-def test_one_proposal_is_open_at_a_time_and_can_be_given_up(folder):
+def test_a_proposal_can_be_withdrawn(folder):
     with Campaign(folder).change() as campaign:
         measure_baseline(campaign)
         campaign.propose({"lr": 2})
-        with refused("proposal-open", ConfigError):
-            campaign.propose({"lr": 3})
         campaign.withdraw()
         assert campaign.propose({"lr": 3}).number == 2
         campaign.withdraw()
         with refused("no-open-proposal", ConfigError):
             campaign.withdraw()
+
+
+def record_needed(campaign, scores):
+    """Record what the open proposals need, with ``scores(arm, seed, proposal)``, until all are
+    decided; return the arms and seeds that ran.
+    """
+    ran = []
+    while campaign.open_proposals:
+        for need in campaign.verdict().needs:
+            for seed in need.seeds:
+                score = scores(need.arm, seed, need.proposal)
+                campaign.record(need.arm, seed, score, proposal=need.proposal)
+                ran.append((need.arm, seed))
+        campaign.decide()
+    return ran
+
+
+def test_open_proposals_are_decided_side_by_side(folder):
+    with Campaign(folder).change() as campaign:
+        measure_baseline(campaign)
+        for lr in (2, 3, 4):
+            campaign.propose({"lr": lr})
+        needs = campaign.verdict().needs
+        assert [(need.arm, need.seeds, need.proposal) for need in needs] == [
+            ("proposal", (0,), 1),
+            ("proposal", (0,), 2),
+            ("proposal", (0,), 3),
+        ]
+        with refused("which-proposal", ConfigError):
+            campaign.record("proposal", 0, 0.6)
+        campaign.withdraw(2)
+        with refused("proposal-open", ConfigError):
+            campaign.recheck()
+        record_needed(campaign, lambda arm, seed, number: noisy(seed, 0.2 if number else 0.5, arm))
+        outcomes = [proposal.decision["outcome"] for proposal in campaign.proposals]
+        assert outcomes == ["discard", "discard", "discard"]
+
+
+def test_a_keep_that_meets_another_keep_is_compared_with_it(folder):
+    # Proposal 1 adds 1.0. Proposal 2 adds 1.0 too, but nothing on top of proposal 1.
+    def score(arm, seed, number):
+        if number is None:
+            return noisy(seed, 0.5 + (campaign.baseline_of(seed).settings.get("lr") == 2), arm)
+        settings = campaign.proposals[number - 1].settings
+        return noisy(seed, 0.5 + bool(settings), f"{arm}{number}")
+
+    with Campaign(folder).change() as campaign:
+        measure_baseline(campaign)
+        campaign.propose({"lr": 2})
+        campaign.propose({"batch": 8})
+        record_needed(campaign, score)
+        assert campaign.kept == [1]
+        first, second = campaign.proposals
+        assert (first.baseline, second.settings) == (0, {"lr": 2, "batch": 8})
+        assert campaign.baselines[second.baseline].settings == {"lr": 2}
+        assert len(second.earlier) == 1
+        before = campaign.verdict(), campaign.model(), campaign.runs
+    again = Campaign(folder)
+    assert (again.verdict(), again.model(), again.runs) == before
+
+
+def test_the_same_change_is_not_kept_twice(folder):
+    with Campaign(folder).change() as campaign:
+        measure_baseline(campaign)
+        campaign.propose({"lr": 2})
+        campaign.propose({"lr": 2})
+        record_needed(
+            campaign,
+            lambda arm, seed, number: noisy(
+                seed, 0.5 + bool(number or campaign.baseline_of(seed).settings), f"{arm}{number}"
+            ),
+        )
+        assert campaign.kept == [1]
+        assert "same change" in campaign.proposals[1].decision["reason"]
+
+
+def test_the_baseline_runs_again_after_ten_undecided_proposals(folder):
+    with Campaign(folder).change() as campaign:
+        measure_baseline(campaign)
+        for number in range(10):
+            assert campaign.baseline.scores
+            campaign.propose({}, note=f"nothing {number}")
+            run_proposal(campaign, 0.2)
+        campaign.propose({}, note="the eleventh")
+        need, _ = campaign.verdict().needs
+        assert (need.arm, need.seeds) == ("baseline", (1000, 1001, 1002, 1003))
+        record_needed(campaign, lambda arm, seed, number: noisy(seed, 0.2 if number else 0.8))
+        ((baseline, move),) = campaign.moves()
+        assert (baseline, move.has_moved) == (1, True)
+        assert move.change == pytest.approx(0.3, abs=0.06)
+        before = campaign.moves(), campaign.baseline
+    again = Campaign(folder)
+    assert (again.moves(), again.baseline) == before
+
+
+def test_a_jump_of_all_scores_is_no_gain(folder):
+    """The next job has another machine: everything that runs from now on scores 1 higher."""
+    with Campaign(folder).change() as campaign:
+        measure_baseline(campaign)
+        campaign.propose({}, note="docs only")
+        ran = record_needed(campaign, lambda arm, seed, number: noisy(seed, 1.5, f"{arm}{number}"))
+        assert campaign.kept == []
+        assert ("baseline", 1000) in ran and ("proposal", 1000) in ran
+        assert [move.has_moved for _, move in campaign.moves()] == [True]
 
 
 def test_a_proposal_equal_to_the_baseline_is_refused(folder):
@@ -343,7 +446,7 @@ def test_an_unconfirmed_chain_goes_back_to_the_last_confirmed(folder):
         assert verdict.outcome == "unconfirmed"
         assert campaign.kept == [1]
         assert campaign.baseline.settings == {"lr": 2}
-        assert campaign.verdict().needs[0].seeds == (3000, 3001, 3002, 3003)
+        assert campaign.verdict().needs[0].seeds == (5000, 5001, 5002, 5003)
         measure_baseline(campaign, 1.0)
         before = campaign.kept, campaign.verdict(), campaign.model(), campaign.baseline
     again = Campaign(folder)
@@ -355,9 +458,9 @@ def test_an_interrupted_recheck_goes_on(folder):
         measure_baseline(campaign)
         keep_changes(campaign, 1.0)
         campaign.recheck()
-        campaign.record("first", 1500, 0.5)
+        campaign.record("first", 2500, 0.5)
     with Campaign(folder).change() as campaign:
-        assert campaign.verdict().needs[0].seeds == tuple(range(1501, 1500 + gate.FIRST_CLAIM))
+        assert campaign.verdict().needs[0].seeds == tuple(range(2501, 2500 + gate.FIRST_CLAIM))
         assert run_recheck(campaign, 1.5)[0].outcome == "confirmed"
 
 
@@ -368,9 +471,9 @@ def test_a_failed_run_of_the_chain_does_not_confirm_it(folder):
         with refused("no-open-recheck", ConfigError):
             campaign.record("first", 1500, 0.5)
         campaign.recheck()
-        campaign.record("first", 1500, None, "no memory")
-        assert campaign.verdict().needs[0].seeds == tuple(range(1501, 1501 + gate.FIRST_CLAIM))
-        campaign.record("baseline", 1501, None, "diverged")
+        campaign.record("first", 2500, None, "no memory")
+        assert campaign.verdict().needs[0].seeds == tuple(range(2501, 2501 + gate.FIRST_CLAIM))
+        campaign.record("baseline", 2501, None, "diverged")
         assert campaign.decide().outcome == "unconfirmed"
         assert campaign.kept == []
 

@@ -1,0 +1,69 @@
+"""A proposed change of the baseline."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from sweep.gate.arm import Arm
+
+
+@dataclass
+class Proposal(Arm):
+    """A proposed change.
+
+    A proposal that has passed its test is compared once more, if the baseline was replaced or its
+    scores have moved meanwhile. ``baseline`` is then the index of the new baseline, and the runs
+    that decided before are in ``earlier``.
+    """
+
+    number: int = 0  # from 1
+    baseline: int = 0  # index of the baseline that it is compared with
+    asked: int = 1  # seeds at the next interim analysis
+    beside: int | None = None  # index of the baseline that ran again before it may be kept
+    earlier: list[tuple[int, Arm]] = field(default_factory=list)  # baseline's index, runs
+    decision: dict[str, Any] | None = None  # the event
+    decided_at: int = 0  # number of proposals at its decision
+    given_up: bool = False  # kept, but its chain was not confirmed
+
+    @property
+    def kept(self) -> bool:
+        """Whether the proposal was kept and no later re-check discarded it."""
+        if self.decision is None or self.given_up:
+            return False
+        return bool(self.decision["outcome"] == "keep")
+
+    @property
+    def runs(self) -> int:
+        """The number of its runs that have ended."""
+        arms = [self, *(arm for _, arm in self.earlier)]
+        return sum(len(arm.scores) + len(arm.failed) for arm in arms)
+
+    def compare_with(self, index: int, configuration: Arm) -> None:
+        """Start the comparison with another baseline, on its seeds."""
+        before = Arm(self.settings, self.command, self.revision, self.note, self.files)
+        before.scores, before.failed = self.scores, self.failed
+        self.earlier.append((self.baseline, before))
+        self.settings = configuration.settings
+        self.command = configuration.command
+        self.revision = configuration.revision
+        self.files = configuration.files
+        self.scores = {}
+        self.failed = {}
+        self.baseline = index
+        self.beside = index
+        self.asked = 1
+
+
+def transferred(proposal: Proposal, base: Arm, current: Arm) -> Arm:
+    """Return a proposal's change of ``base`` as a change of ``current``.
+
+    Settings are combined. A command or a revision that the proposal changed is taken as it is,
+    because two revisions cannot be merged here.
+    """
+    settings = dict(current.settings)
+    for key, value in proposal.settings.items():
+        if key not in base.settings or base.settings[key] != value:
+            settings[key] = value
+    command = current.command if proposal.command == base.command else proposal.command
+    revision = current.revision if proposal.revision == base.revision else proposal.revision
+    files = {**current.files, **proposal.files}
+    return Arm(settings, command, revision, proposal.note, files)

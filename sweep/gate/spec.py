@@ -1,0 +1,32 @@
+"""The settings of a campaign."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from dashboards.statistics import gate
+from loptune.section import Positive, Section
+from sweep.gate.recheck import SEEDS_APART
+
+PROGRAM = "program.yaml"  # the search space whose program runs, resolved, in a campaign's folder
+
+
+class CampaignSpec(Section):
+    """The settings of a campaign, ``campaign.yaml``."""
+
+    space: str | None = None
+    """search space whose program runs; null: scores are recorded by hand"""
+    settings: dict[str, Any] = Field({})
+    """settings of the first baseline"""
+    metric: str = "eval/accuracy"
+    """what the scores are"""
+    mode: Literal["max", "min"] = "max"
+    """whether larger or smaller is better"""
+    worthwhile: Positive
+    """smallest gain that matters"""
+    false_keeps: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """bound on the expected fraction of kept proposals that are not improvements"""
+    first_seeds: Annotated[int, Field(ge=gate.OWN_VARIATION)] = 8
+    """runs of every new baseline"""
+    most_seeds: Annotated[int, Field(ge=gate.FIRST_CLAIM, le=SEEDS_APART)] = 32
+    """maximum number of runs per proposal"""

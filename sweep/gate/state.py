@@ -1,0 +1,227 @@
+"""The state of a campaign, built from its events.
+
+Baselines are numbered from 0, and baseline k runs on the seeds from 1000 k on. A baseline is new
+when a proposal is kept, when a re-check returns to an earlier one, and when the same configuration
+is measured again because its runs are old.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from dashboards.statistics.moved import Move, moved
+from loptune.files import Record
+from sweep.gate.arm import BASELINE, FIRST, PROPOSAL, Arm
+from sweep.gate.proposal import Proposal
+from sweep.gate.recheck import DUE_AFTER, Recheck
+
+SEEDS_OF_A_BASELINE = 1000  # distance of the seeds of successive baselines
+# Undecided proposals after which the baseline runs again. With a trend of 0.01 SD a proposal, runs
+# of 100 proposals ago would make more than half of the campaigns keep a change that does nothing.
+AGAIN_AFTER = 10
+
+
+class State:
+    """Baselines, proposals and re-checks of a campaign."""
+
+    def __init__(self) -> None:
+        self.baselines: list[Arm] = []
+        self.proposals: list[Proposal] = []
+        self.rechecks: list[Recheck] = []
+        self.again: list[tuple[int, int]] = []  # indices of a baseline and of its repetition
+        self.started: Record = {}  # the first event
+        self._confirmed = 0  # index of the last baseline that was confirmed
+
+    @property
+    def baseline(self) -> Arm:
+        """The configuration to beat."""
+        return self.baselines[-1]
+
+    @property
+    def open_proposals(self) -> list[Proposal]:
+        """The proposals that are neither kept nor discarded."""
+        return [proposal for proposal in self.proposals if proposal.decision is None]
+
+    @property
+    def open(self) -> Proposal | None:
+        """The latest open proposal, or None."""
+        undecided = self.open_proposals
+        return undecided[-1] if undecided else None
+
+    @property
+    def kept(self) -> list[int]:
+        """The numbers of the kept proposals, except the ones that a re-check discarded."""
+        return [proposal.number for proposal in self.proposals if proposal.kept]
+
+    @property
+    def unconfirmed(self) -> list[int]:
+        """The numbers of the proposals that were kept since the last re-check."""
+        later = [each for each in self.proposals if each.baseline >= self._confirmed]
+        return [proposal.number for proposal in later if proposal.kept]
+
+    @property
+    def recheck_due(self) -> bool:
+        """Whether enough was kept since the last re-check."""
+        return self.open_recheck is None and len(self.unconfirmed) >= DUE_AFTER
+
+    @property
+    def open_recheck(self) -> Recheck | None:
+        """The re-check that is not decided."""
+        if self.rechecks and self.rechecks[-1].decision is None:
+            return self.rechecks[-1]
+        return None
+
+    @property
+    def runs(self) -> int:
+        """The number of runs that have ended."""
+        arms: list[Arm] = list(self.baselines)
+        for recheck in self.rechecks:
+            arms += [recheck.first, recheck.latest]
+        ended = sum(len(arm.scores) + len(arm.failed) for arm in arms)
+        return ended + sum(proposal.runs for proposal in self.proposals)
+
+    @property
+    def baseline_is_old(self) -> bool:
+        """Whether so many proposals were discarded since the baseline ran that it runs again."""
+        current = len(self.baselines) - 1
+        discarded = 0
+        for proposal in self.proposals:
+            decided = proposal.decision is not None and not proposal.kept
+            discarded += decided and proposal.baseline == current
+        return discarded >= AGAIN_AFTER
+
+    def moves(self) -> list[tuple[int, Move]]:
+        """Return (baseline, change of its scores since it ran before) for each baseline that was
+        measured again, in units of the score.
+        """
+        changes = []
+        for before, after in self.again:
+            earlier = list(self.baselines[before].scores.values())
+            later = list(self.baselines[after].scores.values())
+            if min(len(earlier), len(later)) >= 2:
+                changes.append((after, moved(earlier, later)))
+        return changes
+
+    def baseline_of(self, seed: int) -> Arm:
+        """Return the baseline that runs on a seed; for other seeds the current one."""
+        index = seed // SEEDS_OF_A_BASELINE
+        return self.baselines[index] if 0 <= index < len(self.baselines) else self.baseline
+
+    def target(self, arm: str, seed: int, number: int | None = None) -> Arm | None:
+        """Return the configuration whose run on a seed is recorded under the name of an arm; None
+        if there is none now.
+
+        Args:
+            arm: its name.
+            seed: of the run.
+            number: of the proposal, for `PROPOSAL`; None: the latest open one.
+        """
+        if self.open_recheck is not None:
+            checked: dict[str, Arm] = {
+                BASELINE: self.open_recheck.latest,
+                FIRST: self.open_recheck.first,
+            }
+            return checked.get(arm)
+        if arm == BASELINE:
+            return self.baseline_of(seed)
+        if arm != PROPOSAL:
+            return None
+        if number is None:
+            return self.open
+        return self.proposals[number - 1]
+
+    def apply(self, event: Record) -> None:
+        """Change the state by an event."""
+        kinds: dict[str, Callable[[Record], None]] = {
+            "baseline": self._apply_start,
+            "proposal": self._apply_proposal,
+            "result": self._apply_result,
+            "results": self._apply_results,
+            "asked": self._apply_asked,
+            "again": self._apply_again,
+            "compared": self._apply_compared,
+            "decision": self._apply_decision,
+            "recheck": self._apply_recheck,
+            "rechecked": self._apply_rechecked,
+        }
+        kinds[event["event"]](event)
+
+    def _apply_start(self, event: Record) -> None:
+        self.started = event
+        self.baselines.append(_configuration(event))
+
+    def _apply_proposal(self, event: Record) -> None:
+        arm = _configuration(event)
+        self.proposals.append(
+            Proposal(
+                settings=arm.settings,
+                command=arm.command,
+                revision=arm.revision,
+                note=event["note"],
+                files=arm.files,
+                number=event["number"],
+                baseline=len(self.baselines) - 1,
+            )
+        )
+
+    def _apply_result(self, event: Record) -> None:
+        one = [event["seed"], event["score"], event["reason"]]
+        self._apply_results({**event, "results": [one]})
+
+    def _apply_results(self, event: Record) -> None:
+        for seed, score, reason in event["results"]:
+            arm = self.target(event["arm"], seed, event.get("number"))
+            assert arm is not None  # it was checked when it was recorded
+            if score is None:
+                arm.failed[seed] = reason
+            else:
+                arm.scores[seed] = score
+
+    def _apply_asked(self, event: Record) -> None:
+        number = event.get("number")
+        if number is None:
+            assert self.open_recheck is not None
+            self.open_recheck.asked = event["seeds"]
+        else:
+            self.proposals[number - 1].asked = event["seeds"]
+
+    def _apply_again(self, event: Record) -> None:
+        before = len(self.baselines) - 1
+        self.baselines.append(self.baseline.again())
+        self.again.append((before, before + 1))
+        if event.get("number") is not None:
+            self.proposals[event["number"] - 1].beside = before + 1
+
+    def _apply_compared(self, event: Record) -> None:
+        proposal = self.proposals[event["number"] - 1]
+        proposal.compare_with(event["baseline"], _configuration(event))
+
+    def _apply_decision(self, event: Record) -> None:
+        proposal = self.proposals[event["number"] - 1]
+        proposal.decision = event
+        proposal.decided_at = len(self.proposals)
+        if event["outcome"] == "keep":
+            self.baselines.append(proposal.again())
+
+    def _apply_recheck(self, event: Record) -> None:
+        index = len(self.baselines) - 1
+        first, latest = self.baselines[0].again(), self.baseline.again()
+        self.rechecks.append(Recheck(first, latest, index, event["first_seed"]))
+
+    def _apply_rechecked(self, event: Record) -> None:
+        """Mark a chain as confirmed, or return to the last confirmed baseline."""
+        recheck = self.rechecks[-1]
+        if event["outcome"] == "confirmed":
+            recheck.decision = event
+            self._confirmed = recheck.baseline
+            return
+        for number in self.unconfirmed:
+            self.proposals[number - 1].given_up = True
+        recheck.decision = event
+        self.baselines.append(self.baselines[self._confirmed].again())
+        self._confirmed = len(self.baselines) - 1
+
+
+def _configuration(event: Record) -> Arm:
+    """Return the configuration that an event names."""
+    files: dict[str, Any] = event.get("files", {})
+    return Arm(event["settings"], event["command"], event["revision"], files=files)

@@ -1,0 +1,341 @@
+"""The verdict on a proposal, a re-check or a baseline, from the runs so far."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from dashboards.statistics import gate
+from dashboards.statistics.moved import moved
+from dashboards.statistics.online_levels import lord_level
+from loptune.errors import ConfigError
+from loptune.files import Record
+from sweep.gate.arm import BASELINE, FIRST, PROPOSAL, Arm, ArmName
+from sweep.gate.proposal import Proposal, transferred
+from sweep.gate.recheck import Recheck
+from sweep.gate.spec import CampaignSpec
+from sweep.gate.state import SEEDS_OF_A_BASELINE, State
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """Runs that are needed before the next decision."""
+
+    arm: ArmName
+    seeds: tuple[int, ...]
+    proposal: int | None = None  # number, if a proposal runs
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateVerdict:
+    """The campaign's status for a proposal, or for its baseline if none is open."""
+
+    outcome: Literal["keep", "discard", "more", "ready", "confirmed", "unconfirmed"]
+    proposal: int | None = None
+    reason: str = ""
+    answer: gate.Answer | None = None
+    needs: tuple[Need, ...] = ()
+
+
+class Judge:
+    """Judges the proposals and re-checks of a campaign. It changes nothing."""
+
+    def __init__(self, state: State, spec: CampaignSpec, folder: Path) -> None:
+        self._state = state
+        self._spec = spec
+        self._folder = folder
+
+    def of_baseline(self) -> GateVerdict:
+        """Return whether the baseline is measured, or which runs it needs.
+
+        Raises:
+            ConfigError: the baseline always fails, or its scores do not vary.
+        """
+        index = len(self._state.baselines) - 1
+        missing = self._missing(index)
+        if missing:
+            return GateVerdict(
+                outcome="more",
+                reason="measure the baseline first",
+                needs=(Need(arm=BASELINE, seeds=missing),),
+            )
+        self._check_noise(index)
+        return GateVerdict(outcome="ready", reason="propose a change")
+
+    def of_proposal(self, proposal: Proposal) -> GateVerdict | Record:
+        """Return the verdict on an open proposal, or the event that comes before it.
+
+        Raises:
+            ConfigError: the baseline always fails, or its scores do not vary.
+        """
+        number = proposal.number
+        if proposal.failed:
+            seed, reason = next(iter(proposal.failed.items()))
+            return GateVerdict(
+                outcome="discard",
+                proposal=number,
+                reason=f"seed {seed} failed: {reason or 'no reason given'}",
+            )
+        # An analysis counts once: more of them, or one with later runs, would make more false
+        # keeps.
+        scores = self._shared(proposal)
+        if len(scores) < proposal.asked:
+            return self._more(proposal, self._seeds(proposal.baseline, proposal.asked), None)
+        base = self._state.baselines[proposal.baseline]
+        if self._missing(proposal.baseline) or base.missing(scores):
+            return self._more(proposal, tuple(scores), None)
+        self._check_noise(proposal.baseline)
+        answer = self._answer(proposal)
+        if answer.outcome == "more":
+            return self._more(proposal, self._seeds(proposal.baseline, answer.next_seeds), answer)
+        if answer.outcome == "keep" and len(set(scores.values())) == 1:
+            return GateVerdict(
+                outcome="discard",
+                proposal=number,
+                reason=f"all its {len(scores)} seeds score the same, {scores[min(scores)]:g}, so "
+                "the seed does not reach the program and the scores show no gain",
+                answer=answer,
+            )
+        if answer.outcome == "keep":
+            return self._before_keep(proposal, answer)
+        return GateVerdict(
+            outcome="discard", proposal=number, reason=self._reason(answer), answer=answer
+        )
+
+    def _before_keep(self, proposal: Proposal, answer: gate.Answer) -> GateVerdict | Record:
+        """Return whether a proposal that has passed its test is kept: the baseline runs again
+        first, because a proposal is compared with runs from before it.
+        """
+        state = self._state
+        keep = GateVerdict(
+            outcome="keep", proposal=proposal.number, reason=self._reason(answer), answer=answer
+        )
+        if proposal.beside == proposal.baseline:
+            return keep
+        base = state.baselines[proposal.baseline]
+        latest = len(state.baselines) - 1
+        if state.baseline.program != base.program:
+            arm = transferred(proposal, base, state.baseline)
+            if arm.program == state.baseline.program:
+                return GateVerdict(
+                    outcome="discard",
+                    proposal=proposal.number,
+                    reason="a proposal that was kept meanwhile makes the same change",
+                    answer=answer,
+                )
+            return _compared(proposal, latest, arm)
+        if proposal.beside is None:
+            return {"event": "again", "number": proposal.number}
+        missing = self._missing(proposal.beside)
+        if missing:
+            return GateVerdict(
+                outcome="more",
+                proposal=proposal.number,
+                reason="it passes, and the baseline runs again to see whether its scores moved",
+                answer=answer,
+                needs=(Need(arm=BASELINE, seeds=missing),),
+            )
+        again = state.baselines[proposal.beside]
+        if not moved(list(base.scores.values()), list(again.scores.values())).has_moved:
+            return keep
+        return _compared(proposal, proposal.beside, proposal)
+
+    def of_recheck(self, recheck: Recheck) -> GateVerdict:
+        """Return the answer of the runs so far on the chain of kept changes.
+
+        Raises:
+            ConfigError: the first baseline always fails.
+        """
+        if recheck.latest.failed:
+            seed, reason = next(iter(recheck.latest.failed.items()))
+            return GateVerdict(
+                outcome="unconfirmed",
+                reason=f"its seed {seed} failed: {reason or 'no reason given'}",
+            )
+        if len(recheck.first.failed) >= self._spec.first_seeds:
+            raise self._fails(recheck.first)
+        asked = recheck.usable_seeds(recheck.asked)
+        needs = _recheck_needs(recheck, asked)
+        if needs:
+            return GateVerdict(outcome="more", reason="the chain is checked", needs=needs)
+        model = self.model()
+        assert model is not None  # both have runs
+        latest = self._gains(recheck.latest)
+        answer = gate.answer(
+            {seed: latest[seed] for seed in latest if seed in asked},
+            self._gains(recheck.first),
+            model=model,
+            worthwhile=self._spec.worthwhile,
+            level=self._spec.false_keeps,
+            most_seeds=self._spec.most_seeds,
+        )
+        if answer.outcome == "more":
+            needs = _recheck_needs(recheck, recheck.usable_seeds(answer.next_seeds))
+            return GateVerdict(
+                outcome="more", reason="the runs so far do not decide", answer=answer, needs=needs
+            )
+        if answer.outcome == "keep":
+            reason = "the baseline is better than the first one"
+            return GateVerdict(outcome="confirmed", reason=reason, answer=answer)
+        reason = f"{answer.seeds} seeds do not show that the baseline is better than the first one"
+        return GateVerdict(outcome="unconfirmed", reason=reason, answer=answer)
+
+    def model(self) -> gate.SeedModel | None:
+        """Return how scores vary between seeds, from all runs of the campaign."""
+        baselines = self._state.baselines
+        arms: list[Arm] = [*baselines, *self._state.proposals]
+        pairs: list[tuple[Arm, Arm]] = []  # compared on the same seeds
+        for proposal in self._state.proposals:
+            pairs.append((proposal, baselines[proposal.baseline]))
+            for index, earlier in proposal.earlier:
+                arms.append(earlier)
+                pairs.append((earlier, baselines[index]))
+        for recheck in self._state.rechecks:
+            arms += [recheck.latest, recheck.first]
+            pairs.append((recheck.latest, recheck.first))
+        return gate.seed_model(
+            [self._gains(arm) for arm in arms if arm.scores],
+            [(self._gains(one), self._gains(other)) for one, other in pairs],
+        )
+
+    def _answer(self, proposal: Proposal) -> gate.Answer:
+        model = self.model()
+        assert model is not None  # the baseline has its first seeds
+        # A keep counts for the proposals that came after its decision.
+        kept = [each.decided_at for each in self._state.proposals if each.kept]
+        before = sorted(place for place in kept if place < proposal.number)
+        return gate.answer(
+            self._oriented(self._shared(proposal)),
+            self._gains(self._state.baselines[proposal.baseline]),
+            model=model,
+            worthwhile=self._spec.worthwhile,
+            level=lord_level(before, proposal.number, self._spec.false_keeps),
+            most_seeds=self._spec.most_seeds,
+        )
+
+    def _gains(self, arm: Arm) -> gate.Runs:
+        """Return the scores of an arm by seed, oriented so that larger is better."""
+        return self._oriented(arm.scores)
+
+    def _oriented(self, scores: Mapping[int, float]) -> gate.Runs:
+        sign = 1.0 if self._spec.mode == "max" else -1.0
+        return {seed: sign * score for seed, score in scores.items()}
+
+    def _shared(self, proposal: Proposal) -> dict[int, float]:
+        """Return the scores of a proposal on the seeds on which its baseline has not failed: there
+        is nothing to compare the others with.
+        """
+        usable = self._state.baselines[proposal.baseline].not_failed(proposal.scores)
+        return {seed: proposal.scores[seed] for seed in usable}
+
+    def _more(
+        self, proposal: Proposal, asked: tuple[int, ...], answer: gate.Answer | None
+    ) -> GateVerdict:
+        """Return the runs on some seeds that a proposal and its baseline still lack."""
+        base = self._state.baselines[proposal.baseline]
+        first = self._missing(proposal.baseline)
+        rest = tuple(seed for seed in base.missing(asked) if seed not in first)
+        needs = (
+            Need(arm=BASELINE, seeds=first),
+            Need(arm=BASELINE, seeds=rest),
+            Need(arm=PROPOSAL, seeds=proposal.missing(asked), proposal=proposal.number),
+        )
+        return GateVerdict(
+            outcome="more",
+            proposal=proposal.number,
+            reason="the runs so far do not decide",
+            answer=answer,
+            needs=tuple(need for need in needs if need.seeds),
+        )
+
+    def _seeds(self, index: int, count: int) -> tuple[int, ...]:
+        """Return the first seeds of a baseline. A seed on which it failed is left out."""
+        first = index * SEEDS_OF_A_BASELINE
+        seeds = range(first, first + SEEDS_OF_A_BASELINE)
+        return self._state.baselines[index].not_failed(seeds)[:count]
+
+    def _missing(self, index: int) -> tuple[int, ...]:
+        """Return the seeds on which a baseline must run before it counts.
+
+        Raises:
+            ConfigError: it always fails.
+        """
+        baseline = self._state.baselines[index]
+        if len(baseline.failed) >= self._spec.first_seeds:
+            raise self._fails(baseline)
+        return baseline.missing(self._seeds(index, self._spec.first_seeds))
+
+    def _fails(self, baseline: Arm) -> ConfigError:
+        reason = next(reversed(baseline.failed.values()))
+        return ConfigError(
+            f"the baseline failed on {len(baseline.failed)} seeds",
+            str(self._folder),
+            f"fix the program ({reason or 'no error recorded'}), then start a campaign in "
+            "another folder",
+            code="baseline-fails",
+        )
+
+    def _check_noise(self, index: int) -> None:
+        """Refuse a campaign whose scores do not vary.
+
+        Raises:
+            ConfigError: all scores of each configuration are equal.
+        """
+        scores = list(self._state.baselines[index].scores.values())
+        arms: list[Arm] = [*self._state.baselines, *self._state.proposals]
+        varies = any(len(set(arm.scores.values())) > 1 for arm in arms)
+        if len(scores) > 1 and not varies:
+            raise ConfigError(
+                f"all {len(scores)} runs of the baseline score {scores[0]:g}",
+                str(self._folder / "events.jsonl"),
+                "either the seed does not reach the program, or the metric is too coarse: "
+                "`sweep noise SPACE` shows which",
+                code="seed-without-effect",
+            )
+
+    def _reason(self, answer: gate.Answer) -> str:
+        """Return why a proposal was kept or discarded."""
+        worthwhile = self._spec.worthwhile
+        if answer.outcome == "keep":
+            return "its gain is above 0"
+        if answer.high < 0:
+            return "it is worse: its gain is below 0"
+        if answer.high < worthwhile:
+            return f"its gain is below {worthwhile:g}, the smallest worthwhile gain"
+        return (
+            f"{answer.seeds} seeds show no gain; a worthwhile one would probably have been detected"
+        )
+
+
+def _compared(proposal: Proposal, index: int, arm: Arm) -> Record:
+    """Return the event that starts the comparison of a proposal with another baseline."""
+    return {
+        "event": "compared",
+        "number": proposal.number,
+        "baseline": index,
+        "settings": arm.settings,
+        "command": arm.command,
+        "revision": arm.revision,
+        "files": arm.files,
+    }
+
+
+def _recheck_needs(recheck: Recheck, asked: tuple[int, ...]) -> tuple[Need, ...]:
+    first = Need(arm=FIRST, seeds=recheck.first.missing(asked))
+    latest = Need(arm=BASELINE, seeds=recheck.latest.missing(asked))
+    return tuple(need for need in (first, latest) if need.seeds)
+
+
+def numbers(answer: gate.Answer | None) -> Record:
+    """Return the fields of an answer that an event records."""
+    if answer is None:
+        return {}
+    low = answer.low if math.isfinite(answer.low) else None  # JSON has no infinity
+    return {
+        "gain": answer.gain,
+        "low": low,
+        "high": answer.high,
+        "level": answer.level,
+        "seeds": answer.seeds,
+    }
