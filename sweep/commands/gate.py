@@ -14,6 +14,7 @@ from loptune.terminal.commands import Command, Option, add_command
 from loptune.terminal.logs import add_verbosity
 from loptune.terminal.table import counted, print_table
 from loptune.yaml_document import parse_override, read_yaml
+from sweep.commands.gate_import import import_, show_import
 from sweep.gate.arm import ArmName
 from sweep.gate.exit_status import EXIT_CODES
 
@@ -37,7 +38,7 @@ class Standing:
 
     @property
     def outcome(self) -> str:
-        """keep, discard, more (runs are needed), ready, confirmed or unconfirmed."""
+        """keep, discard, more (runs are needed), ready, confirmed, unconfirmed or ended."""
         return self.verdict.outcome
 
 
@@ -49,7 +50,8 @@ def add_commands(commands: Commands) -> None:
         description="Decide on a sequence of proposed changes, with a bound on the fraction of "
         "kept changes that are not improvements.",
         epilog="Exit status of propose, record, recheck, run and status: 0 keep (or ready for a "
-        "proposal, or confirmed), 10 discard (or unconfirmed), 11 more runs are needed.",
+        "proposal, or confirmed), 10 discard (or unconfirmed), 11 more runs are needed, 12 the "
+        "campaign has ended.",
     )
     parts = gate.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS.values():
@@ -77,7 +79,15 @@ def start(
         Positive, Option("bound on the expected fraction of kept changes that are not improvements")
     ] = 0.1,
     first_seeds: Annotated[Count, Option("runs of every new baseline")] = 8,
-    most_seeds: Annotated[Count, Option("maximum number of runs per proposal")] = 32,
+    most_seeds: Annotated[Count, Option("most runs of one proposal")] = 32,
+    max_runs: Annotated[Count | None, Option("runs after which the campaign ends")] = None,
+    max_hours: Annotated[Positive | None, Option("hours after which the campaign ends")] = None,
+    deadline: Annotated[
+        str | None, Option("date and time at which the campaign ends", metavar="DATE")
+    ] = None,
+    max_proposals: Annotated[
+        Count | None, Option("proposals after which the campaign ends")
+    ] = None,
 ) -> Standing:
     """Start a campaign in a new folder. Measure its baseline first: the answer lists the runs that
     it needs.
@@ -87,6 +97,7 @@ def start(
     """
     from sweep.gate.batch import store_program
     from sweep.gate.campaign import start_campaign
+    from sweep.gate.limits import read_deadline
     from sweep.gate.program_files import file_digests, tracked_revision
     from sweep.gate.spec import PROGRAM, CampaignSpec
     from sweep.space.file import find_space, load_space
@@ -102,12 +113,14 @@ def start(
         _check_metric(metric, space, spec)
         name = spec.objective.metric
         direction = mode or spec.objective.mode
-        worthwhile = worthwhile or spec.objective.worthwhile
+        if "worthwhile" in spec.objective.model_fields_set:
+            worthwhile = worthwhile or spec.objective.worthwhile
     if worthwhile is None:
         raise ConfigError(
             "how large must a gain be to matter?",
             "command line",
-            "add --worthwhile, in units of the score, e.g. --worthwhile 0.01",
+            "add --worthwhile, in units of the score, e.g. --worthwhile 0.01; `sweep noise` "
+            "shows which gains can be detected",
             code="no-worthwhile",
         )
     if not false_keeps < 1:
@@ -150,6 +163,10 @@ def start(
             false_keeps=false_keeps,
             first_seeds=first_seeds,
             most_seeds=most_seeds,
+            max_runs=max_runs,
+            max_hours=max_hours,
+            deadline=None if deadline is None else read_deadline(deadline),
+            max_proposals=max_proposals,
         ),
         program=program,
         revision=revision,
@@ -349,6 +366,46 @@ def status(campaign: Folder) -> Standing:
     return Standing(read, read.verdict())
 
 
+@dataclass(frozen=True)
+class Log:
+    """The proposals of a campaign that contain a text."""
+
+    campaign: "Campaign"
+    entries: list[dict[str, Any]]
+
+
+def log(
+    campaign: Folder,
+    *,
+    search: Annotated[
+        str, Option("text that the change, its note or the reason contains, in any case")
+    ] = "",
+) -> Log:
+    """Show what was tried. Look here before you propose a change.
+
+    Raises:
+        UserError: the folder has no campaign, or its record is damaged.
+    """
+    from sweep.gate.campaign import Campaign
+
+    read = Campaign(Path(campaign))
+    entries = [_history(read, proposal) for proposal in read.proposals]
+    wanted = search.casefold()
+    found = []
+    for entry in entries:
+        text = " ".join(str(entry[key]) for key in ("change", "note", "settings", "reason"))
+        if wanted in text.casefold():
+            found.append(entry)
+    return Log(read, found)
+
+
+def _show_log(found: Log) -> None:
+    if not found.entries:
+        print(f"none of {len(found.campaign.proposals)} proposals")
+        return
+    _print_history(found.entries)
+
+
 def withdraw(
     campaign: Folder,
     *,
@@ -377,7 +434,7 @@ def show(standing: Standing) -> None:
 def _show_status(standing: Standing) -> None:
     """Print the proposals of a campaign, how its scores moved, and its verdict."""
     if standing.campaign.proposals:
-        _print_proposals(standing.campaign)
+        _print_history([_history(standing.campaign, each) for each in standing.campaign.proposals])
     for _, move in standing.campaign.moves():
         if move.has_moved:
             print(
@@ -521,6 +578,14 @@ def _sentences(campaign: "Campaign", verdict: "GateVerdict") -> list[str]:
             "The changes kept since the last confirmed baseline are abandoned. That one is the "
             "baseline again, and is measured on fresh seeds."
         )
+    elif verdict.outcome == "ended":
+        undecided = [proposal.number for proposal in campaign.open_proposals]
+        lines.append(
+            f"Ended: {verdict.reason}. {len(campaign.kept)} of {len(campaign.proposals)} "
+            f"proposals kept.{measured}"
+        )
+        if undecided:
+            lines.append(f"Undecided: {', '.join(map(str, undecided))}.")
     elif verdict.outcome == "ready":
         lines.append(
             f"Ready. The baseline scores {_mean(campaign.baseline.scores):.4g} on "
@@ -558,17 +623,12 @@ def _sentences(campaign: "Campaign", verdict: "GateVerdict") -> list[str]:
     return lines
 
 
-def _print_proposals(campaign: "Campaign") -> None:
+def _print_history(entries: list[dict[str, Any]]) -> None:
     rows = []
-    for proposal in campaign.proposals:
-        decision = proposal.decision or {}
-        outcome = _outcome(proposal)
-        gain = ""
-        if decision.get("gain") is not None:
-            gain = f"{decision['gain']:+.4g}"
-        runs = proposal.runs
-        reason = decision.get("reason", "")
-        rows.append([proposal.number, _changed(campaign, proposal), outcome, gain, runs, reason])
+    for entry in entries:
+        gain = "" if entry["gain"] is None else f"{entry['gain']:+.4g}"
+        keys = ("proposal", "change", "outcome")
+        rows.append([*(entry[key] for key in keys), gain, entry["seeds"], entry["reason"]])
     print_table(["proposal", "change", "outcome", "gain", "runs", "reason"], rows)
 
 
@@ -591,4 +651,16 @@ COMMANDS = {
     "recheck": _command(recheck, "sweep gate recheck camp"),
     "status": _command(status, "sweep gate status camp"),
     "withdraw": _command(withdraw, "sweep gate withdraw camp"),
+    "log": Command(
+        function=log,
+        show=_show_log,
+        fields=lambda found: {"proposals": found.entries},
+        example="sweep gate log camp --search warmup",
+    ),
+    "import": Command(
+        function=import_,
+        show=show_import,
+        fields=lambda record: record.fields(),
+        example="sweep gate import results.tsv",
+    ),
 }

@@ -14,6 +14,7 @@ next baseline, on fresh seeds: its own scores were chosen for being good.
 import hashlib
 import math
 import shutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,7 @@ from loptune.files import JsonLines, Record, storage_error, write_atomically
 from loptune.run_names import command_line, lock_folder
 from loptune.yaml_document import dump_yaml, read_yaml, validate
 from sweep.gate.arm import BASELINE, FIRST, PROPOSAL, Arm
+from sweep.gate.limits import spent, within_limits
 from sweep.gate.program_files import check_files
 from sweep.gate.proposal import Proposal
 from sweep.gate.recheck import SEEDS_APART, Recheck
@@ -106,10 +108,11 @@ class Campaign(State):
             files: SHA-256 of the files that it runs in place.
 
         Raises:
-            ConfigError: a re-check is open, it is equal to the baseline, or the files of the
-                baseline have changed.
+            ConfigError: a re-check is open, the campaign has ended, the proposal is equal to the
+                baseline, or the files of the baseline have changed.
         """
         self._refuse_while_rechecked()
+        self._refuse_after_end()
         base = self.baseline
         check_files(base.files, self.folder)
         arm = Arm({**base.settings, **settings}, base.command, revision or base.revision)
@@ -182,6 +185,21 @@ class Campaign(State):
                 str(self.folder),
                 f"`{self.command('status')}` prints what it needs",
                 code="recheck-open",
+            )
+
+    def _refuse_after_end(self) -> None:
+        """Refuse a proposal that no limit of the campaign allows."""
+        reason = spent(self, self.spec, time.time())
+        most = self.spec.max_proposals
+        if not reason and most is not None and len(self.proposals) >= most:
+            reason = f"{len(self.proposals)} of --max-proposals {most} proposals were made"
+        if reason:
+            raise ConfigError(
+                f"the campaign has ended: {reason}",
+                str(self.folder / "campaign.yaml"),
+                f"`{self.command('status')}` shows what was kept. Limits are chosen before the "
+                "results; another campaign needs another folder",
+                code="campaign-ended",
             )
 
     def _recorded(self, arm: str, seed: int, number: int | None) -> Arm:
@@ -324,12 +342,15 @@ class Campaign(State):
         return proposal
 
     def verdict(self, number: int | None = None) -> GateVerdict:
-        """Return the answer of the runs so far; decides nothing.
+        """Return the answer of the runs so far, or the end of the campaign; decides nothing.
 
         Args:
             number: of an open proposal. None: the re-check or the proposal that is open; if several
                 proposals are open, what all of them need.
         """
+        return within_limits(self._verdict(number), self, self.spec, time.time())
+
+    def _verdict(self, number: int | None = None) -> GateVerdict:
         if self.open_recheck is not None:
             return self._judge.of_recheck(self.open_recheck)
         if number is not None:
@@ -364,9 +385,9 @@ class Campaign(State):
         several proposals are open, all that can be are decided; the last decision is returned.
         """
         if self.open_recheck is not None or not self.open_proposals:
-            verdict = self.verdict()
+            verdict = self._verdict()
             self._record_verdict(verdict)
-            return verdict
+            return within_limits(verdict, self, self.spec, time.time())
         decided = None
         for proposal in self.open_proposals:
             verdict = self._of_proposal(proposal)
@@ -397,7 +418,7 @@ class Campaign(State):
 
     def _needed_seeds(self, arm: str, number: int | None) -> set[int]:
         needed: set[int] = set()
-        for need in self.verdict().needs:
+        for need in self._verdict().needs:
             if need.arm == arm and (number is None or need.proposal in (None, number)):
                 needed.update(need.seeds)
         return needed
@@ -493,6 +514,7 @@ def start_campaign(
         )
     first = {
         "event": "baseline",
+        "time": time.time(),
         "settings": spec.settings,
         "command": None,
         "revision": revision,

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from dashboards.statistics import gate
-from loptune.section import Positive, Section
+from loptune.section import Count, Positive, Section
 from sweep.gate.recheck import SEEDS_APART
 
 PROGRAM = "program.yaml"  # the search space whose program runs, resolved, in a campaign's folder
@@ -30,3 +30,11 @@ class CampaignSpec(Section):
     """runs of every new baseline"""
     most_seeds: Annotated[int, Field(ge=gate.FIRST_CLAIM, le=SEEDS_APART)] = 32
     """maximum number of runs per proposal"""
+    max_runs: Count | None = None
+    """runs after which the campaign ends; null: no limit"""
+    max_hours: Positive | None = None
+    """hours since its start after which the campaign ends; null: no limit"""
+    deadline: str | None = None
+    """date and time at which the campaign ends, in ISO 8601; null: no limit"""
+    max_proposals: Count | None = None
+    """proposals after which the campaign ends; null: no limit"""

@@ -31,7 +31,7 @@ class Need:
 class GateVerdict:
     """The campaign's status for a proposal, or for its baseline if none is open."""
 
-    outcome: Literal["keep", "discard", "more", "ready", "confirmed", "unconfirmed"]
+    outcome: Literal["keep", "discard", "more", "ready", "confirmed", "unconfirmed", "ended"]
     proposal: int | None = None
     reason: str = ""
     answer: gate.Answer | None = None

@@ -143,7 +143,14 @@ def test_a_server_reads_only_unless_it_may_run(place):
         ("report", {"name": "none"}),
     ]
     tools, answers, instructions = converse(server, calls)
-    assert {tool.name for tool in tools} == {"judge", "gate_status", "status", "report"}
+    assert {tool.name for tool in tools} == {
+        "judge",
+        "gate_status",
+        "gate_log",
+        "gate_import",
+        "status",
+        "report",
+    }
     assert all(tool.annotations.read_only_hint for tool in tools)
     assert not any(tool.annotations.destructive_hint for tool in tools)
     assert "--allow-run" in instructions

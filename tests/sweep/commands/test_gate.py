@@ -59,10 +59,7 @@ def test_an_agent_reads_what_to_run_and_records_it(here, capsys):
         status, said = answer(capsys, "record", "camp", "baseline", str(seed), str(score))
     assert (status, said["outcome"]) == (0, "ready")
     status, said = answer(capsys, "propose", "camp", "--note", "no warmup")
-    assert (status, said["needs"]) == (
-        11,
-        [{"arm": "proposal", "seeds": [0], "proposal": 1}],
-    )
+    assert (status, said["needs"]) == (11, [{"arm": "proposal", "seeds": [0], "proposal": 1}])
     status, said = answer(capsys, "record", "camp", "proposal", "0", "0.3")
     assert (status, said["outcome"], said["proposal"]) == (10, "discard", 1)
     status, said = answer(capsys, "propose", "camp", "--note", "crashes")
@@ -183,6 +180,48 @@ def record_needed(capsys, means):
                 score = str(means[need["arm"]] + seed % 7 / 100)
                 status, said = answer(capsys, "record", "camp", need["arm"], str(seed), score)
     return status, said
+
+
+def test_a_log_is_searched(here, capsys):
+    measured(capsys)
+    for note in ("Longer warmup", "wider MLP"):
+        answer(capsys, "propose", "camp", "--note", note)
+        answer(capsys, "record", "camp", "proposal", "0", "0.3")
+    status, said = answer(capsys, "log", "camp", "--search", "WARMUP")
+    assert (status, [each["proposal"] for each in said["proposals"]]) == (0, [1])
+    assert said["proposals"][0]["outcome"] == "discard"
+    _, everything = answer(capsys, "log", "camp")
+    assert len(everything["proposals"]) == 2
+    assert main(["gate", "log", "camp", "--search", "optimizer"]) == 0
+    assert "none of 2 proposals" in capsys.readouterr().out
+
+
+def test_a_campaign_ends_with_its_state(here, capsys):
+    measured(capsys, "--max-runs", "4")
+    answer(capsys, "propose", "camp", "--note", "wider")
+    status, said = answer(capsys, "record", "camp", "proposal", "0", "0.6")
+    assert (status, said["outcome"], said["open"], said["runs"]) == (12, "ended", [1], 4)
+    assert main(["gate", "status", "camp"]) == 12
+    assert "Undecided: 1." in capsys.readouterr().out
+    assert said_error(capsys, "propose", "camp", "--note", "more")[0] == "campaign-ended"
+
+
+def test_a_space_without_a_worthwhile_gain_is_asked_for_one(here, capsys):
+    (here / "toy.yaml").write_text((SPACE % sys.executable).replace(", worthwhile: 0.05", ""))
+    assert main(["gate", "start", "camp", "--space", "./toy.yaml"]) == 2
+    assert "[no-worthwhile]" in capsys.readouterr().err
+
+
+def test_the_keeps_of_another_loop_are_judged(here, capsys):
+    lines = ["commit\tval_bpb\tmemory_gb\tstatus\tdescription"]
+    for number, (score, status) in enumerate([(1.0, "keep"), (0.99, "keep"), (0.9, "keep")]):
+        lines.append(f"c{number}\t{score}\t40.0\t{status}\tchange {number}")
+    (here / "results.tsv").write_text("\n".join(lines) + "\n")
+    status, said = answer(capsys, "import", "results.tsv", "--sd", "0.01")
+    assert (status, said["keeps"], said["would_keep"]) == (0, 2, 1)
+    assert main(["gate", "import", "results.tsv"]) == 0
+    printed = capsys.readouterr().out
+    assert "Noise unknown" in printed and "sweep gate start camp --metric val_bpb" in printed
 
 
 def test_scores_that_are_all_equal_are_refused(here, capsys):

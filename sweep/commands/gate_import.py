@@ -1,0 +1,82 @@
+"""``sweep gate import``: what the gate would have said to the keeps of another loop."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from loptune.errors import ConfigError
+from loptune.run_names import command_line
+from loptune.section import Positive
+from loptune.terminal.commands import Option
+from loptune.terminal.table import print_table
+
+if TYPE_CHECKING:
+    from sweep.gate.loop_record import Replay
+
+
+def import_(
+    record: Annotated[
+        str | Path,
+        Option(
+            "results.tsv of autoresearch, or autoresearch.jsonl of pi-autoresearch", is_path=True
+        ),
+    ],
+    *,
+    metric: Annotated[
+        str | None, Option("column of the score (default: the one that the file names)")
+    ] = None,
+    mode: Annotated[
+        Literal["max", "min"] | None,
+        Option("whether larger or smaller is better (default: as the file says, else min)"),
+    ] = None,
+    sd: Annotated[
+        Positive | None,
+        Option("SD of a score between seeds, from `sweep noise` (default: estimated)"),
+    ] = None,
+    false_keeps: Annotated[
+        Positive, Option("bound on the expected fraction of kept changes that are no gain")
+    ] = 0.1,
+) -> "Replay":
+    """Read the record of a loop that keeps what scores higher, and say how many of its keeps would
+    have been kept. It changes nothing.
+
+    Raises:
+        UserError: the file is no such record.
+    """
+    from sweep.gate.loop_record import read_record, replay
+
+    if not false_keeps < 1:
+        raise ConfigError(
+            f"--false-keeps is a fraction, not {false_keeps:g}",
+            "command line",
+            "write for example --false-keeps 0.1",
+            code="false-keeps",
+        )
+    return replay(read_record(Path(record), metric, mode), sd=sd, false_keeps=false_keeps)
+
+
+def show_import(replayed: "Replay") -> None:
+    """Print the keeps of a loop and what the gate would have said."""
+    record = replayed.record
+    if replayed.keeps:
+        rows = []
+        for keep in replayed.keeps:
+            outcome = "keep" if keep.would_keep else "undecided"
+            error = "" if keep.error is None else f"{keep.error:.3g}"
+            rows.append([keep.number, keep.description, f"{keep.gain:+.4g}", error, outcome])
+        print_table(["run", "change", "gain", "standard error", "the gate"], rows)
+    total = len(replayed.keeps)
+    if replayed.sd is None:
+        print(
+            f"{len(record.entries)} runs, {total} keeps. Noise {replayed.sd_from}. Measure it with "
+            "`sweep noise`, and pass it with --sd."
+        )
+    else:
+        print(
+            f"{len(record.entries)} runs, {total} keeps. With one run of each, the gate would "
+            f"have kept {replayed.would_keep} of them; the others are undecided: their gains may "
+            f"be noise. SD of a score: {replayed.sd:.3g} ({replayed.sd_from})."
+        )
+    start = command_line(
+        "sweep", "gate", "start", "camp", "--metric", record.metric, "--mode", record.mode
+    )
+    print(f"next: {start} --worthwhile GAIN")

@@ -1,0 +1,69 @@
+"""The budget of a campaign: runs, hours, a date and proposals, after which it ends."""
+
+import datetime
+
+from loptune.errors import ConfigError
+from sweep.gate.spec import CampaignSpec
+from sweep.gate.state import State
+from sweep.gate.verdict import GateVerdict
+
+
+def read_deadline(text: str) -> str:
+    """Return a date and time as the campaign records it, with its time zone.
+
+    Raises:
+        ConfigError: it is no date.
+    """
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(
+            f"no date: {text!r}",
+            "--deadline",
+            "write for example --deadline 2027-01-31T18:00",
+            code="no-date",
+        ) from None
+    return moment.astimezone().isoformat()
+
+
+def spent(state: State, spec: CampaignSpec, now: float, *, further_runs: int = 0) -> str:
+    """Return which limit of a campaign is reached, in words; an empty string if none is.
+
+    Args:
+        state: of the campaign.
+        spec: its settings.
+        now: seconds since 1970.
+        further_runs: runs that would come next.
+    """
+    if spec.max_runs is not None and state.runs + max(further_runs, 1) > spec.max_runs:
+        words = f"{state.runs} of --max-runs {spec.max_runs} runs have ended"
+        return f"{words}, and {further_runs} more are needed" if further_runs else words
+    hours = (now - state.started.get("time", now)) / 3600
+    if spec.max_hours is not None and hours >= spec.max_hours:
+        return f"{hours:.1f} of --max-hours {spec.max_hours:g} hours have passed"
+    if spec.deadline is None:
+        return ""
+    is_over = now >= datetime.datetime.fromisoformat(spec.deadline).timestamp()
+    return f"--deadline {spec.deadline} has passed" if is_over else ""
+
+
+def within_limits(
+    verdict: GateVerdict, state: State, spec: CampaignSpec, now: float
+) -> GateVerdict:
+    """Return a verdict, or the end of the campaign if a limit does not allow what comes next.
+
+    Decisions that the runs so far allow are made after the end, too.
+    """
+    if verdict.outcome not in ("more", "ready"):
+        return verdict
+    further = sum(len(need.seeds) for need in verdict.needs)
+    reason = spent(state, spec, now, further_runs=further)
+    most = spec.max_proposals
+    are_all_decided = most is not None and len(state.proposals) >= most
+    if not reason and verdict.outcome == "ready" and are_all_decided:
+        reason = f"{len(state.proposals)} of --max-proposals {most} proposals are decided"
+    if not reason:
+        return verdict
+    return GateVerdict(
+        outcome="ended", proposal=verdict.proposal, reason=reason, answer=verdict.answer
+    )

@@ -1,0 +1,280 @@
+"""What a loop of keep-if-better has recorded, and how many of its keeps the gate would have kept.
+
+Two formats are read: ``results.tsv`` of autoresearch (columns commit, the metric, memory_gb,
+status and description; crashes have score 0) and ``autoresearch.jsonl`` of pi-autoresearch (a line
+of type config, then a line for each run).
+
+Such a loop runs each change once. One run does not show how much scores vary, so the noise is given
+(from `sweep noise`), or estimated from the discarded changes between two keeps. Their scores differ
+by noise and by what the changes did, so the estimate is too large rather than too small.
+"""
+
+import csv
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from scipy import special
+
+from dashboards.statistics.online_levels import lord_level
+from loptune.errors import ConfigError, MissingError
+
+_KEPT = "keep"
+_TO_SD = 1.4826  # SD of a normal distribution in units of its median absolute deviation
+_FEWEST = 5  # discarded changes from which noise is estimated
+_NOT_SCORES = ("commit", "memory_gb", "status", "description")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A run of a loop."""
+
+    status: str  # keep, discard, crash or another reason against it
+    score: float | None  # None: crashed
+    description: str
+    commit: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopRecord:
+    """The runs of a loop, in order."""
+
+    metric: str
+    mode: Literal["max", "min"]
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keep:
+    """A change that a loop kept, and what the gate would have said."""
+
+    number: int  # of the run, from 1
+    description: str
+    gain: float  # over the change kept before; larger is better
+    error: float | None  # its standard error; None: the noise is unknown
+    level: float  # significance level of the proposal
+    would_keep: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """The keeps of a loop, judged as the gate judges."""
+
+    record: LoopRecord
+    sd: float | None
+    sd_from: str  # where it comes from, in words
+    keeps: tuple[Keep, ...] = field(default=())
+
+    @property
+    def would_keep(self) -> int:
+        """The number of keeps that the gate would have kept."""
+        return sum(keep.would_keep for keep in self.keeps)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the keys of ``--json``."""
+        return {
+            "metric": self.record.metric,
+            "larger_is_better": self.record.mode == "max",
+            "runs": len(self.record.entries),
+            "keeps": len(self.keeps),
+            "would_keep": self.would_keep if self.sd is not None else None,
+            "sd": self.sd,
+            "sd_from": self.sd_from,
+            "history": [
+                {
+                    "run": keep.number,
+                    "description": keep.description,
+                    "gain": keep.gain,
+                    "error": keep.error,
+                    "level": keep.level,
+                    "outcome": "keep" if keep.would_keep else "undecided",
+                }
+                for keep in self.keeps
+            ],
+        }
+
+
+def read_record(path: Path, metric: str | None, mode: Literal["max", "min"] | None) -> LoopRecord:
+    """Read the record of a loop.
+
+    Args:
+        path: ``results.tsv`` or ``autoresearch.jsonl``.
+        metric: column of the score; None: the one that the file names.
+        mode: None: as the file says, else smaller is better, as in autoresearch.
+
+    Raises:
+        MissingError: there is no such file.
+        ConfigError: it is no such record.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise MissingError(
+            "no such file", str(path), "name the record of a loop", code="no-file"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"not read: {error}", str(path), "name the record of a loop", code="not-a-record"
+        ) from None
+    if text.lstrip().startswith("{"):
+        return _read_json_lines(path, text, mode)
+    return _read_table(path, text, metric, mode)
+
+
+def _read_table(
+    path: Path, text: str, metric: str | None, mode: Literal["max", "min"] | None
+) -> LoopRecord:
+    rows = list(csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE))
+    columns = list(rows[0]) if rows else []
+    scores = [name for name in columns if name not in _NOT_SCORES]
+    name = metric or (scores[0] if scores else "")
+    if "status" not in columns or name not in columns:
+        raise ConfigError(
+            f"no column {'status' if 'status' not in columns else name}",
+            str(path),
+            f"columns: {', '.join(columns) or 'none'}. autoresearch writes commit, val_bpb, "
+            "memory_gb, status and description, separated by tabs",
+            code="not-a-record",
+        )
+    entries = []
+    for line, row in enumerate(rows, start=2):
+        status = (row["status"] or "").strip().lower()
+        crashed = status not in (_KEPT, "discard")
+        entries.append(
+            Entry(
+                status=status,
+                score=None if crashed else _number(row[name], f"{path}:{line}"),
+                description=row.get("description") or "",
+                commit=row.get("commit") or "",
+            )
+        )
+    return LoopRecord(metric=name, mode=mode or "min", entries=tuple(entries))
+
+
+def _read_json_lines(path: Path, text: str, mode: Literal["max", "min"] | None) -> LoopRecord:
+    name = "metric"
+    direction = mode
+    entries = []
+    for line, record in _json_lines(path, text):
+        if record.get("type") == "config":
+            name = str(record.get("metricName", name))
+            stated: Literal["max", "min"] = "min"
+            if record.get("bestDirection") == "higher":
+                stated = "max"
+            direction = mode or stated
+            entries = []  # a new target: runs before it had another one
+        elif "status" in record:
+            status = str(record["status"])
+            crashed = status not in (_KEPT, "discard")
+            score = None if crashed else _number(record.get("metric"), f"{path}:{line}")
+            entries.append(
+                Entry(
+                    status=status,
+                    score=score,
+                    description=str(record.get("description", "")),
+                    commit=str(record.get("commit", "")),
+                )
+            )
+    return LoopRecord(metric=name, mode=direction or "min", entries=tuple(entries))
+
+
+def _json_lines(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    for line, words in enumerate(text.splitlines(), start=1):
+        if not words.strip():
+            continue
+        try:
+            record = json.loads(words)
+        except ValueError:
+            record = None
+        if not isinstance(record, dict):
+            raise ConfigError(
+                "no JSON object", f"{path}:{line}", "remove the line", code="not-a-record"
+            )
+        yield line, record
+
+
+def _number(value: Any, where: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ConfigError(
+            f"no score: {value!r}", where, "write a number, or the status crash", code="no-score"
+        )
+    return number
+
+
+def replay(record: LoopRecord, *, sd: float | None, false_keeps: float) -> Replay:
+    """Return what the gate would have said to the keeps of a loop.
+
+    The first scored run is the baseline. A keep is compared with the one before it, which was kept
+    for a high score: its own luck makes the gain look smaller, not larger.
+
+    Args:
+        record: of the loop.
+        sd: of one score between seeds; None: estimated.
+        false_keeps: bound on the expected fraction of kept changes that are no gain.
+    """
+    sign = 1.0 if record.mode == "max" else -1.0
+    where = "given"
+    if sd is None:
+        sd, where = _estimated_sd(record)
+    before: float | None = None
+    kept: list[int] = []
+    keeps = []
+    proposals = 0
+    for number, entry in enumerate(record.entries, start=1):
+        if before is None and entry.score is not None:
+            before = sign * entry.score
+            continue
+        proposals += 1
+        if entry.status != _KEPT or entry.score is None or before is None:
+            continue
+        level = lord_level(kept, proposals, false_keeps)
+        gain = sign * entry.score - before
+        error = None
+        passes = False
+        if sd is not None:
+            error = sd * math.sqrt(2)
+            passes = gain > -float(special.ndtri(level)) * error
+        if passes:
+            kept.append(proposals)
+        keeps.append(
+            Keep(
+                number=number,
+                description=entry.description,
+                gain=gain,
+                error=error,
+                level=level,
+                would_keep=passes,
+            )
+        )
+        before = sign * entry.score
+    return Replay(record=record, sd=sd, sd_from=where, keeps=tuple(keeps))
+
+
+def _estimated_sd(record: LoopRecord) -> tuple[float | None, str]:
+    """Return the SD of a score from the discarded changes between two keeps, robustly, and where it
+    comes from; None for too few.
+    """
+    stretches: list[list[float]] = [[]]
+    for entry in record.entries:
+        if entry.status == _KEPT:
+            stretches.append([])
+        elif entry.score is not None:
+            stretches[-1].append(entry.score)
+    deviations: list[float] = []
+    for scores in stretches:
+        if len(scores) > 1:
+            deviations += list(np.abs(np.array(scores) - np.median(scores)))
+    if len(deviations) < _FEWEST:
+        return None, f"unknown: fewer than {_FEWEST} discarded changes between two keeps"
+    spread = _TO_SD * float(np.median(deviations))
+    if spread == 0:
+        return None, "unknown: the discarded changes all score the same"
+    return spread, f"{len(deviations)} discarded changes"

@@ -1,0 +1,84 @@
+"""Records of other loops: which of their keeps would have been kept."""
+
+import json
+import math
+
+import pytest
+
+from dashboards.statistics.online_levels import lord_level
+from loptune.errors import ConfigError, MissingError
+from sweep.gate.loop_record import read_record, replay
+from tests.refusals import refused
+
+TABLE = """\
+commit\tval_bpb\tmemory_gb\tstatus\tdescription
+a1b2c3d\t0.997900\t44.0\tkeep\tbaseline
+b2c3d4e\t0.993200\t44.2\tkeep\tincrease LR to 0.04, "warm"
+c3d4e5f\t1.005000\t44.0\tdiscard\tswitch to GeLU activation
+d4e5f6g\t0.000000\t0.0\tcrash\tdouble model width (OOM)
+e5f6g7h\t0.953200\t44.0\tkeep\tlonger warmup
+"""
+LINES = [
+    {"type": "config", "name": "tests", "metricName": "seconds", "bestDirection": "lower"},
+    {"run": 1, "commit": "a", "metric": 10.0, "metrics": {}, "status": "keep", "description": "b"},
+    {"run": 2, "commit": "b", "metric": 9.0, "metrics": {}, "status": "checks_failed"},
+    {"run": 3, "commit": "c", "metric": 9.5, "metrics": {}, "status": "keep", "description": "c"},
+    *({"run": 4 + k, "metric": 9.6 + 0.1 * k, "status": "discard"} for k in range(5)),
+]
+
+
+def test_a_table_of_autoresearch(tmp_path):
+    path = tmp_path / "results.tsv"
+    path.write_text(TABLE)
+    record = read_record(path, None, None)
+    assert (record.metric, record.mode, len(record.entries)) == ("val_bpb", "min", 5)
+    assert [entry.score for entry in record.entries] == [0.9979, 0.9932, 1.005, None, 0.9532]
+    assert record.entries[1].description == 'increase LR to 0.04, "warm"'
+    replayed = replay(record, sd=0.005, false_keeps=0.1)
+    first, second = replayed.keeps
+    assert (first.number, second.number) == (2, 5)
+    assert first.gain == pytest.approx(0.0047)
+    assert second.gain == pytest.approx(0.04)
+    assert first.error == pytest.approx(0.005 * math.sqrt(2))
+    assert first.level == lord_level([], 1, 0.1)
+    assert second.level == lord_level([], 4, 0.1)
+    assert [first.would_keep, second.would_keep] == [False, True]
+    assert replayed.fields()["would_keep"] == 1
+
+
+def test_noise_that_a_table_does_not_show_is_unknown(tmp_path):
+    path = tmp_path / "results.tsv"
+    path.write_text(TABLE)
+    replayed = replay(read_record(path, None, None), sd=None, false_keeps=0.1)
+    assert replayed.sd is None
+    assert replayed.fields()["would_keep"] is None
+    assert not any(keep.would_keep for keep in replayed.keeps)
+
+
+def test_lines_of_pi_autoresearch(tmp_path):
+    path = tmp_path / "autoresearch.jsonl"
+    path.write_text("\n".join(map(json.dumps, LINES)))
+    record = read_record(path, None, None)
+    assert (record.metric, record.mode) == ("seconds", "min")
+    assert [entry.score for entry in record.entries[:3]] == [10.0, None, 9.5]
+    replayed = replay(record, sd=None, false_keeps=0.1)
+    # deviations of 9.6 to 10.0 from their median 9.8: median 0.1
+    assert replayed.sd == pytest.approx(0.1 * 1.4826)
+    (keep,) = replayed.keeps
+    assert keep.gain == pytest.approx(0.5)
+    # 0.5 / (0.148 * sqrt(2)) = 2.38 standard errors; level 0.0109 of the second proposal: 2.29
+    assert keep.would_keep == (0.5 / keep.error > 2.29) or keep.level < 0.01
+
+
+def test_a_file_that_is_no_record(tmp_path):
+    with refused("no-file", MissingError):
+        read_record(tmp_path / "none.tsv", None, None)
+    for text in ("a\tb\n1\t2\n", "", '{"run": 1}\nbroken\n'):
+        path = tmp_path / "results.tsv"
+        path.write_text(text)
+        with refused("not-a-record", ConfigError):
+            read_record(path, None, None)
+    path.write_text("commit\tval_bpb\tstatus\nabc\tfast\tkeep\n")
+    with refused("no-score", ConfigError) as caught:
+        read_record(path, None, None)
+    assert caught.value.where.endswith("results.tsv:2")
