@@ -79,7 +79,14 @@ def start(
         Positive, Option("bound on the expected fraction of kept changes that are not improvements")
     ] = 0.1,
     first_seeds: Annotated[Count, Option("runs of every new baseline")] = 8,
-    most_seeds: Annotated[Count, Option("most runs of one proposal")] = 32,
+    most_seeds: Annotated[Count, Option("maximum number of runs per proposal")] = 32,
+    protect: Annotated[
+        Sequence[str],
+        Option(
+            "files and folders of the evaluation: every revision runs with those of the baseline",
+            metavar="PATH",
+        ),
+    ] = (),
     max_runs: Annotated[Count | None, Option("runs after which the campaign ends")] = None,
     max_hours: Annotated[Positive | None, Option("hours after which the campaign ends")] = None,
     deadline: Annotated[
@@ -152,6 +159,13 @@ def start(
             "add --space SPACE, or leave the setting out",
             code="no-program",
         )
+    if protect and revision is None:
+        raise ConfigError(
+            "only files of a git repository can be protected",
+            "--protect",
+            "name a --space whose program git tracks, or leave --protect out",
+            code="protect-needs-git",
+        )
     started = start_campaign(
         Path(campaign),
         CampaignSpec(
@@ -163,6 +177,7 @@ def start(
             false_keeps=false_keeps,
             first_seeds=first_seeds,
             most_seeds=most_seeds,
+            protect=list(protect),
             max_runs=max_runs,
             max_hours=max_hours,
             deadline=None if deadline is None else read_deadline(deadline),
@@ -522,6 +537,7 @@ def _history(campaign: "Campaign", proposal: "Proposal") -> dict[str, Any]:
         "revision": proposal.revision,
         "note": proposal.note,
         "outcome": _outcome(proposal),
+        "protected": proposal.protected,
         "reason": decision.get("reason", ""),
         "gain": decision.get("gain"),
         "seeds": proposal.runs,
@@ -600,6 +616,7 @@ def _sentences(campaign: "Campaign", verdict: "GateVerdict") -> list[str]:
             )
         lines.append(f"next: {campaign.command('propose')} {change}")
     else:
+        lines += _protected_lines(campaign)
         subject = "The baseline"
         if len(campaign.open_proposals) > 1:
             subject = "The campaign"
@@ -621,6 +638,16 @@ def _sentences(campaign: "Campaign", verdict: "GateVerdict") -> list[str]:
         else:
             lines.append(f"next: {campaign.command('run')}")
     return lines
+
+
+def _protected_lines(campaign: "Campaign") -> list[str]:
+    """Return which files of open proposals have no effect, because they are protected."""
+    return [
+        f"Proposal {proposal.number} changes protected files, and runs with the baseline's: "
+        f"{', '.join(proposal.protected)}"
+        for proposal in campaign.open_proposals
+        if proposal.protected
+    ]
 
 
 def _print_history(entries: list[dict[str, Any]]) -> None:

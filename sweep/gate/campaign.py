@@ -25,6 +25,7 @@ from loptune.errors import ConfigError, MissingError
 from loptune.files import JsonLines, Record, storage_error, write_atomically
 from loptune.run_names import command_line, lock_folder
 from loptune.yaml_document import dump_yaml, read_yaml, validate
+from sweep.gate import git
 from sweep.gate.arm import BASELINE, FIRST, PROPOSAL, Arm
 from sweep.gate.limits import spent, within_limits
 from sweep.gate.program_files import check_files
@@ -73,6 +74,14 @@ class Campaign(State):
     @property
     def _judge(self) -> Judge:
         return Judge(self, self.spec, self.folder)
+
+    @property
+    def protected(self) -> git.Protected | None:
+        """The files of the evaluation that all revisions take from the first baseline."""
+        revision = self.baselines[0].revision
+        if revision is None or not self.spec.protect:
+            return None
+        return git.Protected(revision, tuple(self.spec.protect))
 
     @contextmanager
     def change(self) -> Iterator["Campaign"]:
@@ -140,6 +149,7 @@ class Campaign(State):
                 "revision": arm.revision,
                 "note": note,
                 "files": {**base.files, **(files or {})},
+                "protected": self._protected_changes(arm),
             }
         )
         return self.proposals[-1]
@@ -165,6 +175,12 @@ class Campaign(State):
     def command(self, verb: str, *words: str) -> str:
         """Return a command for this campaign, quoted for a shell."""
         return command_line("sweep", "gate", verb, str(self.folder), *words)
+
+    def _protected_changes(self, arm: Arm) -> list[str]:
+        """Return the protected files that the revision of a configuration changes."""
+        if self.protected is None or arm.revision is None:
+            return []
+        return git.changed_between(self.protected.revision, arm.revision, self.protected.paths)
 
     def _refuse_while_open(self) -> None:
         """Refuse a new question before the last one is answered."""
@@ -520,6 +536,7 @@ def start_campaign(
         "revision": revision,
         "files": dict(files or {}),
         "campaign": spec.model_dump(mode="json"),
+        "protected": {path: git.content_hash(revision or "HEAD", path) for path in spec.protect},
     }
     making = folder / _MAKING
     try:

@@ -2,6 +2,8 @@
 
 import shutil
 import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from loptune.errors import MissingError
@@ -42,7 +44,38 @@ def same_files(one: str, other: str) -> bool:
     return run_git("rev-parse", f"{one}^{{tree}}") == run_git("rev-parse", f"{other}^{{tree}}")
 
 
-def checkout(campaign: Path, revision: str) -> Path:
+def content_hash(revision: str, path: str) -> str:
+    """Return git's hash of a file or folder of a revision, relative to this folder.
+
+    Raises:
+        MissingError: the revision does not contain it.
+    """
+    try:
+        return run_git("rev-parse", "--verify", f"{revision}:./{path}").strip()
+    except MissingError:
+        raise MissingError(
+            f"commit {revision[:9]} does not contain {path}",
+            "--protect",
+            "name files and folders that git tracks, relative to this folder",
+            code="protected-missing",
+        ) from None
+
+
+def changed_between(one: str, other: str, paths: Sequence[str]) -> list[str]:
+    """Return the files below some paths, relative to this folder, that differ in two commits."""
+    listed = run_git("diff", "--name-only", "--relative", "-z", one, other, "--", *paths)
+    return sorted(filter(None, listed.split("\0")))
+
+
+@dataclass(frozen=True)
+class Protected:
+    """Files of the evaluation, which all revisions of a campaign take from one commit."""
+
+    revision: str
+    paths: tuple[str, ...]  # relative to the folder in which the campaign was started
+
+
+def checkout(campaign: Path, revision: str, protected: Protected | None = None) -> Path:
     """Return the folder of a revision that corresponds to this one; check it out if necessary.
 
     A checkout appears complete or not at all, and is restored to its revision if a run changed
@@ -58,7 +91,22 @@ def checkout(campaign: Path, revision: str) -> Path:
         run_git("worktree", "move", str(making), str(target))
     run_git("reset", "--quiet", "--hard", revision, here=target)
     _link_untracked(target, campaign.resolve())
-    return target / run_git("rev-parse", "--show-prefix").strip()
+    place = target / run_git("rev-parse", "--show-prefix").strip()
+    if protected is not None:
+        _restore(place, protected)
+    return place
+
+
+def _restore(place: Path, protected: Protected) -> None:
+    """Replace the protected files of a checkout, also the ones that its revision added."""
+    for name in protected.paths:
+        path = place / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+        place.mkdir(parents=True, exist_ok=True)
+        run_git("checkout", "--quiet", protected.revision, "--", name, here=place)
 
 
 def _is_checkout_of(folder: Path, revision: str) -> bool:

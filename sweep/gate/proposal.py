@@ -22,6 +22,7 @@ class Proposal(Arm):
     earlier: list[tuple[int, Arm]] = field(default_factory=list)  # baseline's index, runs
     decision: dict[str, Any] | None = None  # the event
     decided_at: int = 0  # number of proposals at its decision
+    protected: list[str] = field(default_factory=list)  # files that it changes to no effect
     given_up: bool = False  # kept, but its chain was not confirmed
 
     @property

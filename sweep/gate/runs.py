@@ -52,7 +52,7 @@ def _run(campaign: Campaign, need: Need) -> None:
         seeds=need.seeds,
     )
     _logger.info("%s: seeds %s", label, ", ".join(map(str, need.seeds)))
-    place = _place(campaign.folder, arm)
+    place = _place(campaign, arm)
     checked_out = arm.revision is not None
     results = run_batch(campaign.folder, batch, place, checked_out=checked_out)
     campaign.record_batch(
@@ -79,13 +79,13 @@ def _label(campaign: Campaign, need: Need, arm: Arm) -> str:
     return f"proposal-{need.proposal}"
 
 
-def _place(folder: Path, arm: Arm) -> Path:
+def _place(campaign: Campaign, arm: Arm) -> Path:
     """Return the folder in which a configuration runs: here, or a checkout of its revision.
 
     Raises:
         ConfigError: it runs here, and its files have changed.
     """
     if arm.revision is None:
-        check_files(arm.files, folder)
+        check_files(arm.files, campaign.folder)
         return Path.cwd()
-    return git.checkout(folder, arm.revision)
+    return git.checkout(campaign.folder, arm.revision, campaign.protected)

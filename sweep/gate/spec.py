@@ -30,6 +30,8 @@ class CampaignSpec(Section):
     """runs of every new baseline"""
     most_seeds: Annotated[int, Field(ge=gate.FIRST_CLAIM, le=SEEDS_APART)] = 32
     """maximum number of runs per proposal"""
+    protect: list[str] = Field([])
+    """files and folders of the evaluation: every revision runs with the first baseline's"""
     max_runs: Count | None = None
     """runs after which the campaign ends; null: no limit"""
     max_hours: Positive | None = None

@@ -160,6 +160,7 @@ class State:
                 files=arm.files,
                 number=event["number"],
                 baseline=len(self.baselines) - 1,
+                protected=event.get("protected", []),
             )
         )
 

@@ -95,6 +95,10 @@ def test_an_agent_keeps_a_change_by_conversation(place):
             )
             for seed in range(8)
         ),
+        *(  # the baseline runs again before the change is kept
+            ("gate_record", {"campaign": "camp", "arm": arm, "seed": 1000 + seed, "score": score})
+            for arm, seed, score in scores
+        ),
         ("gate_record", {"campaign": "camp", "arm": "proposal", "seed": 9, "score": -1.5}),
         ("gate_status", {"campaign": "camp"}),
     ]

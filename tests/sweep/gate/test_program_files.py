@@ -4,8 +4,9 @@ import subprocess
 
 import pytest
 
-from loptune.errors import ConfigError
+from loptune.errors import ConfigError, MissingError
 from sweep.gate import git
+from sweep.gate.campaign import Campaign, CampaignSpec, start_campaign
 from sweep.gate.command_words import check_words
 from sweep.gate.program_files import check_files, file_digests, tracked_revision
 from tests.refusals import refused
@@ -113,3 +114,39 @@ def test_a_command_line_that_cannot_be_meant_is_refused(code, words):
 
 def test_the_program_may_have_an_option_of_the_name_of_one_of_ours():
     check_words([*COMMAND, "--json", "--lr", "2"], [*COMMAND, "--json"])
+
+
+def test_protected_files_come_from_one_commit_and_a_proposal_that_changes_them_is_told_so(
+    repository, tmp_path
+):
+    (repository / "eval").mkdir()
+    (repository / "eval" / "score.py").write_text("honest\n")
+    run("add", "-A")
+    run("commit", "--quiet", "-m", "evaluation")
+    first = git.head()
+    (repository / "eval" / "score.py").write_text("generous\n")
+    (repository / "eval" / "extra.py").write_text("more\n")
+    (repository / "model.py").write_text("SIZE = 2\n")
+    run("add", "-A")
+    run("commit", "--quiet", "-m", "a better model, and evaluation")
+    idea = git.head()
+    protected = git.Protected(first, ("eval",))
+    (tmp_path / "camp").mkdir()
+    for _ in range(2):  # the second time it is there already
+        place = git.checkout(tmp_path / "camp", idea, protected)
+        assert (place / "model.py").read_text() == "SIZE = 2\n"
+        assert (place / "eval" / "score.py").read_text() == "honest\n"
+        assert not (place / "eval" / "extra.py").exists()
+    spec = CampaignSpec(worthwhile=0.1, protect=["eval"])
+    start_campaign(tmp_path / "other", spec, revision=first)
+    with Campaign(tmp_path / "other").change() as campaign:
+        assert campaign.started["protected"] == {"eval": git.content_hash(first, "eval")}
+        assert campaign.protected == protected
+        proposal = campaign.propose({}, revision=idea)
+        assert proposal.protected == ["eval/extra.py", "eval/score.py"]
+    assert Campaign(tmp_path / "other").proposals[0].protected == proposal.protected
+    with refused("protected-missing", MissingError):
+        start_campaign(
+            tmp_path / "third", CampaignSpec(worthwhile=0.1, protect=["none"]), revision=first
+        )
+    assert not (tmp_path / "third" / "campaign.yaml").exists()
