@@ -254,9 +254,17 @@ def plural(column: str) -> str:
 
 
 def layouts(
-    rows: Sequence[ArmRow], pairing: Pairing | None, name: Name, *, blocks: bool = True
+    rows: Sequence[ArmRow],
+    pairing: Pairing | None,
+    name: Name,
+    *,
+    blocks: bool = True,
+    seeded: bool = True,
 ) -> str:
-    """State how arms were compared, and why; empty for a sweep, where every seed is run by all."""
+    """State how arms were compared, and why; empty for a sweep, where every seed is run by all.
+
+    ``seeded`` is False for runs without seeds, which only numbers tell apart.
+    """
     compared = [row for row in rows if row.layout is not None]
     if pairing is None or not compared or compared[0].layout == "against a number":
         return ""
@@ -276,6 +284,8 @@ def layouts(
         lacking = any(row.missing for row in rows)
         shared = "share seeds" if lacking else "have the same seeds"
         return f"Compared seed by seed, because the configurations {shared}."
+    if kinds == {"unpaired"} and not seeded:
+        return "Compared without pairing (Welch's test), because the runs have no seeds."
     if kinds == {"unpaired"}:
         return (
             "Compared without pairing by seed (Welch's test), because fewer than half of the seeds "

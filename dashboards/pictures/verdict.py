@@ -10,6 +10,7 @@ from dashboards.next_step import chosen, next_step
 from dashboards.pictures.confirmation import finalists
 from dashboards.pictures.tournament import tournament_line
 from dashboards.results import Results, Rounds
+from dashboards.sources.unseeded_runs import NOTE as UNSEEDED
 from dashboards.statistics.blocks import Blocks
 from dashboards.statistics.verdict import Verdict
 from dashboards.words import Name, device_time, number, signed
@@ -111,7 +112,8 @@ def _about_arms(results: Results, name: Name) -> list[str]:
     rows = results.arm_table
     judged = results if results.fresh is None else results.fresh
     blocks = judged.comparison is None or judged.comparison.blocks
-    lines = [words.layouts(rows, judged.pairing, name, blocks=blocks)]
+    seeded = UNSEEDED not in judged.warnings
+    lines = [words.layouts(rows, judged.pairing, name, blocks=blocks, seeded=seeded)]
     if judged.pairing is not None:
         lines.append(words.runs(rows, name))
     chosen_by_nothing = results.nothing_chosen or results.fresh is not None

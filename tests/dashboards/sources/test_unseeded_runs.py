@@ -3,6 +3,7 @@
 import pandas as pd
 
 from dashboards import judge
+from dashboards.sources.unseeded_runs import NOTE
 from tests.refusals import refused
 
 ROWS = pd.DataFrame(
@@ -19,7 +20,9 @@ def test_without_seeds_every_row_is_a_run_of_its_own():
     base, arm = verdict.arms
     assert (base.runs, arm.runs, arm.missing) == (4, 4, 0)
     assert arm.layout == "unpaired" and round(arm.difference, 9) == 0.1
-    assert any("--seed" in note for note in verdict.results.warnings)
+    assert NOTE in verdict.results.warnings
+    assert "--paired" not in str(verdict)  # which would be refused
+    assert "--paired" in str(judged(ROWS.assign(seed=range(8))))
     # a second table of fresh runs has numbers of its own
     fresh = judged(ROWS, fresh=ROWS.assign(acc=ROWS.acc + 0.001))
     assert fresh.results.fresh is not None
