@@ -101,7 +101,7 @@ def judge(
     Raises:
         ConfigError: the table cannot give a verdict.
     """
-    from dashboards.pictures.verdict import verdict
+    from dashboards.headline import verdict
     from dashboards.sources.run_columns import RunColumns
     from dashboards.sources.runs import read_runs, with_fresh
 

@@ -119,7 +119,7 @@ def report(
         MissingError: there is no such sweep.
         StorageError: a record is damaged.
     """
-    from dashboards.pictures.verdict import verdict  # pandas and SciPy take a second to import
+    from dashboards.headline import verdict  # pandas and SciPy take a second to import
     from sweep.record.results import read_results
     from sweep.record.sweep_record import open_sweep
 

@@ -16,12 +16,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from dashboards.pictures.verdict import confirmed
+from dashboards.headline import confirmed
 from loptune.errors import ConfigError, StorageError
 from loptune.run_names import command_line, lock_folder
 from sweep.driver import run as driver
 from sweep.driver.control import StopControl
-from sweep.driver.retry import check_checkpoints
+from sweep.driver.resume_options import check_checkpoints
 from sweep.record.folder import write_spec
 from sweep.record.results import read_results
 from sweep.record.sweep_record import SweepRecord, open_sweep, report_errors_printed

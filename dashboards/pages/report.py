@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from dashboards.headline import headline, verdict
 from dashboards.pages.html import Cell, cell, render_page
 from dashboards.pictures.confirmation import finalists
 from dashboards.pictures.curves import failures, learning_curves, training_health
@@ -20,7 +21,6 @@ from dashboards.pictures.precision import precision
 from dashboards.pictures.questions import questions
 from dashboards.pictures.theme import Picture
 from dashboards.pictures.tournament import tournament
-from dashboards.pictures.verdict import headline, verdict
 from dashboards.results import Results
 from dashboards.words import plural
 from loptune.files import storage_error, write_atomically

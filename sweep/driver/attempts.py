@@ -73,7 +73,7 @@ class RetryBudget:
         return self._failures[trial]
 
 
-class Gate:
+class AttemptGate:
     """Admits the next attempt at a trial, if the storage for it is there.
 
     Args:

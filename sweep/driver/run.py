@@ -29,10 +29,10 @@ from loptune.run_names import lock_folder, raise_if_locked
 from loptune.temporary import remove_leftovers
 from loptune.terminal.lasting_output import lasting_output
 from loptune.terminal.waiting import waiting
-from sweep.driver.attempts import Gate, RetryBudget, TrialEvents
+from sweep.driver.attempts import AttemptGate, RetryBudget, TrialEvents
 from sweep.driver.control import StopControl, graceful_signals, ray_watchdog
 from sweep.driver.guard import MARKER, dead_scratch, end_leftovers, guarded, scratch_folder
-from sweep.driver.retry import check_checkpoints, restart_damaged, retry_failed
+from sweep.driver.resume_options import check_checkpoints, restart_damaged, retry_failed
 from sweep.programs.environment import set_for_sweep, write_environment
 from sweep.record.best import choose_best
 from sweep.record.disk import shrink_ended
@@ -282,7 +282,7 @@ def _search(session: _Session) -> None:
     sweep = session.sweep
     spec = sweep.spec
     control = session.control
-    gate = Gate(sweep, control.check_folder, control.fail)
+    gate = AttemptGate(sweep, control.check_folder, control.fail)
     searcher = ConfigurationSearcher(
         spec, sweep.folder.event_log, gate.admit, sweep.configurations, session.capacity
     )

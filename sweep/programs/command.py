@@ -24,10 +24,10 @@ from sweep.programs.base import (
     ResourcesSpec,
     Values,
 )
+from sweep.programs.placeholders import check_words, fill, named_keys
 from sweep.programs.process import OF_RECORD, CommandRun
 from sweep.programs.python_modules import find_module, is_importable, run_modules
-from sweep.programs.warm_start import is_warmable
-from sweep.programs.words import check_words, fill, named_keys
+from sweep.programs.warm_interpreter import is_warmable
 from trainer.config.tracking import TrackingConfig
 from trainer.tracking.inputs import module_files
 from trainer.tracking.writers import check_installed

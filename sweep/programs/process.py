@@ -24,7 +24,7 @@ from loptune.yaml_document import nearest
 from sweep.programs.base import Assignment
 from sweep.programs.environment import command_environment
 from sweep.programs.read_so_far import Position, ReadSoFar
-from sweep.programs.warm_start import WarmProcess, start_warm
+from sweep.programs.warm_interpreter import WarmProcess, start_warm
 from trainer.parallel.gpus import GPU_FRACTION_VARIABLE, visible_gpus
 from trainer.run_folder import RunFolder
 from trainer.tracking.tracker import Tracker

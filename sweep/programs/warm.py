@@ -1,5 +1,5 @@
 """An interpreter that imports modules once and then forks a process for each trial of a Python
-command: the child of `sweep.programs.warm_start`.
+command: the child of `sweep.programs.warm_interpreter`.
 
 ``python sweep/programs/warm.py SOCKET_FD MODULE ...``. It is run as a file, and loads nothing of
 ours by name, because a trial may have packages of the same names.

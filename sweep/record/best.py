@@ -80,8 +80,8 @@ def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> BestWit
         judged = f"to compare it with the baseline: {sweep.command('report')}"
         return BestWithCaveats(candidate, [judged])
     # their libraries take a second to import
+    from dashboards.headline import headline
     from dashboards.next_step import next_step
-    from dashboards.pictures.verdict import headline
     from sweep.record.results import read_results
 
     results = results or read_results(sweep)

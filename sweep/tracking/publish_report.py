@@ -3,8 +3,8 @@
 import math
 from pathlib import Path
 
+from dashboards.headline import headline, verdict
 from dashboards.pages.report import write_pages
-from dashboards.pictures.verdict import headline, verdict
 from dashboards.results import Results
 from dashboards.sources.stored import RESULTS_FILE, pack
 from dashboards.statistics.verdict import Tested

@@ -24,7 +24,7 @@ def report_confirmation(sweep: SweepRecord, log: Path, ended: bool = False) -> N
     first.
     """
     with report_errors_printed(sweep, log):
-        from dashboards.pictures.verdict import confirmed
+        from dashboards.headline import confirmed
         from sweep.record.results import read_results
         from sweep.tracking.parent_run import find_parent
         from sweep.tracking.publish_report import send_report, write_report

@@ -3,9 +3,9 @@ from dataclasses import replace
 import pandas as pd
 
 from dashboards import words
+from dashboards.headline import verdict
 from dashboards.pages.report import chapters_of
 from dashboards.pictures.parameters import scores_against
-from dashboards.pictures.verdict import verdict
 from tests.dashboards.table import ALPHA, ETA, results_of, shown, with_trials
 
 LR = "optim.lr"

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from dashboards.headline import headline, verdict
 from dashboards.pages.html import render_page
 from dashboards.pages.report import chapters_of
 from dashboards.pictures.tournament import rule_table, tournament, tournament_line, tuning_curves
-from dashboards.pictures.verdict import headline, verdict
 from dashboards.statistics.tournament import RuleResult
 from dashboards.statistics.verdict import Tested
 from dashboards.words import rules

@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from dashboards import judge
-from dashboards.pictures.verdict import headline
+from dashboards.headline import headline
 from dashboards.statistics.arms import compare_arms
 from dashboards.statistics.comparison import compare
 from dashboards.statistics.layouts import layout_of

@@ -4,8 +4,8 @@ import pytest
 from scipy import stats
 
 from dashboards import judge
+from dashboards.headline import verdict
 from dashboards.pages.report import chapters_of
-from dashboards.pictures.verdict import verdict
 from dashboards.statistics.peaks import Grid, compare_peaks, fitted_peak, jackknife
 
 RATES = np.array([1e-4, 2e-4, 4e-4, 8e-4, 1.6e-3, 3.2e-3])

@@ -7,7 +7,7 @@ import cloudpickle
 import pytest
 
 from loptune.errors import StorageError
-from sweep.driver.attempts import AfterFailure, Gate, RetryBudget, TrialEvents
+from sweep.driver.attempts import AfterFailure, AttemptGate, RetryBudget, TrialEvents
 from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import SweepRecord
 from sweep.space.file import load_space
@@ -156,14 +156,14 @@ def sweep(tmp_path):
 
 
 def test_the_gate_numbers_attempts_in_the_trials_folder(sweep):
-    gate = Gate(sweep, lambda: None, pytest.fail)
+    gate = AttemptGate(sweep, lambda: None, pytest.fail)
     assert [gate.admit(TRIAL, []) for _ in range(3)] == [1, 2, 3]
     assert newest_attempt(sweep.folder.trial(TRIAL)) == 3
 
 
 def test_the_gate_stops_the_sweep_where_there_is_no_room_for_checkpoints(sweep, monkeypatch):
     stopped = []
-    gate = Gate(sweep, lambda: None, stopped.append)
+    gate = AttemptGate(sweep, lambda: None, stopped.append)
     monkeypatch.setattr("sweep.record.disk.free_bytes", lambda path: 0)
     assert gate.admit(TRIAL, []) == 0
     assert [type(error) for error in stopped] == [StorageError]
@@ -175,5 +175,5 @@ def test_nothing_starts_without_the_sweeps_files(sweep):
         raise StorageError("gone", code="sweep-files-gone")
 
     with pytest.raises(StorageError):
-        Gate(sweep, check, pytest.fail).admit(TRIAL, [])
+        AttemptGate(sweep, check, pytest.fail).admit(TRIAL, [])
     assert not sweep.folder.trial(TRIAL).exists()

@@ -151,7 +151,7 @@ def test_interpreter_and_trial_end_with_the_rank(tmp_path):
     (tmp_path / "script.py").write_text("import time; time.sleep(600)")
     code = """
 import os, sys, time
-from sweep.programs.warm_start import start_warm
+from sweep.programs.warm_interpreter import start_warm
 theirs, lifeline = os.pipe()
 words = [sys.executable, "script.py"]
 started = start_warm(["decimal"], words, dict(os.environ), open("out", "wb"), theirs)

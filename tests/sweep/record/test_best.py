@@ -1,5 +1,5 @@
+from dashboards.headline import verdict
 from dashboards.next_step import next_step
-from dashboards.pictures.verdict import verdict
 from sweep.record.best import choose_best
 from sweep.record.results import read_results
 from tests.sweep.ended_sweeps import write_sweep

@@ -7,8 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
+from dashboards.headline import confirmed, headline, verdict
 from dashboards.pictures.differences import arm_cells
-from dashboards.pictures.verdict import confirmed, headline, verdict
 from sweep.cli import main
 from sweep.driver import run
 from sweep.record.results import read_results

@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 
 from dashboards import words
+from dashboards.headline import confirmed, headline, verdict
 from dashboards.json_fields import verdict_fields
 from dashboards.next_step import FIX_FAILURES, NO_GAIN_LEFT, next_step
-from dashboards.pictures.verdict import confirmed, headline, verdict
 from dashboards.results import Rounds
 from dashboards.statistics.verdict import Tested
 from dashboards.trial import Curve

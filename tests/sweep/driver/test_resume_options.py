@@ -5,7 +5,7 @@ import pytest
 
 from loptune.errors import StorageError
 from sweep.driver import run
-from sweep.driver.retry import check_checkpoints, restart_damaged, retry_failed
+from sweep.driver.resume_options import check_checkpoints, restart_damaged, retry_failed
 from sweep.record.best import choose_best
 from tests.refusals import refused
 from tests.sweep.ended_sweeps import write_sweep
