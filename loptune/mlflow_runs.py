@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-# Tags of every run. stable id used to find a run after a restart: SWEEP/TRIAL or sweep/SWEEP
+# Tags of every run. stable id used to find a run after a restart, see `loptune.identity`:
+# SWEEP/TRIAL/ID, sweep/SWEEP/ID, or of a single run its id
 RUN_TAG = "loptune.run"
 SWEEP_TAG = "loptune.sweep"  # name of the sweep
 PARENT_TAG = "mlflow.parentRunId"  # trial -> its sweep's MLflow run

@@ -25,6 +25,7 @@ from loptune.errors import (
     UserError,
     first_line,
 )
+from loptune.identity import identity
 from loptune.run_names import lock_folder, raise_if_locked
 from loptune.temporary import remove_leftovers
 from loptune.terminal.lasting_output import lasting_output
@@ -113,6 +114,7 @@ class _Session:
         return TrialPlan(
             spec=spec,
             folder=self.sweep.folder,
+            sweep_id=identity(self.sweep.folder.root),
             working_dir=Path.cwd(),
             parent_run=parent,
             inputs=inputs,

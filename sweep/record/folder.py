@@ -9,6 +9,7 @@ from pathlib import Path
 
 from loptune.errors import ConfigError, MissingError, StorageError
 from loptune.files import write_atomically
+from loptune.identity import IDENTITY
 from loptune.run_names import check_name
 from sweep.space.file import dump_space, load_space
 from sweep.space.spec import SweepSpec
@@ -185,7 +186,8 @@ def free_name(folder: SweepFolder) -> None:
     """Remove the files of a start that failed before any trial was submitted; keep all other
     files.
     """
-    written = (folder.space, folder.source, folder.lock, folder.log, folder.stop)
+    own = folder.root / IDENTITY
+    written = (folder.space, folder.source, folder.lock, folder.log, folder.stop, own)
     for path in (RunFolder(folder.root).inputs, *written):
         path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # not empty, or gone

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from dashboards.labels import colors
 from dashboards.trial import TrialRecord
+from loptune.identity import identity
 from loptune.mlflow_runs import (
     ARM_TAG,
     COLOR_TAG,
@@ -44,13 +45,14 @@ def ended_trials(sweep: SweepRecord) -> list[EndedTrial]:
         if configuration.results:
             variants[configuration.number] = spec.program.rule_of(configuration.resolved)[1]
     shades = colors(variants.values())
+    own = identity(sweep.folder.root)
     runs = []
     for number, variant in variants.items():
         configuration = configurations[number]
         arm = arm_of(spec, configuration.parameters)
         for seed, trial in configuration.results.items():
             key = TrialKey(number, seed)
-            tags = {**trial_tags(spec, key), VARIANT_TAG: variant, COLOR_TAG: shades[variant]}
+            tags = {**trial_tags(spec, key, own), VARIANT_TAG: variant, COLOR_TAG: shades[variant]}
             if arm:
                 tags[ARM_TAG] = arm
             with_reason = replace(trial, reason=sweep.failure_reason(trial))
@@ -65,12 +67,12 @@ def trial_name(spec: SweepSpec, trial: TrialKey, variant: str) -> str:
     )
 
 
-def trial_tags(spec: SweepSpec, trial: TrialKey) -> dict[str, str]:
-    """Return the MLflow tags that identify a trial."""
+def trial_tags(spec: SweepSpec, trial: TrialKey, sweep_id: str) -> dict[str, str]:
+    """Return the MLflow tags that identify a trial of the sweep with this `identity`."""
     return {
         SWEEP_TAG: spec.name,
         TRIAL_TAG: trial.name,
         CONFIGURATION_TAG: str(spec.reported(trial.configuration)),
         SEED_TAG: str(trial.seed),
-        RUN_TAG: f"{spec.name}/{trial.name}",
+        RUN_TAG: f"{spec.name}/{trial.name}/{sweep_id}",
     }

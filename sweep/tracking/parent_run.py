@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from loptune.identity import identity, known_identity
 from loptune.mlflow_runs import (
     CONFIRMS_TAG,
     NOTE_TAG,
@@ -146,9 +147,9 @@ def _changed(values: Mapping[str, _T], known: Mapping[str, _T]) -> dict[str, _T]
 
 
 def open_parent_run(
-    uri: str, experiment: str, sweep_name: str, tags: Mapping[str, str]
+    uri: str, experiment: str, sweep_name: str, tags: Mapping[str, str], sweep_id: str
 ) -> ParentRun:
-    """Find or create the sweep's parent run, and set its tags.
+    """Find or create the parent run of the sweep with this `identity`, and set its tags.
 
     Raises:
         StorageError: MLflow cannot be reached.
@@ -156,12 +157,15 @@ def open_parent_run(
     client = connect(uri)
     experiment_id = find_experiment(client, uri, experiment)
     every_tag = {**tags, SWEEP_TAG: sweep_name}
-    run_id = open_run(
-        client, uri, experiment_id, f"sweep {sweep_name}", every_tag, f"sweep/{sweep_name}"
-    )
+    key = _parent_key(sweep_name, sweep_id)
+    run_id = open_run(client, uri, experiment_id, f"sweep {sweep_name}", every_tag, key)
     parent = ParentRun(client, uri, run_id, experiment_id)
     parent.describe(tags, {})
     return parent
+
+
+def _parent_key(sweep_name: str, sweep_id: str) -> str:
+    return f"sweep/{sweep_name}/{sweep_id}"
 
 
 def find_parent(sweep: SweepRecord) -> ParentRun | None:
@@ -179,7 +183,10 @@ def find_parent(sweep: SweepRecord) -> ParentRun | None:
     experiment = retry(lambda: client.get_experiment_by_name(spec.experiment), uri)
     if experiment is None:
         return None
-    tags = {RUN_TAG: f"sweep/{spec.name}"}
+    own = known_identity(sweep.folder.root)
+    if own is None:
+        return None
+    tags = {RUN_TAG: _parent_key(spec.name, own)}
     runs = retry(lambda: find_runs(client, [experiment.experiment_id], tags), uri)
     if not runs:
         return None
@@ -201,7 +208,8 @@ def open_parent(sweep: SweepRecord) -> ParentRun | None:
     tags = spec.program.tracking_settings.tags | change_tags(sweep.folder.root)
     if spec.confirms:
         tags[CONFIRMS_TAG] = spec.confirms.sweep
-    parent = open_parent_run(uri, spec.experiment, spec.name, tags)
+    own = identity(sweep.folder.root)
+    parent = open_parent_run(uri, spec.experiment, spec.name, tags, own)
     for file in (sweep.folder.space, RunFolder(sweep.folder.root).inputs):
         if file.is_file():
             parent.log_artifact(file)

@@ -51,6 +51,7 @@ class TrialPlan:
 
     spec: SweepSpec
     folder: SweepFolder
+    sweep_id: str = ""  # of `loptune.identity`
     working_dir: Path = Path()  # where the sweep was started
     parent_run: str | None = None  # in MLflow
     inputs: tuple[Path, ...] = ()  # on a cluster: paths that every node must see
@@ -179,7 +180,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         folder = self.plan.folder
         key = TrialKey(int(config["configuration"]), int(config["seed"]))
         _, variant = spec.program.rule_of(config["overrides"])
-        tags = {**trial_tags(spec, key), VARIANT_TAG: variant}
+        tags = {**trial_tags(spec, key, self.plan.sweep_id), VARIANT_TAG: variant}
         if self.plan.parent_run:
             tags[PARENT_TAG] = self.plan.parent_run
         context = RunContext(

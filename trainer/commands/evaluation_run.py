@@ -108,7 +108,7 @@ def _open_tracker(config: TrainConfig, name: str, runs_dir: Path) -> Any:
         # the store is only created in an existing folder
         runs_dir.mkdir(parents=True, exist_ok=True)
         prepare_store(tracking_uri(config.tracking, runs_dir))
-    tags = {"loptune.run": name, "loptune.model": config.model.name_or_path}
+    tags = {"loptune.model": config.model.name_or_path}
     return Tracker(config, RunContext(runs_dir / name, runs_dir, EXPERIMENT, name, tags))
 
 

@@ -49,7 +49,7 @@ def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -
         runs_dir=runs_dir,
         experiment=config.tracking.experiment or "trainer",
         run_name=name,
-        tags={"loptune.run": name, **config.tracking.tags, **change_tags(runs_dir / name)},
+        tags={**config.tracking.tags, **change_tags(runs_dir / name)},
     )
     progress = Progress() if parallel.is_main else None
     saved = RunFolder(context.run_dir).config

@@ -6,7 +6,6 @@ ends, or by `upload`.
 """
 
 import contextlib
-import hashlib
 import logging
 import shlex
 import threading
@@ -17,6 +16,7 @@ from typing import Any
 
 from loptune.errors import MissingError, StorageError
 from loptune.files import JsonLines, Record, read_json_lines, storage_error, write_atomically
+from loptune.identity import identity
 from loptune.mlflow_runs import RUN_TAG
 from loptune.progress import MetricValues
 from loptune.yaml_document import dump_yaml, read_yaml
@@ -54,7 +54,7 @@ class Tracker:
     Args:
         config: the resolved configuration of the run.
         context: folders and tags of the run. ``tags["loptune.run"]`` is its stable id; by default
-            it is derived from the run folder.
+            the one that its folder keeps, see `loptune.identity`.
         declared: whether metric names must be declared in ``loptune/declared_metrics.yaml``.
         must_connect: whether to raise if MLflow is not reachable at the start; otherwise connect
             later.
@@ -92,7 +92,7 @@ class Tracker:
         self._metrics = JsonLines(folder.metrics)
         self._completions = JsonLines(folder.completions)
         self._correctness = JsonLines(folder.correctness)
-        self._writers = Writers(config, context)
+        self._writers = Writers(config, context, self._state.key)
         self._declared = declared
         # values of the objective by training step, as the record has them
         self.history = recorded_values(folder.metrics, context.metric)
@@ -356,9 +356,11 @@ def _load_state(config: HasTracking, context: RunContext) -> TrackingState:
     """Load the tracking state of this folder, or create a new one, and update its tags."""
     tags = {**config.tracking.tags, **context.tags}
     stored = TrackingState.load(context.run_dir)
-    place = hashlib.sha256(str(context.run_dir.resolve()).encode()).hexdigest()[:12]
-    key = tags.pop(RUN_TAG, None) or (stored.key if stored else f"{context.run_dir.name}-{place}")
-    state = stored or TrackingState(key, context.experiment, context.run_name, tags, "")
+    own = identity(context.run_dir, stored.key if stored else "")
+    key = tags.pop(RUN_TAG, own)
+    if stored is None or (stored.key != key and stored.key != own):  # none, or the original's
+        stored = TrackingState(key, context.experiment, context.run_name, tags, "")
+    state = stored
     state.key = key
     state.tags = tags
     state.status = None

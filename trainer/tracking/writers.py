@@ -50,17 +50,18 @@ class TensorBoardWriter:
             self._events.close()
 
 
-def _open(name: str, config: HasTracking, context: RunContext) -> Any:
-    """Open a W&B, trackio (same interface) or TensorBoard run."""
+def _open(name: str, config: HasTracking, context: RunContext, key: str) -> Any:
+    """Open a W&B, trackio (same interface) or TensorBoard run; ``key`` identifies it."""
     if name == "tensorboard":
         return TensorBoardWriter(context.run_dir / "tensorboard")
+    run_id = hashlib.sha256(key.encode()).hexdigest()[:16]
     settings: dict[str, Any] = {
         "project": context.experiment,
-        "name": context.run_name,
+        "name": f"{context.run_name}-{run_id[:6]}",  # trackio knows a run by its name alone
         "resume": "allow",
     }
     if name == "wandb":
-        settings["id"] = hashlib.sha256(str(context.run_dir.resolve()).encode()).hexdigest()[:16]
+        settings |= {"name": context.run_name, "id": run_id}
         settings |= {"dir": str(context.run_dir), "group": context.tags.get("loptune.sweep")}
     return importlib.import_module(name).init(config=config.model_dump(mode="json"), **settings)
 
@@ -82,18 +83,18 @@ def check_installed(config: HasTracking) -> None:
 
 
 class Writers:
-    """The writers of a run.
+    """The writers of a run, which ``key`` identifies.
 
     Raises:
         ConfigError: a package is missing, or a writer failed to start.
     """
 
-    def __init__(self, config: HasTracking, context: RunContext) -> None:
+    def __init__(self, config: HasTracking, context: RunContext, key: str) -> None:
         check_installed(config)
         self._open: dict[str, Any] = {}
         for name in config.tracking.report_to:
             try:
-                self._open[name] = _open(name, config, context)
+                self._open[name] = _open(name, config, context, key)
             # third-party errors: no API key, no network, unknown project
             except Exception as error:
                 self.close()

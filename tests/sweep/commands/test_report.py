@@ -82,13 +82,13 @@ def test_a_store_that_does_not_answer_costs_no_report(tmp_path, monkeypatch, typ
 
 def test_evidence_of_a_store(tmp_path, monkeypatch, capsys, typed):
     uri = sqlite_store(tmp_path / "store")
-    parent = open_parent_run(uri, "demo", "demo", {})
+    parent = open_parent_run(uri, "demo", "demo", {}, "1")
     file = tmp_path / RESULTS_FILE
     file.write_bytes(pack(results_of()))
     parent.log_artifact(file)
-    open_parent_run(uri, "other", "without-results", {})
+    open_parent_run(uri, "other", "without-results", {}, "1")
     file.write_bytes(b"of another version")
-    open_parent_run(uri, "old", "old", {}).log_artifact(file)
+    open_parent_run(uri, "old", "old", {}, "1").log_artifact(file)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     assert main(["evidence"]) == 0
     printed = capsys.readouterr()

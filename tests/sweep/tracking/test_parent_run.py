@@ -18,7 +18,7 @@ def uri(tmp_path):
 @pytest.mark.parametrize("singly", [20, 0], ids=["one by one", "all"])
 def test_parent_run_is_found_again_and_reconciles_its_trials(tmp_path, uri, singly, monkeypatch):
     monkeypatch.setattr(parent_run, "MAX_SINGLE_QUERIES", singly)
-    parent = open_parent_run(uri, "exp", "demo", {"stage": "first"})
+    parent = open_parent_run(uri, "exp", "demo", {"stage": "first"}, "1")
     place = {"loptune.sweep": "demo"}
     tags = {**place, "loptune.run": "demo/t1", "mlflow.parentRunId": parent.run_id}
     trial = Tracker(config_for(uri), context_for(tmp_path, "t1", **tags))
@@ -44,7 +44,7 @@ def test_parent_run_is_found_again_and_reconciles_its_trials(tmp_path, uri, sing
     assert parent.reconcile(outcomes) == 1
     assert parent.reconcile(outcomes) == 0
 
-    again = open_parent_run(uri, "exp", "demo", {"stage": "second"})
+    again = open_parent_run(uri, "exp", "demo", {"stage": "second"}, "1")
     assert again.run_id == parent.run_id
     again.log_artifact(tmp_path / "trials" / "t1" / "config.yaml", "report")
     again.finish("FINISHED")

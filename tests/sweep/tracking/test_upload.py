@@ -2,6 +2,7 @@ import pytest
 
 from dashboards.trial import TrialRecord
 from loptune.errors import StorageError
+from loptune.identity import identity
 from loptune.mlflow_runs import find_runs
 from sweep.record.folder import SweepFolder, existing_sweep, read_spec
 from sweep.record.sweep_record import SweepRecord
@@ -30,7 +31,7 @@ def test_an_offline_sweep_is_reported_once_it_is_sent(tmp_path, monkeypatch):
         run_dir = folder.trial(f"c{number:03d}-s0")
         (run_dir / "metrics.jsonl").unlink()
         tags = {
-            "loptune.run": f"demo/{run_dir.name}",
+            "loptune.run": f"demo/{run_dir.name}/{identity(folder.root)}",
             "loptune.trial": run_dir.name,
             "loptune.sweep": "demo",
         }

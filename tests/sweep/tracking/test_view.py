@@ -79,7 +79,7 @@ def test_a_view_is_written_once_and_a_changed_one_is_left_alone(tmp_path):
     spec = read_spec(existing_sweep(tmp_path, "demo"))
     uri = sqlite_store(tmp_path)
     assert save_view(uri, spec) == ""  # nothing has been recorded
-    open_parent_run(uri, "demo", "demo", {})
+    open_parent_run(uri, "demo", "demo", {}, "1")
     page = save_view(uri, spec)
     assert page.startswith("/#/experiments/1/runs?") and page.endswith(
         f"viewStateShareKey={view_id('demo')}"
@@ -98,7 +98,7 @@ def test_the_ui_shows_the_sweep_and_refuses_strangers(tmp_path, browser):
     write_sweep(tmp_path)
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     prepare_store(uri)
-    parent = open_parent_run(uri, "demo", "demo", {})
+    parent = open_parent_run(uri, "demo", "demo", {}, "1")
     tags = {"loptune.sweep": "demo", "loptune.run": "demo/a"}
     params = {ALPHA: 0.125, "algorithm.advantage": "grpo"}
     parent.reconcile(

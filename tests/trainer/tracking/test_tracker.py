@@ -1,6 +1,7 @@
 import json
 import re
 import shlex
+import shutil
 import sqlite3
 import time
 from pathlib import Path
@@ -91,6 +92,37 @@ def test_the_tag_decides_which_run_it_is(tmp_path, uri):
     for tracker in (first, again, other):
         tracker.close()
     assert len(runs_of(uri)) == 2
+
+
+def test_a_run_that_was_deleted_and_started_again_is_another_run(tmp_path, uri):
+    first = Tracker(config_for(uri), context_for(tmp_path, "a"))
+    first.close()
+    again = Tracker(config_for(uri), context_for(tmp_path, "a"))
+    again.close()
+    shutil.rmtree(first.run_dir)
+    changed = config_for(uri).model_copy(update={"max_steps": 99})
+    new = Tracker(changed, context_for(tmp_path, "a"))
+    new.close()
+    assert first.mlflow_run_id == again.mlflow_run_id != new.mlflow_run_id
+    assert [run.data.params["max_steps"] for run in runs_of(uri)].count("99") == 1
+
+
+def test_a_copied_folder_is_another_run_and_a_moved_one_is_the_same(tmp_path, uri):
+    original = Tracker(config_for(uri), context_for(tmp_path, "a"))
+    original.log({"policy/loss": 0.5}, 1)
+    original.close()
+    context = context_for(tmp_path, "b")
+    shutil.copytree(original.run_dir, context.run_dir)
+    copy = Tracker(config_for(uri), context)
+    copy.log({"policy/loss": 0.25}, 2)
+    copy.close()
+    assert history(uri, original.mlflow_run_id, "policy/loss") == [(1, 0.5)]
+    assert history(uri, copy.mlflow_run_id, "policy/loss") == [(1, 0.5), (2, 0.25)]
+    moved = context_for(tmp_path, "c")
+    original.run_dir.rename(moved.run_dir)
+    same = Tracker(config_for(uri), moved)
+    same.close()
+    assert same.mlflow_run_id == original.mlflow_run_id
 
 
 def test_offline_then_upload(tmp_path, uri):

@@ -112,4 +112,4 @@ def test_a_folder_of_that_name_is_not_the_program(tmp_path, monkeypatch):
     (tmp_path / "trackio").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))
     with refused("tracker-not-installed", ConfigError, names=("trackio",)):
-        writers.Writers(config_of("trackio"), RunContext.of(tmp_path / "run"))
+        writers.Writers(config_of("trackio"), RunContext.of(tmp_path / "run"), "1")
