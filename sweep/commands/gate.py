@@ -163,7 +163,7 @@ def start(
         raise ConfigError(
             "only files of a git repository can be protected",
             "--protect",
-            "name a --space whose program git tracks, or leave --protect out",
+            "pass a --space whose program git tracks, or leave --protect out",
             code="protect-needs-git",
         )
     started = start_campaign(
@@ -383,7 +383,7 @@ def status(campaign: Folder) -> Standing:
 
 @dataclass(frozen=True)
 class Log:
-    """The proposals of a campaign that contain a text."""
+    """The proposals of a campaign that match a search."""
 
     campaign: "Campaign"
     entries: list[dict[str, Any]]

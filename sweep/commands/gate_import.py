@@ -22,7 +22,7 @@ def import_(
     ],
     *,
     metric: Annotated[
-        str | None, Option("column of the score (default: the one that the file names)")
+        str | None, Option("score column (default: the one that the file names)")
     ] = None,
     mode: Annotated[
         Literal["max", "min"] | None,
@@ -33,7 +33,7 @@ def import_(
         Option("SD of a score between seeds, from `sweep noise` (default: estimated)"),
     ] = None,
     false_keeps: Annotated[
-        Positive, Option("bound on the expected fraction of kept changes that are no gain")
+        Positive, Option("bound on the expected fraction of kept changes that are not improvements")
     ] = 0.1,
 ) -> "Replay":
     """Read the record of a loop that keeps what scores higher, and say how many of its keeps would

@@ -12,13 +12,13 @@ def read_deadline(text: str) -> str:
     """Return a date and time as the campaign records it, with its time zone.
 
     Raises:
-        ConfigError: it is no date.
+        ConfigError: the text is not a date.
     """
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:
         raise ConfigError(
-            f"no date: {text!r}",
+            f"not a date: {text!r}",
             "--deadline",
             "write for example --deadline 2027-01-31T18:00",
             code="no-date",

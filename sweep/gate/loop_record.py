@@ -103,7 +103,7 @@ def read_record(path: Path, metric: str | None, mode: Literal["max", "min"] | No
 
     Args:
         path: ``results.tsv`` or ``autoresearch.jsonl``.
-        metric: column of the score; None: the one that the file names.
+        metric: score column; None: the one that the file names.
         mode: None: as the file says, else smaller is better, as in autoresearch.
 
     Raises:
@@ -114,11 +114,11 @@ def read_record(path: Path, metric: str | None, mode: Literal["max", "min"] | No
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise MissingError(
-            "no such file", str(path), "name the record of a loop", code="no-file"
+            "no such file", str(path), "pass the results file of a loop", code="no-file"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"not read: {error}", str(path), "name the record of a loop", code="not-a-record"
+            f"not read: {error}", str(path), "pass the results file of a loop", code="not-a-record"
         ) from None
     if text.lstrip().startswith("{"):
         return _read_json_lines(path, text, mode)
@@ -218,7 +218,7 @@ def replay(record: LoopRecord, *, sd: float | None, false_keeps: float) -> Repla
     Args:
         record: of the loop.
         sd: of one score between seeds; None: estimated.
-        false_keeps: bound on the expected fraction of kept changes that are no gain.
+        false_keeps: bound on the expected fraction of kept changes that are not improvements.
     """
     sign = 1.0 if record.mode == "max" else -1.0
     where = "given"
