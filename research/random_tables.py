@@ -175,8 +175,9 @@ def _write_rows(table: Table, draw: np.random.Generator, tasks: list[str], scale
     if not table.refusals and draw.random() < 0.08:
         table.traits.append("appended twice")
         table.rows = table.rows * 2
-        if evaluations == 1:  # equal evaluations of one step are the logs of a resumed run
-            table.refusals = ("repeated-run", "repeated-rows")
+        table.refusals = ("repeated-run", "repeated-rows")
+        # equal evaluations of one step are the logs of a resumed run
+        table.may_be_judged = evaluations > 1
 
 
 def _curve(score: float, evaluations: int, draw: np.random.Generator, scale: float) -> list[float]:
