@@ -12,7 +12,7 @@ from dashboards.pictures.tournament import tournament_line
 from dashboards.results import Results, Rounds
 from dashboards.sources.unseeded_runs import NOTE as UNSEEDED
 from dashboards.statistics.blocks import Blocks
-from dashboards.statistics.verdict import Verdict
+from dashboards.statistics.verdict import Tested, Verdict
 from dashboards.words import Name, device_time, number, signed
 from loptune.parameter_names import short_names, shown
 from loptune.terminal.table import counted
@@ -46,7 +46,8 @@ def verdict(results: Results) -> list[str]:
     if not results.comparable.empty and not results.arms:
         judged = results.verdict
     fresh = results.fresh
-    lines = [front.sentence, front.step, _costs(results, name), *_about_arms(results, name)]
+    lines = [front.sentence, front.step, _guards(results, name), _costs(results, name)]
+    lines += _about_arms(results, name)
     lines.append(_changed_settings(results, judged, name))
     if fresh is not None:
         lines.append(_on_fresh_seeds(results, fresh, name))
@@ -91,6 +92,14 @@ def _ended_below_start(results: Results) -> str:
         f"(mean change {least} to {most}). Fix this first, for example with a smaller learning "
         "rate; until then a comparison is meaningless."
     )
+
+
+def _guards(results: Results, name: Name) -> str:
+    """State the guards of the verdict's configuration."""
+    answer = results.fresh_verdict or results.verdict
+    if not results.guards or answer is None or answer.best == answer.baseline:
+        return ""
+    return words.guards(results.checked_guards(answer.best), name(answer.best))
 
 
 def _costs(results: Results, name: Name) -> str:
@@ -185,9 +194,18 @@ def _in_search(results: Results, name: Name) -> str:
     if judged.configuration.nunique() == 1 and results.against is None:
         mean = number(judged.score.mean())
         return f"Only the baseline {name(answer.baseline)} has finished: {metric} {mean}."
+    if _not_guarded(results, answer):
+        return words.not_guarded(answer, results.checked_guards(answer.best), name)
     if results.nothing_chosen:
         return words.confirmed(answer, name, results.objective.worthwhile, "seed")
     return words.searched(answer, name)
+
+
+def _not_guarded(results: Results, answer: Verdict) -> bool:
+    """Return whether a verdict claims a gain for which a guard does not hold."""
+    if not isinstance(answer, Tested) or answer.claim == "none":
+        return False
+    return results.guard_state(answer.best) != "holds"
 
 
 def _on_fresh(results: Results, fresh: Results, name: Name) -> str:
@@ -199,6 +217,8 @@ def _on_fresh(results: Results, fresh: Results, name: Name) -> str:
         return "Not confirmed: the baseline failed on every fresh seed."
     if judged is None or judged.best == judged.baseline:
         return ""
+    if _not_guarded(results, judged):
+        return words.not_guarded(judged, results.checked_guards(judged.best), name)
     return words.confirmed(judged, name, results.objective.worthwhile)
 
 

@@ -52,6 +52,26 @@ def cost_fields(results: Results) -> dict[str, dict[str, float]]:
     return {judged.labels[number]: row for number, row in judged.cost_ratios.items()}
 
 
+def guard_fields(results: Results, judged: Verdict | None) -> list[dict[str, Any]]:
+    """Return the guards of the verdict's configuration."""
+    if judged is None:
+        return []
+    fields = []
+    for checked in results.checked_guards(judged.best):
+        found = checked.found
+        fields.append(
+            {
+                "metric": checked.metric,
+                "margin": checked.margin,
+                "larger_is_better": checked.sign > 0,
+                "outcome": checked.outcome,
+                "difference": None if found is None else found.measured(checked.sign),
+                "interval": None if found is None else found.measured_interval(checked.sign),
+            }
+        )
+    return fields
+
+
 def rule_fields(result: RuleResult) -> dict[str, Any]:
     """Return the fields of a rule that was tuned separately."""
     found = result.found

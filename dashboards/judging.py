@@ -49,6 +49,7 @@ class Judgement:
         from dashboards.json_fields import (
             arm_fields,
             cost_fields,
+            guard_fields,
             next_fields,
             rule_fields,
             verdict_fields,
@@ -68,6 +69,11 @@ class Judgement:
                 task: [arm_fields(arm) for arm in part.arm_table]
                 for task, part in results.by_task.items()
             },
+            "scores": {
+                score: [arm_fields(arm) for arm in part.arm_table]
+                for score, part in results.by_score.items()
+            },
+            "guards": guard_fields(results, self.verdict),
             "tuned": [rule_fields(result) for result in tuned],
         }
 
@@ -80,7 +86,7 @@ def judge(
     *,
     by: Sequence[str],
     baseline: Mapping[str, Any],
-    score: str,
+    score: str | Sequence[str],
     seed: str = "",
     fresh: "bool | pd.DataFrame" = False,
     **options: Any,
@@ -91,28 +97,64 @@ def judge(
         table: one row per run, or per evaluation if there is a step column.
         by: columns that define a configuration.
         baseline: column -> value of the configuration to beat.
-        score: score column.
+        score: score column; several become one by the option ``composite``.
         seed: seed column. By default the column ``seed``; without one, every run counts by
             itself.
         fresh: True if these seeds were not used to select anything; or a second table with the
             chosen configurations on fresh seeds.
-        **options: the other fields of `dashboards.sources.run_columns.RunColumns`.
+        **options: the other fields of `dashboards.sources.run_columns.RunColumns`; ``composite``:
+            ``mean``, ``iqm``, or ``NAME=WEIGHT,...`` of the scores; ``guard``: columns on which a
+            better configuration must not be worse than the baseline, as ``METRIC:MARGIN``.
 
     Raises:
         ConfigError: the table cannot give a verdict.
     """
     from dashboards.headline import verdict
+    from dashboards.results import Guard
     from dashboards.sources.run_columns import RunColumns
+    from dashboards.sources.scores import (
+        check_several,
+        combined,
+        composite_of,
+        guards_of,
+        score_names,
+    )
+
+    composite = options.pop("composite", "mean")
+    guards = guards_of(options.pop("guard", ()))
+    names = score_names(score, table)
+    check_several(names, guards, options)
+    metrics = dict.fromkeys([*names, *(each.metric for each in guards)])
+
+    def read(metric: str, **changes: Any) -> "Results":
+        asked = {**options, **changes}
+        others = [name for name in metrics if name != metric and name in table]
+        asked["ignore"] = list(dict.fromkeys([*asked.get("ignore", ()), *others]))
+        columns = RunColumns(by=by, baseline=baseline, score=metric, seed=seed, **asked)
+        return _read(table, columns, fresh)
+
+    parts = {name: read(name) for name in names}
+    results = parts[names[0]]
+    if len(parts) > 1:
+        results = combined(parts, composite_of(composite, names))
+    checked = []
+    for each in guards:
+        runs = read(each.metric, mode=each.mode, worthwhile=0.0, not_worse_by=each.margin)
+        checked.append(Guard(each.metric, each.margin, runs))
+    results = replace(results, guards=tuple(checked))
+    return Judgement(results, verdict(results))
+
+
+def _read(table: "pd.DataFrame", columns: "RunColumns", fresh: "bool | pd.DataFrame") -> "Results":
+    """Return the runs with one score, to be compared as asked."""
     from dashboards.sources.runs import read_runs, with_fresh
 
-    columns = RunColumns(by=by, baseline=baseline, score=score, seed=seed, **options)
     results = read_runs(table, columns, adaptive=fresh is not True)
     if not isinstance(fresh, bool):
         results = with_fresh(results, fresh, columns)
         assert results.fresh is not None
         results = replace(results, fresh=_as_asked(results.fresh, columns))
-    results = _as_asked(results, columns)
-    return Judgement(results, verdict(results))
+    return _as_asked(results, columns)
 
 
 def _as_asked(results: "Results", columns: "RunColumns") -> "Results":

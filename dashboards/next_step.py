@@ -12,6 +12,7 @@ from dashboards.words import Name, device_time
 from loptune.terminal.table import counted
 
 NO_GAIN_LEFT = "After correcting for selection, no improvement is left: search another region."
+MORE_SEEDS = f"Run both on at least {FRESH_SEEDS} seeds: these are too few to decide."
 FIX_FAILURES = "Fix what makes trials fail, then retry them."
 
 
@@ -48,7 +49,8 @@ def chosen(results: Results) -> Choice | None:
     if judged is None or judged.best == judged.baseline:
         return None
     if isinstance(judged, Tested) and judged.claim == "evidence":
-        return Choice(judged.best, is_gain=True)
+        holds = results.guard_state(judged.best) == "holds"
+        return Choice(judged.best, is_gain=True) if holds else None
     if words.keeps_baseline(judged, results.objective.worthwhile):
         return Choice(None if results.against is not None else judged.baseline, is_gain=False)
     return None
@@ -94,6 +96,9 @@ def next_step(results: Results, name: Name | None = None) -> NextStep | None:
     choice = chosen(results)
     if choice is not None:
         return _adopt(results, choice)
+    guarded = _after_guards(results)
+    if guarded is not None:
+        return guarded
     fresh = results.fresh
     if fresh is not None:
         if fresh.rounds is not None:
@@ -106,6 +111,24 @@ def next_step(results: Results, name: Name | None = None) -> NextStep | None:
     if results.verdict is None:
         return NextStep("Next: run the baseline on the same seeds.")
     return _confirm(results, results.verdict, name)
+
+
+def _after_guards(results: Results) -> NextStep | None:
+    """Advise on a gain for which a guard does not hold; None if there is no such gain."""
+    judged = results.fresh_verdict or results.verdict
+    if not isinstance(judged, Tested) or judged.claim == "none":
+        return None
+    checked = results.checked_guards(judged.best)
+    failed = [each.metric for each in checked if each.outcome == "fails"]
+    if failed:
+        return NextStep(
+            f"Next: keep the baseline, or decide that the loss on {' and '.join(failed)} is worth "
+            "the gain."
+        )
+    undecided = [each.metric for each in checked if each.outcome == "undecided"]
+    if undecided and judged.claim == "evidence":
+        return NextStep(f"Next: run more seeds of both, to decide on {' and '.join(undecided)}.")
+    return None
 
 
 def _adopt(results: Results, choice: Choice) -> NextStep:
@@ -259,7 +282,8 @@ def _advice(verdict: Verdict, name: Name) -> str:
         )
     # relative to the difference, because rounding rarely leaves exactly 0
     if verdict.shrunken / verdict.difference <= 1e-9:
-        return NO_GAIN_LEFT
+        few = verdict.seeds < MIN_SEEDS and verdict.comparisons == 1
+        return MORE_SEEDS if few else NO_GAIN_LEFT
     if verdict.confirmation_seeds is None:
         return (
             f"After correcting for picking the best, {verdict.shrunken:+.3g} is left, which takes "

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,8 +17,9 @@ from dashboards.statistics.arm_table import ArmRow, arm_rows
 from dashboards.statistics.arms import Plan, compare_as_asked
 from dashboards.statistics.blocks import UNKNOWN, Blocks, Known, learned
 from dashboards.statistics.budgets import Budget
+from dashboards.statistics.checked_guards import CheckedGuard, GuardState, state_of
 from dashboards.statistics.compared import Comparison
-from dashboards.statistics.difference import Difference
+from dashboards.statistics.difference import Difference, guard_outcome
 from dashboards.statistics.layouts import Pairing
 from dashboards.statistics.levels import repeats_factor
 from dashboards.statistics.problems import Answers
@@ -81,6 +82,27 @@ class Rounds:
 
 
 @dataclass(frozen=True)
+class Guard:
+    """A metric, the margin of a tolerated loss, and the runs with this metric as their score."""
+
+    metric: str
+    margin: float
+    results: "Results"
+
+    def check(self, configuration: str) -> "CheckedGuard":
+        """Compare a configuration with the baseline on this metric."""
+        comparison = self.results.fresh_comparison or self.results.comparison
+        found = None
+        if comparison is not None:
+            for difference in comparison.differences:
+                if difference.configuration == configuration:
+                    found = difference
+        outcome = "undecided" if found is None else guard_outcome(found, self.margin)
+        sign = self.results.objective.sign
+        return CheckedGuard(self.metric, self.margin, sign, outcome, found)
+
+
+@dataclass(frozen=True)
 class Results:
     """Trials, and the settings that a verdict on them needs. ``name`` is empty for runs of other
     programs.
@@ -108,6 +130,8 @@ class Results:
     place: str = ""  # column along which runs are compared: steps, or an axis; empty if unknown
     at_equal_amounts: bool = False  # whether every run is compared at one amount of an axis
     budget: Budget | None = None  # this amount; None with several tasks, which have their own
+    by_score: Mapping[str, "Results"] = field(default_factory=dict)  # of a composite's benchmarks
+    guards: tuple[Guard, ...] = ()  # metrics on which a better configuration must not be worse
     against: float | None = None  # number that the configurations are compared with
     not_worse_by: float | None = None  # margin of a test that an arm is not worse, if asked for
     # number of the configuration that all others are compared with; None if there is none, or if
@@ -347,7 +371,7 @@ class Results:
         """The best configuration compared with the baseline on these seeds; None if the baseline
         has no score.
         """
-        return self._concluded(self.comparison, self.seed_scores, None)
+        return self._concluded(self.comparison, self.seed_scores, None, self._guarded)
 
     @cached_property
     def fresh_verdict(self) -> Verdict | None:
@@ -355,7 +379,23 @@ class Results:
         if self.fresh is None:
             return None
         scores = self.fresh.seed_scores
-        return self.fresh._concluded(self.fresh_comparison, scores, self.seed_scores)
+        return self.fresh._concluded(self.fresh_comparison, scores, self.seed_scores, self._guarded)
+
+    def checked_guards(self, configuration: str) -> list[CheckedGuard]:
+        """Return what the seeds show of every guard for a configuration."""
+        return [guard.check(configuration) for guard in self.guards]
+
+    def guard_state(self, configuration: str) -> GuardState:
+        """Return whether all guards hold for a configuration; without guards they do."""
+        return state_of(self.checked_guards(configuration))
+
+    @property
+    def _guarded(self) -> set[str]:
+        """The configurations for which all guards hold."""
+        if not self.guards:
+            return set()
+        numbers = {trial.configuration for trial in self.trials}
+        return {number for number in numbers if self.guard_state(number) == "holds"}
 
     def verdict_on_fresh(self, finalist: str) -> Verdict | None:
         """Return the verdict of fresh seeds on one finalist, as if it were the only one."""
@@ -369,7 +409,11 @@ class Results:
         return fresh._concluded(fresh._compared(scores, self.seed_scores), scores, self.seed_scores)
 
     def _concluded(
-        self, comparison: Comparison | None, scores: SeedScores, earlier: SeedScores | None
+        self,
+        comparison: Comparison | None,
+        scores: SeedScores,
+        earlier: SeedScores | None,
+        preferred: Collection[str] = (),
     ) -> Verdict | None:
         """Return the verdict that a comparison on these seeds gives."""
         if comparison is None or self.compared_with is None:
@@ -383,6 +427,7 @@ class Results:
             self.objective.sign,
             earlier=known,
             adaptive=self.adaptive and earlier is None,
+            preferred=preferred,
         )
 
     @cached_property

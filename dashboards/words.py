@@ -8,6 +8,7 @@ from typing import Any
 from dashboards.fresh_seeds import MIN_SEEDS
 from dashboards.statistics.arm_table import ArmRow
 from dashboards.statistics.blocks import Blocks
+from dashboards.statistics.checked_guards import CheckedGuard
 from dashboards.statistics.difference import Difference, Layout, Outcome
 from dashboards.statistics.layouts import Pairing
 from dashboards.statistics.levels import coverage, repeats_factor
@@ -219,6 +220,53 @@ def score_direction(metric: str, mode: Mode) -> str:
     return f"Score: {metric} ({better} is better)."
 
 
+def guard(checked: CheckedGuard) -> str:
+    """State what the seeds show of a guard."""
+    verb = {"holds": "holds", "fails": "fails", "undecided": "is undecided"}[checked.outcome]
+    if checked.found is None:
+        return f"{checked.metric} {verb}: no score to compare"
+    measured = signed(checked.found.measured(checked.sign) + 0.0)  # no -0
+    interval = checked.found.measured_interval(checked.sign)
+    within = "" if interval is None else f"{between(interval, checked.found.coverage)}, "
+    better = "larger" if checked.sign > 0 else "smaller"
+    return (
+        f"{checked.metric} {verb}: {measured} ({within}margin {checked.margin:g}, {better} is "
+        "better)"
+    )
+
+
+def guards(checked: Sequence[CheckedGuard], name: str) -> str:
+    """State all guards of a configuration; empty without guards."""
+    if not checked:
+        return ""
+    text = "; ".join(map(guard, checked))
+    return (
+        f"Guards of {name}: {text}. All must hold, each at its own level, so no correction for "
+        "their number is needed."
+    )
+
+
+def not_guarded(verdict: Verdict, checked: Sequence[CheckedGuard], name: Name) -> str:
+    """State a gain whose guards do not all hold."""
+    base = name(verdict.baseline)
+    best = name(verdict.best)
+    failed = [each for each in checked if each.outcome == "fails"]
+    if failed:
+        losses = []
+        for each in failed:
+            assert each.found is not None
+            losses.append(f"{each.metric} by {number(abs(each.found.gain))}")
+        return (
+            f"Better, but worse on {' and '.join(losses)}: {best} compared with the baseline "
+            f"{base}: {gain(verdict)}."
+        )
+    open_ones = [each.metric for each in checked if each.outcome == "undecided"]
+    return (
+        f"Undecided: {best} scores above the baseline {base}: {gain(verdict)}, but these seeds do "
+        f"not show that it is not worse on {' and '.join(open_ones)}."
+    )
+
+
 def unequal_costs(
     ratios: Mapping[str, Mapping[str, float]], place: str, name: Name, *, advised: bool
 ) -> str:
@@ -349,7 +397,12 @@ def not_worse(rows: Sequence[ArmRow], margin: float, name: Name) -> str:
 def reason(verdict: Verdict) -> str:
     """State the evidence behind a verdict."""
     if isinstance(verdict, Undecided):
-        return _WHY[verdict.why] + _more_seeds(verdict)
+        why = _WHY[verdict.why]
+        if verdict.why == "one seed" and verdict.layout != "paired":
+            why = (
+                "With 1 run of a configuration, the difference cannot be distinguished from chance."
+            )
+        return why + _more_seeds(verdict)
     tested = (
         f"{between(verdict.interval, verdict.coverage)}, "
         f"one-sided p = {max(verdict.p_value, _SMALLEST_P):.2g}, "

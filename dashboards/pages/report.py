@@ -12,7 +12,7 @@ from dashboards.headline import headline, verdict
 from dashboards.pages.html import Cell, cell, render_page
 from dashboards.pictures.confirmation import finalists
 from dashboards.pictures.curves import failures, learning_curves, training_health
-from dashboards.pictures.differences import differences
+from dashboards.pictures.differences import benchmarks, differences
 from dashboards.pictures.each_parameter import each_parameter
 from dashboards.pictures.mechanism import probability_bands
 from dashboards.pictures.parameters import scores_against
@@ -35,7 +35,7 @@ _FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")  # that begin a formula in a s
 # Chapters of a report in order. Each function draws one picture with a one-sentence finding, or
 # returns None if there is nothing to show.
 _CHAPTERS: dict[str, list[Callable[[Results], Picture | None]]] = {
-    "Verdict": [fitted_peaks, tournament, differences, finalists, precision],
+    "Verdict": [fitted_peaks, tournament, differences, benchmarks, finalists, precision],
     "What matters": [],  # each parameter by itself, then a picture for every parameter
     "How training went": [learning_curves, training_health, probability_bands, failures],
 }
@@ -44,6 +44,7 @@ _DECIDES = {
     "peaks": "whether a rule improves scores more than another value of this parameter does",
     "tournament": "which rule to confirm, and which to tune with more trials",
     "paired": "whether to confirm, and which configuration",
+    "benchmarks": "whether the gain is worth its losses",
     "finalists": "which configuration to export",
     "each": "which parameter matters, and which value of it",
     "precision": "whether to add seeds or evaluation problems",

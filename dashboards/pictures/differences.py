@@ -65,6 +65,47 @@ def task_cells(results: Results) -> tuple[list[str], list[list[str]]]:
     return ["task", *headings], rows
 
 
+def score_cells(results: Results) -> tuple[list[str], list[list[str]]]:
+    """Return headings and rows of the table by benchmark and guard: every configuration's
+    difference there.
+
+    Its intervals are those of one benchmark, and are not corrected for the number of benchmarks.
+    """
+    rows: list[list[str]] = []
+    headings: list[str] = []
+    for score, part in _parts(results).items():
+        headings, cells = arm_cells(part)
+        rows += [[score, *row] for row in cells]
+    return ["score", *headings], rows
+
+
+def _parts(results: Results) -> dict[str, Results]:
+    """Return benchmark or guard -> the runs with this score."""
+    parts = dict(results.by_score)
+    for guard in results.guards:
+        parts.setdefault(guard.metric, guard.results)
+    return parts
+
+
+def benchmarks(results: Results) -> Picture | None:
+    """Draw the differences of every benchmark and guard; None for a single score."""
+    drawn = []
+    for score, part in _parts(results).items():
+        picture = differences(part)
+        if picture is not None:
+            figure = picture.figures[0]
+            figure.update_layout(title={"text": html.escape(score)})
+            drawn.append(figure)
+    if not drawn:
+        return None
+    text = (
+        f"{len(drawn)} scores, each compared by itself. Their intervals are not corrected for the "
+        "number of scores."
+    )
+    table = filled_columns(*score_cells(results))
+    return Picture("benchmarks", "Difference by score", text, tuple(drawn), table)
+
+
 def filled_columns(
     headings: list[str], cells: list[list[str]]
 ) -> tuple[list[str], list[list[str]]]:

@@ -13,6 +13,11 @@ _SMALLER_WORDS = (
     "chamfer", "crps", "misclassification", "collisions", "violations", "crossentropy", "rmsle",
     "perplexities", "entropy", "distance", "residual", "discrepancy",
 )  # fmt: skip
+# of what a run uses, which is better if there is less of it; as a score it would be ambiguous
+_USED_WORDS = (
+    "length", "lengths", "token", "tokens", "second", "seconds", "time", "hours", "memory", "flops",
+    "kl", "failures", "timeouts", "repetition", "repetitions",
+)  # fmt: skip
 _LARGER_WORDS = ("neg", "negative", "minus", "reduction", "improvement", "gain")
 
 
@@ -36,3 +41,15 @@ def direction(score: str, mode: Mode | None, of_source: Mode | None) -> tuple[Mo
             code="which-direction",
         )
     return DEFAULT, []
+
+
+def guard_direction(metric: str, mode: Mode | None) -> Mode:
+    """Return whether larger or smaller values of a guarded metric are better: as given, else by its
+    name.
+    """
+    if mode is not None:
+        return mode
+    words = {word.rstrip("0123456789") for word in words_of(metric)}
+    if words.intersection(_LARGER_WORDS):
+        return DEFAULT
+    return "min" if words.intersection((*_SMALLER_WORDS, *_USED_WORDS)) else DEFAULT

@@ -27,13 +27,16 @@ class StoredRun:
     history: Callable[[str], Sequence[tuple[int, float]]]  # metric -> its steps and values
 
 
-def table_of_runs(runs: Sequence[StoredRun], where: str, score: str, seed: str) -> pd.DataFrame:
+def table_of_runs(
+    runs: Sequence[StoredRun], where: str, score: str, seed: str, others: Sequence[str] = ()
+) -> pd.DataFrame:
     """Return one row per evaluation of each run that has a seed, oldest run first.
 
     Columns: ``params.*``, ``tags.*``, trial, status, step and score, and experiment if there are
-    several. A run that never logged the score has one row without it. ``score`` and ``seed`` may
-    leave out the prefix ``params.``. If ``seed`` is empty and no run has the parameter seed, the
-    column ``run_id`` identifies runs, and finished runs without the score are left out.
+    several; also the metrics ``others``. A run that never logged the score has one row without it.
+    ``score`` and ``seed`` may leave out the prefix ``params.``. If ``seed`` is empty and no run has
+    the parameter seed, the column ``run_id`` identifies runs, and finished runs without the score
+    are left out.
 
     Raises:
         ConfigError: no run has the score or the seed.
@@ -72,8 +75,14 @@ def table_of_runs(runs: Sequence[StoredRun], where: str, score: str, seed: str) 
             continue  # only groups its nested runs, or does something else
         # a resumed run repeats steps: the last value counts
         values: dict[int, float | None] = dict(points)
+        rows_of_run: dict[int, dict[str, Any]] = {}
         for step, value in (values or {0: None}).items():
-            rows.append({**settings, "step": step, score: value})
+            rows_of_run[step] = {**settings, "step": step, score: value}
+        for other_metric in others:
+            for step, value in run.history(other_metric) if other_metric in run.metrics else ():
+                row = rows_of_run.setdefault(step, {**settings, "step": step, score: None})
+                row[other_metric] = value
+        rows += rows_of_run.values()
     if score not in metrics:
         raise ConfigError(
             f"no run has the metric {score}", where, nearest(score, metrics), code="unknown-column"

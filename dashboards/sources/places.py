@@ -1,5 +1,6 @@
 """Read the runs that a person names: files, folders, or an experiment of MLflow."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -18,7 +19,7 @@ from loptune.yaml_document import nearest
 _MLFLOW_TABLES = {"experiments", "alembic_version"}  # of a database
 
 
-def read_place(place: str, score: str, seed: str) -> pd.DataFrame:
+def read_place(place: str, score: str, seed: str, others: Sequence[str] = ()) -> pd.DataFrame:
     """Return the rows of files or folders; a folder or database of MLflow is found by itself.
 
     Raises:
@@ -26,14 +27,16 @@ def read_place(place: str, score: str, seed: str) -> pd.DataFrame:
     """
     path = Path(place)
     if path.is_dir() and is_folder_of_mlflow(path):
-        return table_of_runs(read_folder(path), place, score, seed)
+        return table_of_runs(read_folder(path), place, score, seed, others)
     if path.is_file() and database_tables(path) >= _MLFLOW_TABLES:
         check_computes_nothing(path)
-        return read_experiment(f"sqlite:///{path.resolve()}", None, score, seed)
+        return read_experiment(f"sqlite:///{path.resolve()}", None, score, seed, others)
     return read_files(place)
 
 
-def read_experiment(uri: str, experiment: str | None, score: str, seed: str) -> pd.DataFrame:
+def read_experiment(
+    uri: str, experiment: str | None, score: str, seed: str, others: Sequence[str] = ()
+) -> pd.DataFrame:
     """Return the runs of an MLflow store, or of one experiment in it, as `table_of_runs` does.
 
     Raises:
@@ -43,11 +46,11 @@ def read_experiment(uri: str, experiment: str | None, score: str, seed: str) -> 
     """
     folder = folder_of(uri)
     if folder is not None:
-        return table_of_runs(read_folder(folder, experiment), uri, score, seed)
+        return table_of_runs(read_folder(folder, experiment), uri, score, seed, others)
     require("mlflow", uri)
     from dashboards.sources.mlflow import read_runs  # MLflow takes two seconds to import
 
-    return table_of_runs(read_runs(uri, experiment), uri, score, seed)
+    return table_of_runs(read_runs(uri, experiment), uri, score, seed, others)
 
 
 def select(table: pd.DataFrame, where: str, names: str = "") -> pd.DataFrame:

@@ -1,6 +1,7 @@
 """Read the runs of a project from W&B's server, by its public API."""
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -15,7 +16,9 @@ from loptune.yaml_document import nearest
 _MAX_POINTS = 10_000
 
 
-def read_project(project: str, score: str, max_points: int = _MAX_POINTS) -> pd.DataFrame:
+def read_project(
+    project: str, score: str, max_points: int = _MAX_POINTS, others: Sequence[str] = ()
+) -> pd.DataFrame:
     """Return one row per logged value of the score of each run, and one row for a run without any.
 
     Columns: ``Name``, ``ID`` and ``State`` as in W&B's table of runs, ``step``, the score, and
@@ -26,6 +29,7 @@ def read_project(project: str, score: str, max_points: int = _MAX_POINTS) -> pd.
         project: ``ENTITY/PROJECT``, or ``PROJECT`` of the default entity.
         score: name of the metric.
         max_points: most values of a run that are not sampled.
+        others: further metrics, which become columns.
 
     Raises:
         ConfigError: no run has the score, or a run has so many values that W&B samples them.
@@ -42,7 +46,7 @@ def read_project(project: str, score: str, max_points: int = _MAX_POINTS) -> pd.
     try:
         for run in wandb.Api().runs(project, per_page=100, lazy=False):
             logged |= set(run.summary_metrics)
-            rows += _rows(run, score, max_points, place)
+            rows += _with_others(_rows(run, score, max_points), run, others, max_points)
     except (wandb.Error, ValueError, OSError) as error:  # ValueError: no such project
         raise StorageError(
             f"cannot read the project: {first_line(error)[:200]}",
@@ -55,31 +59,59 @@ def read_project(project: str, score: str, max_points: int = _MAX_POINTS) -> pd.
             "the project has no runs", place, "name another one: wandb:ENTITY/PROJECT",
             code="no-runs",
         )  # fmt: skip
-    if all(row[score] is None for row in rows):
+    if all(row.get(score) is None for row in rows):
         raise ConfigError(
             f"no run has the metric {score}", place, nearest(score, logged), code="unknown-column"
         )
     return expand_mappings(pd.DataFrame(rows))
 
 
-def _rows(run: Any, score: str, max_points: int, place: str) -> list[dict[str, Any]]:
+def _with_others(
+    rows: list[dict[str, Any]], run: Any, others: Sequence[str], max_points: int
+) -> list[dict[str, Any]]:
+    """Return a run's rows with further metrics, which may be logged at other steps.
+
+    Raises:
+        ConfigError: W&B would return only a sample of their values.
+    """
+    by_step = {row["step"]: row for row in rows}
+    settings = {key: rows[0][key] for key in ("Name", "ID", "State", "config")}
+    for metric in others:
+        for point in _points(run, metric, max_points):
+            row = by_step.setdefault(point["_step"], {**settings, "step": point["_step"]})
+            row[metric] = parsed_number(point[metric])
+        if metric in run.summary_metrics and not any(metric in row for row in by_step.values()):
+            rows[0][metric] = parsed_number(run.summary_metrics.get(metric))
+    return list(by_step.values())
+
+
+def _points(run: Any, metric: str, max_points: int) -> list[dict[str, Any]]:
+    """Return the logged values of a metric with their steps.
+
+    Raises:
+        ConfigError: W&B would return only a sample of them.
+    """
+    points: list[dict[str, Any]] = run.history(samples=max_points, keys=[metric], pandas=False)
+    if len(points) >= max_points:
+        raise ConfigError(
+            f"run {run.name} has more than {max_points:,} values of {metric}, of which W&B returns "
+            "a sample",
+            f"run {run.name}",
+            "name the metric of the evaluations, which is logged less often, or export it as CSV",
+            code="sampled-history",
+        )
+    return points
+
+
+def _rows(run: Any, score: str, max_points: int) -> list[dict[str, Any]]:
     """Return the rows of one run.
 
     Raises:
         ConfigError: W&B would return only a sample of its values.
     """
     settings = {"Name": run.name, "ID": run.id, "State": run.state, "config": run.config}
-    points = run.history(samples=max_points, keys=[score], pandas=False)
-    if len(points) >= max_points:
-        raise ConfigError(
-            f"run {run.name} has more than {max_points:,} values of {score}, of which W&B returns "
-            "a sample",
-            place,
-            "name the metric of the evaluations, which is logged less often, or export it as CSV",
-            code="sampled-history",
-        )
     rows = []
-    for point in points:
+    for point in _points(run, score, max_points):
         rows.append({**settings, "step": point["_step"], score: parsed_number(point[score])})
     if rows:
         return rows

@@ -104,3 +104,13 @@ def outcome_of(
     if not_worse_by is not None and low > -not_worse_by:
         return "not worse"
     return "worse" if high < 0 else "undecided"
+
+
+def guard_outcome(found: Difference, margin: float) -> Literal["holds", "fails", "undecided"]:
+    """Return whether a gain is shown not to be a loss larger than the margin."""
+    if found.interval is None or found.seeds < MIN_SEEDS:
+        return "undecided"
+    low, high = found.interval
+    if low >= -margin:
+        return "holds"
+    return "fails" if high < -margin else "undecided"

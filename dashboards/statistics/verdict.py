@@ -6,7 +6,7 @@ does not undo this, so a search's own seeds give candidates and only fresh seeds
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -190,13 +190,15 @@ def conclude(
     *,
     earlier: Scores | None = None,
     adaptive: bool = False,
+    preferred: Collection[str] = (),
 ) -> Verdict:
     """Return the verdict that a comparison of all configurations gives: on the best among
-    significant gains, or among all if none is significant.
+    significant gains, or among all if none is significant. If gains of ``preferred`` configurations
+    are significant, on the best of these.
     """
     if not result.differences:
         return _unmatched(scores, baseline, sign, result.failed)
-    best = _best(result)
+    best = _best(result, preferred)
     name = best.configuration
     noise = result.noises.get(name, result.noise)
     sd = noise.sd
@@ -271,12 +273,13 @@ def collapse_bound(seeds: int) -> float:
     return 1 - math.pow(COLLAPSE_LEVEL, 1 / seeds)
 
 
-def _best(result: Comparison) -> Difference:
-    """Return the largest mean gain among significant ones, else among all; ties up to rounding go
-    to the first.
+def _best(result: Comparison, preferred: Collection[str]) -> Difference:
+    """Return the largest mean gain among significant ones, the preferred first, else among all;
+    ties up to rounding go to the first.
     """
     shown = [each for each in result.differences if each.better]
-    differences = shown or result.differences
+    guarded = [each for each in shown if each.configuration in preferred]
+    differences = guarded or shown or result.differences
     top = max(each.certain_gain for each in differences)
     gains: list[float] = []
     for pair in result.paired.values():

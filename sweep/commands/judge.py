@@ -55,7 +55,14 @@ def judge(
             "comma-separated columns that define a configuration", group=_COLUMNS, separated=True
         ),
     ],
-    score: Annotated[str, Option("score column", group=_COLUMNS)],
+    score: Annotated[
+        Columns,
+        Option(
+            "column of the score; several, separated by commas, become one by --composite",
+            group=_COLUMNS,
+            separated=True,
+        ),
+    ],
     seed: Annotated[
         str,
         Option(
@@ -187,6 +194,21 @@ def judge(
             },
         ),
     ] = "auto",
+    composite: Annotated[
+        str,
+        Option(
+            "one score of several: mean, iqm (interquartile mean), or NAME=WEIGHT,...", group=_SCORE
+        ),
+    ] = "mean",
+    guard: Annotated[
+        Columns,
+        Option(
+            "METRIC:MARGIN,... on which a better configuration must not be worse by more than the "
+            "margin (default margin: 0); METRIC:MARGIN:min if smaller values are better",
+            group=_COMPARISON,
+            separated=True,
+        ),
+    ] = "",
     worthwhile: Annotated[
         float, Option("smallest improvement that matters, in units of the score", group=_COMPARISON)
     ] = 0.0,
@@ -252,12 +274,16 @@ def judge(
     from dashboards.judging import judge  # pandas and SciPy take a second to import
     from dashboards.sources.conditions import conditions
     from dashboards.sources.run_tables import read_files
+    from dashboards.sources.scores import guards_of
+
+    guarded = [each.metric for each in guards_of(guard)]
+    metrics = list(dict.fromkeys([*_columns(score), *guarded, *_columns(axis)]))
 
     def read(place: "str | pd.DataFrame") -> "pd.DataFrame":
         from dashboards.sources.places import select
 
         if isinstance(place, str):
-            place = _read(place, score=score, seed=seed, store=store, runs_dir=runs_dir)
+            place = _read(place, metrics=metrics, seed=seed, store=store, runs_dir=runs_dir)
         return select(place, where, names)
 
     if fresh_table:
@@ -288,6 +314,8 @@ def judge(
         at_step=at_step,
         axis=axis,
         at=at,
+        composite=composite,
+        guard=guard,
         allow_unequal=allow_unequal,
         same_unit=same_unit,
         pairing=pairing,
@@ -337,6 +365,10 @@ def show(judgement: "Judgement") -> None:
         from dashboards.pictures.differences import arm_cells
 
         print_table(*arm_cells(judgement.results), width=_TABLE_WIDTH)
+    if judgement.results.by_score or judgement.results.guards:
+        from dashboards.pictures.differences import score_cells
+
+        print_table(*score_cells(judgement.results), width=_TABLE_WIDTH)
     if judgement.results.by_task:
         from dashboards.pictures.differences import task_cells
 
@@ -351,23 +383,26 @@ def fields(judgement: "Judgement") -> dict[str, Any]:
 
 
 def _read(
-    source: str, *, score: str, seed: str, store: str | None, runs_dir: Path
+    source: str, *, metrics: Sequence[str], seed: str, store: str | None, runs_dir: Path
 ) -> "pd.DataFrame":
-    """Return the rows of files, an experiment or a project."""
+    """Return the rows of files, an experiment or a project, with the metrics of the latter two."""
+    score, *others = metrics
     if source.startswith(_MLFLOW):
         from dashboards.sources.places import read_experiment
 
         name = source.removeprefix(_MLFLOW)
-        return read_experiment(_store_uri(store, runs_dir), name, score, seed)
+        return read_experiment(_store_uri(store, runs_dir), name, score, seed, others)
     if source.startswith(_WANDB):
         from dashboards.sources.wandb_project import read_project
 
-        return read_project(source.removeprefix(_WANDB), score)
+        return read_project(source.removeprefix(_WANDB), score, others=others)
     from dashboards.sources.places import read_place
     from sweep.record.run_table import sweep_at, table_of_sweep
 
     sweep = sweep_at(Path(source))
-    return read_place(source, score, seed) if sweep is None else table_of_sweep(sweep, score)
+    if sweep is not None:
+        return table_of_sweep(sweep, score)
+    return read_place(source, score, seed, others)
 
 
 def _store_uri(store: str | None, runs_dir: Path) -> str:

@@ -234,3 +234,17 @@ def test_a_score_that_counts_an_evaluation_before_training_is_told() -> None:
     warned = judge(early, **ASKED, window=2).sentences[-1]
     assert "before training" in warned
     assert "before training" not in judge(early, **ASKED, window=1).sentences[-1]
+
+
+def test_two_seeds_and_one_candidate_are_told_to_run_more_seeds() -> None:
+    two = runs({"grpo": [0.50, 0.53], "dapo": [0.52, 0.50]})
+    two.loc[2, "acc"] = 0.54
+    text = judge(two, **ASKED).sentences[1]
+    assert "seeds" in text and "search another region" not in text
+
+
+def test_without_seeds_no_sentence_speaks_of_a_shared_one() -> None:
+    rows = [("grpo", 0.5), ("grpo", 0.52), ("grpo", 0.51), ("dapo", 0.6)]
+    table = pd.DataFrame(rows, columns=["loss", "acc"])
+    text = str(judge(table, by=["loss"], baseline={"loss": "grpo"}, score="acc"))
+    assert "1 shared seed" not in text and "1 run of a configuration" in text

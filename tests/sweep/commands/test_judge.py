@@ -99,6 +99,10 @@ def write_runs_of_other_programs(place):
             write(run / ".hydra/config.yaml", f"algo: {{loss: {loss}}}\nseed: {seed}\n")
             write(run / "metrics.csv", f"epoch,step,val_acc\n0,5,{score}\n1,10,{score}\n")
     chart.to_csv(place / "wandb_chart.csv", index=False)
+    marks = runs().assign(length=[800, 802, 801, 799, 801, 801, 799, 801, 800, 801, 802, 799])
+    for name in ("math500", "minerva", "amc"):
+        marks[name] = marks.acc
+    marks.drop(columns="acc").to_csv(place / "benchmarks.csv", index=False)
     curves = pd.concat([runs().assign(step=step) for step in (10, 20, 30)])
     curves["tokens"] = curves.step * curves.loss.map({"grpo": 10, "dapo": 17, "gspo": 10})
     curves.rename(columns={"acc": "accuracy"}).to_csv(place / "curves.csv", index=False)
@@ -136,7 +140,7 @@ def test_the_commands_of_the_page_print_what_it_shows(place, typed):
         for words, lines_shown in zip(commands(PAGE), outputs(PAGE), strict=True)
         if not words[2].startswith("wandb:")  # which asks a service
     ]
-    assert len(examples) == 15 and sum(len(lines_shown) for _, lines_shown in examples) > 20
+    assert len(examples) == 16 and sum(len(lines_shown) for _, lines_shown in examples) > 20
     for (program, command, *arguments), lines_shown in examples:
         printed = typed(f"{program} {command}", *arguments, "--runs-dir", "runs")
         lines = printed.splitlines()

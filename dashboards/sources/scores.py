@@ -1,0 +1,236 @@
+"""Several scores of a table's runs: their names, their composite, and guards."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from dashboards.results import Results
+from dashboards.sources.conditions import equalities, split_list
+from dashboards.sources.directions import guard_direction
+from dashboards.sources.names import find_column
+from dashboards.statistics.composites import Composite
+from dashboards.trial import Curve, Mode, State, TrialRecord
+from loptune.errors import ConfigError
+from loptune.yaml_document import nearest
+
+_KINDS = ("mean", "iqm")
+_MODES: dict[str, Mode] = {"min": "min", "max": "max"}
+
+
+@dataclass(frozen=True)
+class GuardSpec:
+    """A guard as typed."""
+
+    metric: str
+    margin: float
+    mode: Mode
+
+
+def score_names(text: str | Sequence[str], table: pd.DataFrame) -> list[str]:
+    """Return the names of scores. A text is split at commas, except inside of a column's name, such
+    as lm-eval's ``acc,none``.
+    """
+    if not isinstance(text, str):
+        return list(text)
+    if "," not in text or find_column(text, table) is not None:
+        return [text]
+    parts = [part.strip() for part in text.split(",")]
+    names = []
+    start = 0
+    while start < len(parts):
+        end = start + 1
+        for longest in range(len(parts), start + 1, -1):
+            if find_column(",".join(parts[start:longest]), table) is not None:
+                end = longest
+                break
+        names.append(",".join(parts[start:end]))
+        start = end
+    return list(dict.fromkeys(name for name in names if name))
+
+
+def composite_of(text: str, names: Sequence[str]) -> Composite:
+    """Return the composite that ``mean``, ``iqm`` or ``NAME=WEIGHT,...`` names.
+
+    Raises:
+        ConfigError: neither, or weights of other scores than the named ones.
+    """
+    if text in _KINDS:
+        return Composite(text)
+    if "=" not in text:
+        raise ConfigError(
+            f"{text} is no composite",
+            "--composite",
+            "write mean, iqm, or a weight for every score: "
+            + ",".join(f"{name}=1" for name in names),
+            code="unknown-composite",
+        )
+    weights = {}
+    for name, value in equalities(text).items():
+        try:
+            weights[name] = float(value)
+        except ValueError:
+            weights[name] = math.nan
+    wrong = [name for name in weights if name not in names]
+    if wrong or set(weights) != set(names):
+        missing = wrong or [name for name in names if name not in weights]
+        raise ConfigError(
+            f"the weights and the scores differ in {missing[0]}",
+            "--composite",
+            nearest(missing[0], names) if wrong else f"add {missing[0]}=WEIGHT",
+            code="other-weights",
+        )
+    if not all(weight >= 0 for weight in weights.values()) or not sum(weights.values()) > 0:
+        raise ConfigError(
+            "weights are numbers of at least 0, and one is larger",
+            "--composite",
+            "write them as NAME=WEIGHT",
+            code="no-weight",
+        )
+    return Composite("weights", weights)
+
+
+def guards_of(text: str | Sequence[str]) -> list[GuardSpec]:
+    """Return guards written as ``METRIC``, ``METRIC:MARGIN`` or ``METRIC:MARGIN:min``.
+
+    Raises:
+        ConfigError: a margin is negative, or a guard is named twice.
+    """
+    guards: list[GuardSpec] = []
+    for item in split_list(text) if isinstance(text, str) else text:
+        metric, mode = item, None
+        head, _, last = metric.rpartition(":")
+        if head and last in _MODES:
+            metric, mode = head, _MODES[last]
+        margin = 0.0
+        head, _, last = metric.rpartition(":")
+        if head:
+            try:
+                margin = float(last)
+                metric = head
+            except ValueError:
+                pass  # a column's name may have a colon
+        if not 0 <= margin < math.inf:
+            raise ConfigError(
+                f"the margin of {metric} is {margin:g}",
+                "--guard",
+                f"write the tolerated loss as a number of at least 0, such as {metric}:0.02",
+                code="negative-margin",
+            )
+        if any(guard.metric == metric for guard in guards):
+            raise ConfigError(
+                f"{metric} is guarded twice", "--guard", "name it once", code="named-twice"
+            )
+        guards.append(GuardSpec(metric, margin, guard_direction(metric, mode)))
+    return guards
+
+
+def check_several(
+    names: Sequence[str], guards: Sequence[GuardSpec], options: Mapping[str, Any]
+) -> None:
+    """Refuse what several scores or guards cannot be combined with.
+
+    Raises:
+        ConfigError: names the option.
+    """
+    if len(names) > 1 and options.get("problems") is not None:
+        raise ConfigError(
+            "problems belong to one score",
+            "--problems",
+            "name one score, or leave out --problems",
+            code="several-scores",
+        )
+    if not guards:
+        return
+    for option in ("tuned", "against"):
+        if options.get(option):
+            raise ConfigError(
+                f"guards cannot be combined with --{option}",
+                "--guard",
+                "a guard compares every configuration of --by with the baseline: leave one of both "
+                "out",
+                code="guards-not-possible",
+            )
+
+
+def combined(parts: Mapping[str, Results], composite: Composite) -> Results:
+    """Return the results with the composite of several scores as the score of each run.
+
+    Args:
+        parts: benchmark -> the runs with its score.
+        composite: how the scores become one.
+
+    Raises:
+        ConfigError: larger values of one score are better, smaller ones of another.
+    """
+    first = next(iter(parts.values()))
+    if len({part.objective.mode for part in parts.values()}) > 1:
+        raise ConfigError(
+            "larger values of some scores are better, smaller values of others",
+            "--score",
+            "combine scores of one direction, and name the others with --guard",
+            code="two-directions",
+        )
+    label = composite.label(list(parts))
+    fresh = None
+    if first.fresh is not None:
+        of_fresh = {name: part.fresh for name, part in parts.items() if part.fresh is not None}
+        fresh = combined(of_fresh, composite)
+    notes = [note for part in parts.values() for note in part.warnings]
+    by_task = {}
+    for task in first.by_task:
+        by_task[task] = combined(
+            {name: part.by_task[task] for name, part in parts.items()}, composite
+        )
+    return replace(
+        first,
+        objective=replace(first.objective, metric=label),
+        trials=tuple(_combined_trials(parts, composite, label)),
+        fresh=fresh,
+        warnings=tuple(dict.fromkeys(notes)),
+        by_task=by_task,
+        by_score=dict(parts),
+    )
+
+
+def _combined_trials(
+    parts: Mapping[str, Results], composite: Composite, label: str
+) -> list[TrialRecord]:
+    """Return one trial per configuration and seed that every part has."""
+    of_parts = []
+    for part in parts.values():
+        of_parts.append({(trial.configuration, trial.seed): trial for trial in part.trials})
+    trials = []
+    for key, trial in of_parts[0].items():
+        if not all(key in of_part for of_part in of_parts):
+            continue
+        same = [of_part[key] for of_part in of_parts]
+        states = {each.state for each in same}
+        state: State = "COMPLETE"
+        if states != {"COMPLETE"}:
+            state = "FAIL" if "FAIL" in states else next(iter(states - {"COMPLETE"}))
+        scores = {name: each.score for name, each in zip(parts, same, strict=True)}
+        curves = _combined_curve(parts, same, composite, label)
+        reason = next((each.reason for each in same if each.reason), "")
+        score = composite.of(scores) if state == "COMPLETE" else math.nan
+        trials.append(replace(trial, state=state, score=score, curves=curves, reason=reason))
+    return trials
+
+
+def _combined_curve(
+    parts: Mapping[str, Results], trials: Sequence[TrialRecord], composite: Composite, label: str
+) -> dict[str, Curve]:
+    """Return the curve of the composite by its name; empty if the scores have other steps."""
+    curves = []
+    for part, trial in zip(parts.values(), trials, strict=True):
+        if part.objective.metric not in trial.curves:
+            return {}
+        curves.append(trial.curves[part.objective.metric])
+    if len({curve.steps for curve in curves}) > 1:
+        return {}
+    values = []
+    for row in zip(*[curve.values for curve in curves], strict=True):
+        values.append(composite.of(dict(zip(parts, row, strict=True))))
+    return {label: Curve(curves[0].steps, tuple(values))}
