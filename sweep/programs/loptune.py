@@ -314,6 +314,7 @@ class LoptuneProgram(Program):
         """
         # torch and transformers take seconds to import; missing GPUs were refused earlier
         from trainer.algorithm.rule_check import check_rules
+        from trainer.load_check import check_before_trials
         from trainer.policy.load import check_weights
         from trainer.problems.load import metric_names
         from trainer.rollouts.build import build_rewards
@@ -332,6 +333,7 @@ class LoptuneProgram(Program):
             return
         prepared = prepare(self.base)
         prepared.close()
+        check_before_trials(self.base, prepared.tokenizer, prepared.problems)
         measured = list(metric_names(prepared.sets))
         if self.base.evaluation.composite:
             measured.append("eval/composite")

@@ -5,8 +5,6 @@ training or recording.
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -17,12 +15,10 @@ from rewards.sandbox import RewardPool, ScoredText
 from trainer.algorithm.rule_check import check_rules
 from trainer.config.schema import TrainConfig
 from trainer.evaluation.pretraining_check import run_pretraining_check
-from trainer.load_check import check_at_load
-from trainer.load_check.model import Paths, bound_of
+from trainer.load_check import check_without_training
 from trainer.load_check.reward import RewardProbe, probe_reward, warn_of_empty
 from trainer.parallel.device import describe_device, local_device
-from trainer.parallel.models import load_policy_for_inference, logprob_model
-from trainer.parallel.ranks import Parallel
+from trainer.parallel.models import load_policy_for_inference
 from trainer.planning.advice import advise, advise_data
 from trainer.planning.memory import footprint
 from trainer.policy.architectures import ModelSize
@@ -62,7 +58,7 @@ def dry_run(
         check_rules(config.algorithm)
         model = load_policy_for_inference(config, local_device(config.parallel.device))
         engine = TransformersEngine(model, pad_token_id=tokenizer.pad_token_id)
-        _check(config, engine, tokenizer, problems)
+        check_without_training(config, engine, tokenizer, problems)
         completion = _sample(config, engine, tokenizer, prompt)
         _print_completion(config, problems[0], completion, prepared.rewards, completions)
         probes = probe_reward(prepared.rewards, problems)
@@ -89,18 +85,6 @@ def _print_prompt(problem: Problem, prompt: Sequence[int], tokenizer: Any) -> No
         pieces.append(f"... {len(prompt) - _SHOWN_TOKENS} more")
     print(f"\nprompt ({len(prompt)} tokens):\n{_indented(problem.prompt + problem.prefill)}")
     print(f"tokens: {' | '.join(pieces)}", flush=True)
-
-
-def _check(
-    config: TrainConfig, engine: TransformersEngine, tokenizer: Any, problems: Sequence[Problem]
-) -> None:
-    """Run the check at load, except for an adapter, which is not loaded here."""
-    policy = logprob_model(engine.model, config, engine.model.dtype)
-    paths = Paths(
-        policy=policy, engine=engine, parallel=Parallel(engine.model.device), bound=bound_of(policy)
-    )
-    with TemporaryDirectory(prefix="loptune-check-") as folder:
-        check_at_load(config, paths, tokenizer, problems, Path(folder) / "checkpoint")
 
 
 def _sample(

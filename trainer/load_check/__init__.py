@@ -10,16 +10,19 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from trainer.config.schema import TrainConfig
 from trainer.load_check import paths, published
-from trainer.load_check.checkpoint import check_saved, random_adapter
+from trainer.load_check.checkpoint import FOLDER, check_saved, random_adapter
 from trainer.load_check.model import (
     Paths,
+    bound_of,
     compare_adapter,
     compare_sampling,
     compare_scoring,
@@ -28,10 +31,16 @@ from trainer.load_check.model import (
 )
 from trainer.load_check.rows import Prompts, Row, long_prompts, short_prompts
 from trainer.load_check.tokens import check_tokens
+from trainer.parallel.models import load_policy_for_inference, logprob_model
+from trainer.parallel.ranks import Parallel
 from trainer.policy.adapters import has_adapter
+from trainer.policy.architectures import model_size
+from trainer.rollouts.transformers import TransformersEngine
 from trainer.types import Problem
 
 _logger = logging.getLogger(__name__)
+
+_SMALL_PARAMETERS = 2e8  # of a model that is checked before the trials of a sweep
 
 
 def check_at_load(
@@ -78,6 +87,39 @@ def check_at_load(
         )
 
 
+def check_without_training(
+    config: TrainConfig, engine: TransformersEngine, tokenizer: Any, problems: Sequence[Problem]
+) -> None:
+    """Run the check on a policy that is loaded for sampling only, in one process. A new adapter is
+    not part of it.
+
+    Raises:
+        ConfigError: as in `check_at_load`.
+    """
+    policy = logprob_model(engine.model, config, engine.model.dtype)
+    run = Paths(
+        policy=policy, engine=engine, parallel=Parallel(engine.model.device), bound=bound_of(policy)
+    )
+    with TemporaryDirectory(prefix="loptune-check-") as folder:
+        check_at_load(config, run, tokenizer, problems, Path(folder) / FOLDER)
+
+
+def check_before_trials(config: TrainConfig, tokenizer: Any, problems: Sequence[Problem]) -> None:
+    """Run the check on the CPU of the machine that starts a sweep, if the model is so small that it
+    takes seconds. Every trial runs it again on its own ranks.
+
+    Raises:
+        ConfigError: as in `check_at_load`.
+    """
+    size = model_size(config.model.name_or_path)
+    is_small = size is not None and size.parameters < _SMALL_PARAMETERS
+    if not is_small or config.model.attn_implementation not in ("sdpa", "eager"):
+        return
+    model = load_policy_for_inference(config, torch.device("cpu"))
+    engine = TransformersEngine(model, pad_token_id=tokenizer.pad_token_id)
+    check_without_training(config, engine, tokenizer, problems)
+
+
 @dataclass(frozen=True)
 class _Copy:
     """The second copy of the model, on rank 0, unless it would be too large."""
@@ -109,5 +151,12 @@ def _compare_with_copy(config: TrainConfig, run: Paths, rows: Sequence[Row]) -> 
         with run.parallel.unsharded():
             model = published.load_published(config.model, place)
         expected = paths.plain(model, rows, run.temperature)
-    compare_with_published(run, rows, expected)
+
+    def with_kernel() -> list[Tensor]:
+        assert place is not None
+        with run.parallel.unsharded():
+            same = published.load_published(config.model, place, config.model.attn_implementation)
+        return paths.plain(same, rows, run.temperature)
+
+    compare_with_published(run, rows, expected, with_kernel)
     return _Copy(model, "")

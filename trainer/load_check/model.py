@@ -142,10 +142,15 @@ def sample(run: Paths, prompts: Sequence[Prompts]) -> list[Row]:
 
 
 def compare_with_published(
-    run: Paths, rows: Sequence[Row], expected: Sequence[Tensor] | None
+    run: Paths,
+    rows: Sequence[Row],
+    expected: Sequence[Tensor] | None,
+    with_kernel: Callable[[], list[Tensor]],
 ) -> None:
     """Compare the loaded policy with the published model's log-probabilities ``expected``, which
     one rank has. Collective.
+
+    ``with_kernel`` computes them with the policy's attention kernel, to name it if they differ.
 
     Raises:
         ConfigError: they differ; names the part.
@@ -157,16 +162,14 @@ def compare_with_published(
     if not run.parallel.any(fault is not None):
         return
     tried = {}
-    if not run.parallel.shards_parameters:
-        candidates: dict[Part, Without] = {KERNEL: paths.eager_attention}
-        if has_adapter(run.causal_lm):
-            candidates[ADAPTER] = lambda policy: adapter_disabled(policy)
-        for part, without in candidates.items():
-            with without(run.policy):
-                tried[part] = run.own(rows)
+    if has_adapter(run.causal_lm):
+        with adapter_disabled(run.causal_lm):
+            tried[ADAPTER] = run.own(rows)
     verdict = None
     if fault is not None and expected is not None:
         verdict = _verdict(run, rows, fault, tried, expected, WEIGHTS)
+        if largest_difference(rows, actual, with_kernel(), run.bound) is None:
+            verdict = KERNEL, fault[1]
     _raise(run, "the loaded policy", verdict)
 
 

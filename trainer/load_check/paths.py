@@ -87,15 +87,3 @@ def padded(policy: nn.Module) -> Iterator[None]:
         yield
     finally:
         scores.in_line, scores.packs_rows = kept
-
-
-@contextmanager
-def eager_attention(policy: nn.Module) -> Iterator[None]:
-    """Compute attention by its definition, without a fused kernel."""
-    model = unwrapped(policy).causal_lm
-    kernel = model.config._attn_implementation
-    model.set_attn_implementation("eager")
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(kernel)

@@ -47,16 +47,18 @@ def _operations(device: torch.device) -> float:
     return _OPERATIONS_PER_THREAD * torch.get_num_threads()
 
 
-def load_published(config: ModelConfig, device: torch.device) -> PreTrainedModel:
+def load_published(
+    config: ModelConfig, device: torch.device, kernel: str = "eager"
+) -> PreTrainedModel:
     """Load the published model, with an adapter as peft applies it.
 
-    Attention is computed by its definition: kernels may leave out what a model needs, such as
-    soft-capped attention weights.
+    By default attention is computed by its definition: another ``kernel`` may leave out what a
+    model needs, such as soft-capped attention weights.
     """
     if is_adapter(config):
         import peft
 
-        base = load_published(base_of(config), device)
+        base = load_published(base_of(config), device, kernel)
         folder = Path(config.name_or_path).expanduser()
         adapted: PreTrainedModel = peft.PeftModel.from_pretrained(base, folder)
         return adapted.eval()
@@ -66,6 +68,6 @@ def load_published(config: ModelConfig, device: torch.device) -> PreTrainedModel
         trust_remote_code=config.trust_remote_code,
         use_safetensors=True,
         dtype=torch.float32,
-        attn_implementation="eager",
+        attn_implementation=kernel,
     )
     return model.eval().to(device)

@@ -14,7 +14,8 @@ from trainer.policy.load import tokenizer_source
 from trainer.policy.published_tokenizer import published_tokenizer
 from trainer.problems.chat_template import ChatTemplate
 from trainer.problems.load import encode_prompt
-from trainer.rollouts.collect import completion_text, stop_tokens
+from trainer.rollouts.collect import stop_tokens
+from trainer.rollouts.stop_strings import completion_text
 from trainer.types import Problem
 
 _logger = logging.getLogger(__name__)

@@ -73,7 +73,17 @@ def add_adapter(
         use_rslora=settings.rslora,
         fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
     )
-    peft.inject_adapter_in_model(config, model, _NAME)
+    try:
+        peft.inject_adapter_in_model(config, model, _NAME)
+    except ValueError as error:  # layers that peft cannot adapt in this architecture
+        key = "model.lora.target_modules"
+        raise ConfigError(
+            f"peft cannot adapt {type(model).__name__}: {first_line(error)}",
+            key,
+            f"name the layers to adapt: {key}=[q_proj, v_proj]",
+            key,
+            code="layers-not-adaptable",
+        ) from error
     for layer in _layers(model):
         layer.lora_A.to(dtype)
         layer.lora_B.to(dtype)
@@ -276,17 +286,18 @@ def _warn_of_frozen(model: PreTrainedModel) -> None:
     """Warn if a large part of the weights is in no linear layer, such as the experts of a mixture
     of experts: transformers stores them as one tensor of three dimensions.
     """
-    embeddings = (model.get_input_embeddings(), model.get_output_embeddings())
-    left_out = {id(p) for module in embeddings if module is not None for p in module.parameters()}
+    output = model.get_output_embeddings()
+    embeddings = [m for m in model.modules() if isinstance(m, nn.Embedding) or m is output]
+    left_out = {id(p) for module in embeddings for p in module.parameters()}
     adapted = {id(p) for layer in _layers(model) for p in layer.parameters()}
-    matrices = {}
+    frozen = {}
+    total = 0
     for name, parameter in model.named_parameters():
-        size = getattr(parameter, "ds_numel", parameter.numel())
-        shape = getattr(parameter, "ds_shape", parameter.shape)
-        if len(shape) > 1 and id(parameter) not in left_out:
-            matrices[name] = size if id(parameter) not in adapted else 0
-    frozen = {name: size for name, size in matrices.items() if size}
-    total = sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters())
+        size = getattr(parameter, "ds_numel", parameter.numel())  # sharded at ZeRO stage 3
+        total += size
+        is_matrix = len(getattr(parameter, "ds_shape", parameter.shape)) > 1
+        if is_matrix and id(parameter) not in left_out | adapted:
+            frozen[name] = size
     if sum(frozen.values()) > _FROZEN_FRACTION * total:
         kinds = sorted({re.sub(r"\.\d+\.", ".*.", name) for name in frozen})
         _log.warning(

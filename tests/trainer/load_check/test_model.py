@@ -21,8 +21,10 @@ from transformers import (
 )
 
 from tests.refusals import refused
-from tests.trainer.load_check.runs import Run, saved
+from tests.trainer.load_check.runs import PROBLEMS, Run, saved
+from trainer import load_check
 from trainer.policy import compiled_layers, logprobs
+from trainer.policy.load import load_tokenizer
 from trainer.rollouts import decoding
 from trainer.rollouts import transformers as engine_module
 
@@ -265,12 +267,22 @@ def test_functional_dropout_is_off_in_training_mode(tmp_path):
     Run(saved(tmp_path, model), **{"model.gradient_checkpointing": True}).check()
 
 
-def test_adapter_of_gpt2_is_sound(tmp_path):
+def test_adapter_of_gpt2_is_sound(tmp_path, caplog):
     torch.manual_seed(0)
     model = GPT2LMHeadModel(
         GPT2Config(vocab_size=258, n_embd=32, n_layer=2, n_head=2, n_positions=256, bos_token_id=0)
     )
     Run(saved(tmp_path, model), **{"model.lora.r": 2}).check()
+    assert "stay frozen" not in caplog.text
+
+
+def test_model_is_checked_before_the_trials_of_a_sweep_if_it_is_small(tmp_path, monkeypatch):
+    run = Run(saved(tmp_path, gemma2(final_logit_softcapping=0.5)))
+    tokenizer = load_tokenizer(run.config.model)
+    with refused("paths-differ", names=["the scoring head"]):
+        load_check.check_before_trials(run.config, tokenizer, PROBLEMS)
+    monkeypatch.setattr(load_check, "_SMALL_PARAMETERS", 0)
+    load_check.check_before_trials(run.config, tokenizer, PROBLEMS)
 
 
 def test_experts_without_adapter_are_told(tmp_path, caplog):

@@ -120,13 +120,3 @@ def test_what_is_no_model_is_refused_and_leaves_nothing(tmp_path, cache):
     assert [path for path in cache.iterdir() if path.is_dir()] == []
     with refused("no-such-file", MissingError, names=("absent.gguf",)):
         model_source(ModelConfig(name_or_path="./absent.gguf"))
-
-
-@pytest.mark.parametrize("part", [0.1, 0.5, 0.97])
-def test_file_that_is_cut_short_is_refused(cache, tmp_path, part):
-    path = tmp_path / "small.gguf"
-    small_file(path)
-    path.write_bytes(path.read_bytes()[: int(part * path.stat().st_size)])
-    with refused("gguf-unreadable", MissingError, names=["small.gguf"]):
-        ensure_converted(path)
-    assert not list(cache.glob("small-*/config.json"))
