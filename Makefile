@@ -106,7 +106,7 @@ $(RECIPES_STAMP): tests/recipes/packages.txt tests/recipes/trainers.txt pyprojec
 
 .PHONY: test-recipes
 test-recipes: $(RECIPES_STAMP)
-	$(RECIPES_VENV)/bin/python -m pytest -o addopts="-rs" tests/recipes
+	$(RECIPES_VENV)/bin/python -m pytest -o addopts="-rs" tests/recipes tests/trainer/integrations/test_verl.py
 
 # With the environment of install-gpu, else with any Python that has torch, transformers, accelerate and pytest. The
 # options of pyproject.toml ask for plugins that may be missing there.

@@ -260,3 +260,16 @@ def test_settings_that_cannot_work_are_refused(override, key, code):
         trainer_of(override, f"+trainer.v1.{MODE}.eta=0.5")
     assert refused.value.code == code
     assert refused.value.where == (key or override.split("=")[0])
+
+
+def test_verls_configuration_builds_the_policy_loss_ar():
+    loss = "actor_rollout_ref.actor.policy_loss"
+    config = config_of(
+        *PLAIN,
+        f"{loss}._target_=trainer.integrations.verl.ARPolicyLossConfig",
+        f"{loss}.loss_mode=ar",
+        f"+{loss}.ar_alpha=0.3",
+        f"+{loss}.ar_loss=vanilla",
+    )
+    built = omega_conf_to_dataclass(config.actor_rollout_ref.actor).policy_loss
+    assert (built.loss_mode, built.ar_alpha, built.ar_loss) == ("ar", 0.3, "vanilla")
