@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from sweep.space.spec import SweepSpec
 
 Folder = Annotated[str | Path, Option("folder of the campaign", is_path=True)]
+Parallel = Annotated[
+    Count | None, Option("runs at the same time (default: as many as fit the machine)")
+]
 Run = Annotated[bool, Option("start the required runs now, which may take hours")]
 
 
@@ -303,11 +306,13 @@ def propose(
         return Standing(changed, changed.verdict(proposal.number))
 
 
-def _decided(campaign: "Campaign", *, run: bool) -> Standing:
+def _decided(campaign: "Campaign", *, run: bool, parallel: int | None = None) -> Standing:
     """Run what is needed if ``run``, and return where the campaign stands."""
     from sweep.gate.runs import run_until_decided
 
-    return Standing(campaign, run_until_decided(campaign) if run else campaign.verdict())
+    if not run:
+        return Standing(campaign, campaign.verdict())
+    return Standing(campaign, run_until_decided(campaign, parallel=parallel))
 
 
 def record(
@@ -343,8 +348,8 @@ def record(
         return Standing(changed, changed.decide())
 
 
-def run(campaign: Folder) -> Standing:
-    """Run what is needed until the open proposal is decided.
+def run(campaign: Folder, *, parallel: Parallel = None) -> Standing:
+    """Run what is needed until all open proposals are decided.
 
     Raises:
         UserError: the campaign has no program, or its runs do not end.
@@ -353,7 +358,7 @@ def run(campaign: Folder) -> Standing:
     from sweep.gate.campaign import Campaign
 
     with Campaign(Path(campaign)).change() as changed:
-        return _decided(changed, run=True)
+        return _decided(changed, run=True, parallel=parallel)
 
 
 def recheck(campaign: Folder, *, run: Run = False) -> Standing:

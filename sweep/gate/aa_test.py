@@ -67,10 +67,11 @@ def measure(folder: Path, seeds: int, repeats: int, *, program: str) -> NoiseRep
         KeyboardInterrupt: it was interrupted; the same call continues.
     """
     first = _batch(f"seeds-{program}", seeds)
-    ended = run_batch(folder, first, Path.cwd())
+    (ended,) = run_batch(folder, first, Path.cwd())
     again: dict[int, float] = {}
     if repeats:
-        again = run_batch(folder, _batch(f"again-{program}", repeats), Path.cwd()).scores
+        (repeated,) = run_batch(folder, _batch(f"again-{program}", repeats), Path.cwd())
+        again = repeated.scores
     if len(ended.scores) < 2:
         reason = next(iter(ended.failed.values()), "no reason given")
         raise ConfigError(

@@ -1,6 +1,7 @@
-"""Run one configuration of a program on some seeds: a sweep of a single configuration."""
+"""Run configurations of a program on some seeds: a sweep without a search."""
 
 import hashlib
+import math
 import os
 import subprocess
 import sys
@@ -20,18 +21,20 @@ from sweep.search.history import explained_by_settings
 from sweep.space.file import dump_space, load_space
 from sweep.space.spec import SweepSpec
 
+_SCALARS = (str, int, float, bool)
 _STDERR = 2  # its file descriptor
 _PACKAGES = ("loptune", "rewards", "trainer", "dashboards", "sweep")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """One configuration on some seeds."""
+    """A configuration on some seeds, and further ones on the same seeds."""
 
     name: str  # of its sweep
     settings: dict[str, Any]
     command: list[str] | None
     seeds: tuple[int, ...]
+    further: tuple[dict[str, Any], ...] = ()  # settings of configurations of the same command
 
 
 @dataclass(frozen=True)
@@ -81,15 +84,20 @@ def batch_space(folder: Path, batch: Batch) -> dict[str, Any]:
         ConfigError: the program has no such setting; the error names the nearest.
     """
     document = read_yaml(folder / PROGRAM).data
+    varied = _varied(batch)
     space = {
         "name": batch.name,
         "objective": document["objective"],
         "resources": document["resources"],
         "limits": document["limits"],
-        "baselines": [{}],
+        "baselines": [
+            {key: settings[key] for key in varied} for settings in (batch.settings, *batch.further)
+        ],
         "search": {"configurations": 0},
         "seeds": list(batch.seeds),
     }
+    if varied:
+        space["parameters"] = {key: {"choice": values} for key, values in varied.items()}
     if document.get("trainer"):
         if batch.command:
             raise ConfigError(
@@ -116,10 +124,48 @@ def batch_space(folder: Path, batch: Batch) -> dict[str, Any]:
     return {**space, "program": program}
 
 
+def _varied(batch: Batch) -> dict[str, list[Any]]:
+    """Return setting -> its different values, for those in which the configurations differ."""
+    values: dict[str, list[Any]] = {}
+    for settings in (batch.settings, *batch.further):
+        for key, value in settings.items():
+            known = values.setdefault(key, [])
+            if value not in known:
+                known.append(value)
+    return {key: known for key, known in values.items() if len(known) > 1}
+
+
+def complete_settings(folder: Path, arms: Sequence[dict[str, Any]]) -> list[dict[str, Any]] | None:
+    """Return the settings of configurations with a value for every key that one of them sets, so
+    that one sweep can run them; None if that is not possible.
+
+    A key that a configuration does not set has the program's default. The trainer's defaults are
+    not known here, and neither are two equal configurations one sweep's.
+    """
+    defaults = (read_yaml(folder / PROGRAM).data.get("program") or {}).get("defaults") or {}
+    keys = sorted({key for settings in arms for key in settings})
+    completed: list[dict[str, Any]] = []
+    for settings in arms:
+        own = {}
+        for key in keys:
+            if key not in settings and key not in defaults:
+                return None
+            own[key] = settings.get(key, defaults.get(key))
+        if own in completed or not all(isinstance(value, _SCALARS) for value in own.values()):
+            return None
+        completed.append(own)
+    return completed
+
+
 def run_batch(
-    folder: Path, batch: Batch, place: Path, *, checked_out: bool = False
-) -> BatchResults:
-    """Run a batch, or resume it, and return its results.
+    folder: Path,
+    batch: Batch,
+    place: Path,
+    *,
+    checked_out: bool = False,
+    parallel: int | None = None,
+) -> list[BatchResults]:
+    """Run a batch, or resume it, and return the results of each of its configurations.
 
     A batch that has ended is read and not started again. Runs that the machine has killed are run
     again.
@@ -129,6 +175,7 @@ def run_batch(
         batch: the runs.
         place: folder in which the program is started.
         checked_out: whether ``place`` is a checkout, whose packages precede installed ones.
+        parallel: runs at the same time; None: as many as fit the machine.
 
     Raises:
         ConfigError: the runs did not start or did not all end.
@@ -143,10 +190,12 @@ def run_batch(
         write_atomically(space, dump_yaml(batch_space(folder, batch)))
         words = ["run", str(space), "--offline"]
     elif not _unfinished(runs_dir, batch.name):
-        results = _results(runs_dir, batch.name)
-        if not results.killed:
+        results = _results(runs_dir, batch)
+        if not any(each.killed for each in results):
             return results
         words.append("--retry-failed")
+    if parallel is not None:
+        words += ["--cpus", str(_cpus(folder, parallel))]
     # -P: a user's own sweep.py in the folder is not started instead. Standard input stays ours (an
     # MCP client may write there), and so does standard output, on which the answer is printed.
     line = [sys.executable, "-P", "-m", "sweep", *words, "--runs-dir", str(runs_dir)]
@@ -172,7 +221,14 @@ def run_batch(
             "fix the error above, then run the same command again, which resumes it",
             code="batch-unfinished",
         )
-    return _results(runs_dir, batch.name)
+    return _results(runs_dir, batch)
+
+
+def _cpus(folder: Path, parallel: int) -> int:
+    """Return the CPUs that so many runs at the same time take."""
+    resources = read_yaml(folder / PROGRAM).data.get("resources") or {}
+    workers = resources.get("workers_per_trial", 1)
+    return math.ceil(parallel * workers * resources.get("cpus_per_worker", 1))
 
 
 def _import_path(place: Path) -> str:
@@ -196,15 +252,18 @@ def _unfinished(runs_dir: Path, name: str) -> list[TrialRecord]:
     return [trial for trial in trials if trial.state not in ("COMPLETE", "FAIL")]
 
 
-def _results(runs_dir: Path, name: str) -> BatchResults:
-    """Return the results of a batch that has ended."""
-    results = BatchResults(scores={}, failed={}, killed={})
-    for trial in open_sweep(runs_dir, name).trials():
+def _results(runs_dir: Path, batch: Batch) -> list[BatchResults]:
+    """Return the results of a batch that has ended, by configuration."""
+    results = [
+        BatchResults(scores={}, failed={}, killed={}) for _ in (batch.settings, *batch.further)
+    ]
+    for trial in open_sweep(runs_dir, batch.name).trials():
+        own = results[int(trial.configuration)]
         seed = int(trial.seed)
         if trial.state == "COMPLETE":
-            results.scores[seed] = trial.score
+            own.scores[seed] = trial.score
         elif explained_by_settings(trial.reason):
-            results.failed[seed] = trial.reason
+            own.failed[seed] = trial.reason
         else:
-            results.killed[seed] = trial.reason
+            own.killed[seed] = trial.reason
     return results

@@ -1,12 +1,13 @@
 """Run the trainings that a campaign needs, in the cheapest order."""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from loptune.errors import ConfigError, MissingError
 from sweep.gate import git
-from sweep.gate.arm import BASELINE, Arm
-from sweep.gate.batch import Batch, batch_name, run_batch
+from sweep.gate.arm import BASELINE, PROPOSAL, Arm
+from sweep.gate.batch import Batch, batch_name, complete_settings, run_batch
 from sweep.gate.campaign import Campaign
 from sweep.gate.program_files import check_files
 from sweep.gate.spec import PROGRAM
@@ -15,9 +16,13 @@ from sweep.gate.verdict import GateVerdict, Need
 _logger = logging.getLogger(__name__)
 
 
-def run_until_decided(campaign: Campaign) -> GateVerdict:
-    """Run the required trainings until the open proposal is kept or discarded, or the open re-check
-    is decided; without one, until the baseline's noise is known.
+def run_until_decided(campaign: Campaign, *, parallel: int | None = None) -> GateVerdict:
+    """Run the required trainings until all open proposals are kept or discarded, or the open
+    re-check is decided; without one, until the baseline is measured. Return the last decision.
+
+    Args:
+        campaign: held with `Campaign.change`.
+        parallel: runs at the same time; None: as many as fit the machine.
 
     Raises:
         ConfigError: the campaign has no program, or its runs do not end.
@@ -34,32 +39,76 @@ def run_until_decided(campaign: Campaign) -> GateVerdict:
         )
     while True:
         verdict = campaign.decide()
-        if verdict.outcome != "more":
+        if verdict.outcome != "more" and not campaign.open_proposals:
             return verdict
-        # Only the first: if the baseline fails on a seed, the other arm does not need it either.
-        _run(campaign, verdict.needs[0])
+        waiting = campaign.verdict()
+        if waiting.outcome != "more":
+            return waiting
+        _run(campaign, _next_batch(campaign, waiting.needs), parallel)
 
 
-def _run(campaign: Campaign, need: Need) -> None:
-    """Run one arm on some seeds and record the scores."""
+def _next_batch(campaign: Campaign, needs: Sequence[Need]) -> list[Need]:
+    """Return which needed runs come next, as one sweep.
+
+    Runs of a baseline come alone: if it fails on a seed, a proposal does not need the seed either.
+    Proposals that run the same program on the same seeds come together.
+    """
+    first = needs[0]
+    if first.arm != PROPOSAL:
+        return [first]
+    together = [first]
+    arm = _arm(campaign, first)
+    settings = [arm.settings]
+    for need in needs[1:]:
+        if need.arm != PROPOSAL or need.seeds != first.seeds:
+            continue
+        other = _arm(campaign, need)
+        same_program = (other.command, other.revision) == (arm.command, arm.revision)
+        joined = [*settings, other.settings]
+        if same_program and complete_settings(campaign.folder, joined) is not None:
+            together.append(need)
+            settings = joined
+    return together
+
+
+def _arm(campaign: Campaign, need: Need) -> Arm:
     arm = campaign.target(need.arm, need.seeds[0], need.proposal)
     assert arm is not None  # the campaign needs its runs
-    label = _label(campaign, need, arm)
+    return arm
+
+
+def _run(campaign: Campaign, needs: Sequence[Need], parallel: int | None) -> None:
+    """Run configurations of one program on the same seeds, and record their scores."""
+    arms = [_arm(campaign, need) for need in needs]
+    seeds = needs[0].seeds
+    label = _label(campaign, needs[0], arms[0])
+    settings = [arms[0].settings]
+    if len(needs) > 1:
+        label = "proposals-" + "-".join(str(need.proposal) for need in needs)
+        settings = complete_settings(campaign.folder, [arm.settings for arm in arms]) or []
     batch = Batch(
-        name=batch_name(label, need.seeds),
-        settings=arm.settings,
-        command=arm.command,
-        seeds=need.seeds,
+        name=batch_name(label, seeds),
+        settings=settings[0],
+        command=arms[0].command,
+        seeds=seeds,
+        further=tuple(settings[1:]),
     )
-    _logger.info("%s: seeds %s", label, ", ".join(map(str, need.seeds)))
-    place = _place(campaign, arm)
-    checked_out = arm.revision is not None
-    results = run_batch(campaign.folder, batch, place, checked_out=checked_out)
-    campaign.record_batch(
-        need.arm, scores=results.scores, failed=results.failed, proposal=need.proposal
+    _logger.info("%s: seeds %s", label, ", ".join(map(str, seeds)))
+    results = run_batch(
+        campaign.folder,
+        batch,
+        _place(campaign, arms[0]),
+        checked_out=arms[0].revision is not None,
+        parallel=parallel,
     )
-    if results.killed:
-        seed, reason = next(iter(results.killed.items()))
+    killed: dict[int, str] = {}
+    for need, own in zip(needs, results, strict=True):
+        campaign.record_batch(
+            need.arm, scores=own.scores, failed=own.failed, proposal=need.proposal
+        )
+        killed |= own.killed
+    if killed:
+        seed, reason = next(iter(killed.items()))
         raise MissingError(
             f"seed {seed} of {label} was killed, probably by the machine: {reason}",
             str(campaign.folder / "runs" / batch.name),

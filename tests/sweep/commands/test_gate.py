@@ -298,9 +298,9 @@ def test_a_chain_is_checked_again_by_command(here, capsys):
 def test_a_program_that_ignores_its_seed_is_found(here, capsys, monkeypatch):
     ran = []
 
-    def run_batch(folder, batch, place, *, checked_out=False):
+    def run_batch(folder, batch, place, *, checked_out=False, parallel=None):
         ran.append((batch.settings, batch.seeds))
-        return BatchResults(dict.fromkeys(batch.seeds, 0.1), {})
+        return [BatchResults(dict.fromkeys(batch.seeds, 0.1), {})]
 
     monkeypatch.setattr("sweep.gate.runs.run_batch", run_batch)
     (here / "toy.yaml").write_text(SPACE % sys.executable)

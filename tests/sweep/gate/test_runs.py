@@ -7,7 +7,7 @@ import pytest
 
 from loptune.errors import MissingError
 from sweep.gate import runs
-from sweep.gate.batch import BatchResults, batch_name
+from sweep.gate.batch import BatchResults, batch_name, complete_settings
 from sweep.gate.campaign import PROGRAM, Campaign, CampaignSpec, start_campaign
 from sweep.gate.runs import run_until_decided
 from tests.refusals import refused
@@ -23,11 +23,17 @@ class Machine:
         self.ended = {}
         self.kills = list(kills)  # seeds whose next run the machine kills
 
-    def run_batch(self, folder, batch, place, *, checked_out=False):
+    def run_batch(self, folder, batch, place, *, checked_out=False, parallel=None):
         arm = batch.name.split("-seeds-")[0]
-        results = self.ended.setdefault(batch.name, BatchResults({}, {}, {}))
+        both = []
+        for number, settings in enumerate((batch.settings, *batch.further)):
+            results = self.ended.setdefault((batch.name, number), BatchResults({}, {}, {}))
+            both.append(self.run_one(arm, batch.seeds, settings, results))
+        return both
+
+    def run_one(self, arm, seeds, settings, results):
         results.killed.clear()
-        for seed in batch.seeds:
+        for seed in seeds:
             if seed in results.scores or seed in results.failed:
                 continue
             self.trained.append((arm, seed))
@@ -37,7 +43,7 @@ class Machine:
             elif seed in FAILS:
                 results.failed[seed] = "the command ended with exit code 1"
             else:
-                gain = 0.5 * (batch.settings.get("lr") == 0.2)
+                gain = 0.5 * (settings.get("lr") == 0.2)
                 results.scores[seed] = gain + 0.01 * (seed * 7 % 5)
         return results
 
@@ -112,3 +118,31 @@ def test_batches_of_other_seeds_have_other_names():
     assert len(names) == 4
     many = {batch_name("baseline-0", (*range(30), last)) for last in (30, 31)}
     assert len(many) == 2 and all(len(name) <= 64 for name in many)
+
+
+def test_open_proposals_of_one_program_run_as_one_sweep(campaign, monkeypatch):
+    machine = Machine()
+    monkeypatch.setattr(runs, "run_batch", machine.run_batch)
+    program = "program: {defaults: {lr: 0.1, batch: 8}}"
+    (campaign.folder / PROGRAM).write_text(program)
+    with Campaign(campaign.folder).change() as changed:
+        run_until_decided(changed)
+        for settings in ({"lr": 0.05}, {"lr": 0.2}, {"batch": 16}, {"batch": 16}):
+            changed.propose(settings)
+        machine.trained.clear()
+        run_until_decided(changed)
+        assert changed.open_proposals == []
+        assert changed.kept == [2]
+    assert machine.trained[:3] == [("proposals-1-2-3", 0)] * 3
+    assert ("proposal-4", 0) in machine.trained  # equal to the third, so not in one sweep with it
+
+
+def test_configurations_are_completed_for_one_sweep(tmp_path):
+    (tmp_path / PROGRAM).write_text("program: {defaults: {lr: 0.1, batch: 8}}")
+    assert complete_settings(tmp_path, [{"lr": 0.2}, {"batch": 16}]) == [
+        {"batch": 8, "lr": 0.2},
+        {"batch": 16, "lr": 0.1},
+    ]
+    assert complete_settings(tmp_path, [{"lr": 0.1}, {"batch": 8}]) is None  # equal
+    (tmp_path / PROGRAM).write_text("trainer: {}")
+    assert complete_settings(tmp_path, [{"optim.lr": 0.2}, {"optim.eps": 1}]) is None
