@@ -291,7 +291,8 @@ def next_of_campaign(folder: Path) -> list[str] | None:
         words = ["--space", "space.yaml", "--worthwhile", "0.02", "--first-seeds", "5"]
         return ["gate", "start", "camp", *words, "--most-seeds", "12"]
     campaign = Campaign(path)
-    if campaign.verdict().outcome == "more":
+    undecided = campaign.open is not None or campaign.open_recheck is not None
+    if undecided or campaign.verdict().outcome == "more":
         return ["gate", "run", "camp"]
     proposals = (KEPT, DISCARDED)
     if len(campaign.proposals) < len(proposals):
