@@ -227,8 +227,8 @@ def run_batch(
 def _cpus(folder: Path, parallel: int) -> int:
     """Return the CPUs that so many runs at the same time take."""
     resources = read_yaml(folder / PROGRAM).data.get("resources") or {}
-    workers = resources.get("workers_per_trial", 1)
-    return math.ceil(parallel * workers * resources.get("cpus_per_worker", 1))
+    workers = int(resources.get("workers_per_trial", 1))
+    return math.ceil(parallel * workers * float(resources.get("cpus_per_worker", 1)))
 
 
 def _import_path(place: Path) -> str:

@@ -158,7 +158,7 @@ def _read_table(
 def _read_json_lines(path: Path, text: str, mode: Literal["max", "min"] | None) -> LoopRecord:
     name = "metric"
     direction = mode
-    entries = []
+    entries: list[Entry] = []
     for line, record in _json_lines(path, text):
         if record.get("type") == "config":
             name = str(record.get("metricName", name))
