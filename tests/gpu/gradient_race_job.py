@@ -106,7 +106,7 @@ def main() -> None:
     os.environ |= variables | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # would be compiled
-    Path(path).write_text(json.dumps(measure(device)))
+    Path(path).write_text(json.dumps(measure(device)), encoding="utf-8")
 
 
 if __name__ == "__main__":
