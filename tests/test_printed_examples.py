@@ -72,6 +72,9 @@ def project(tmp_path, monkeypatch):
     shutil.copy(ROOT / "examples" / "judge" / "runs.csv", tmp_path)
     kk_space(tmp_path).rename(tmp_path / "space.yaml")
     save_config(load_config("tiny_kk"), tmp_path / "run.yaml")
+    lines = ["commit\tval_bpb\tmemory_gb\tstatus\tdescription"]
+    lines += [f"c{number}\t{1 - number / 100}\t40.0\tkeep\tchange" for number in range(3)]
+    (tmp_path / "results.tsv").write_text("\n".join(lines) + "\n")
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "run.yaml").touch()
     typed = []

@@ -109,11 +109,11 @@ class WarmInterpreter:
             )
             self._connection.sendall(request)
         except OSError as error:
-            return f"its interpreter is missing: {error.strerror}"
+            return f"its interpreter has exited: {error.strerror}"
         answer = self.answer(None) or {}
         if "pid" in answer:
             return WarmProcess(int(answer["pid"]), self)
-        return str(answer.get("problem", "its interpreter is missing"))
+        return str(answer.get("problem", "its interpreter has exited"))
 
     def answer(self, timeout: float | None) -> dict[str, Any] | None:
         """Return the interpreter's next message; empty if it has exited, None if there is none
@@ -180,6 +180,6 @@ def start_warm(
     if isinstance(started, WarmProcess):
         return started
     _logger.warning("preload is not used: %s", started)
-    if started.startswith("its interpreter is missing"):
+    if started.startswith("its interpreter has exited"):
         close_interpreter()
     return None

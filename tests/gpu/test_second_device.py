@@ -11,9 +11,9 @@ from tests.invariants.rules import RULES
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 # Waits for the device in a step of four optimizer steps, in two passes: of one rank, and of each of
-# two.
+# two, which also exchange groups.
 ALONE = 7
-TOGETHER = 15
+TOGETHER = 16
 RUNS = {
     1: {"lopti and ar": ({}, ALONE), "adapter": ({"model.lora.r": 4}, ALONE)},
     2: {

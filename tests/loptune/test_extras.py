@@ -27,7 +27,8 @@ DISTRIBUTIONS = {
     "typing_extensions": "pydantic",
     "yaml": "pyyaml",
 }
-CALLED_BY_US_ONLY = {"verl", "trackio"}  # trainers and trackers that a user brings
+# trainers and trackers that a user brings, and what verl brings
+CALLED_BY_US_ONLY = {"verl", "omegaconf", "tensordict", "trackio"}
 
 
 def names(requirements):

@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 
 from dashboards.pictures.precision import precision
-from tests.dashboards.pictures.test_verdict import sweep_with
 from tests.dashboards.table import ALPHA, shown
+from tests.dashboards.test_headline import sweep_with
 
 SCORES = {(0.0, 0.0): [0.50, 0.60, 0.70], (0.3, 0.0): [0.56, 0.64, 0.76]}
 

@@ -8,8 +8,8 @@ from sweep.cli import main
 from sweep.tracking.parent_run import open_parent_run
 from sweep.tracking.publish_report import summary, write_report
 from tests.dashboards.pictures.test_tournament import confirmed
-from tests.dashboards.pictures.test_verdict import on_fresh_seeds
 from tests.dashboards.table import results_of
+from tests.dashboards.test_headline import on_fresh_seeds
 from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.harness import SHORT
 from tests.trainer.tracking.store import sqlite_store

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from loptune.errors import MissingError
-from sweep.programs import warm_start
+from sweep.programs import warm_interpreter
 from sweep.programs.command import CommandProgram
 from tests.refusals import refused
 from tests.sweep.programs.test_command import OFFLINE, spec_of, trial
@@ -25,7 +25,7 @@ def report(step, **values):
 def closed():
     """End the interpreter that a test started in this process."""
     yield
-    warm_start.close_interpreter()
+    warm_interpreter.close_interpreter()
 
 
 def preloaded_line(tmp_path, script, name="c000-s0", preload=("decimal",)):
@@ -58,9 +58,9 @@ import numpy
 report(1, numpy=numpy.random.rand(), python=random.random())
 """
     first = preloaded_line(tmp_path, script, preload=["numpy"])
-    interpreter = warm_start.current_interpreter()
+    interpreter = warm_interpreter.current_interpreter()
     second = preloaded_line(tmp_path, script, name="c000-s1", preload=["numpy"])
-    assert warm_start.current_interpreter() is interpreter is not None
+    assert warm_interpreter.current_interpreter() is interpreter is not None
     assert first["numpy"] != second["numpy"] and first["python"] != second["python"]
 
 
@@ -88,7 +88,7 @@ def test_a_module_of_ones_own_package_names_is_found(tmp_path, monkeypatch):
         ("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True)"
          ".start()", "the import started threads: Thread-1"),
         ("raise OSError('no licence')", "OSError: no licence"),
-        ("import os; os.abort()", "its interpreter is gone"),
+        ("import os; os.abort()", "its interpreter has exited"),
     ],
     ids=["threads", "error", "crash"],
 )  # fmt: skip
@@ -155,8 +155,8 @@ from sweep.programs.warm_interpreter import start_warm
 theirs, lifeline = os.pipe()
 words = [sys.executable, "script.py"]
 started = start_warm(["decimal"], words, dict(os.environ), open("out", "wb"), theirs)
-from sweep.programs import warm_start
-print(warm_start.current_interpreter().pid, started.pid, flush=True)
+from sweep.programs import warm_interpreter
+print(warm_interpreter.current_interpreter().pid, started.pid, flush=True)
 time.sleep(600)
 """
     rank = subprocess.Popen(
@@ -176,7 +176,7 @@ def test_a_killed_interpreter_ends_its_trial_and_the_next_one_runs(tmp_path):
     script = "report(1)\nimport time; time.sleep(600)"
     with trial(tmp_path, f"import json{REPORT}{script}", preload=["decimal"]) as run:
         run.train_until_evaluation()
-        os.kill(warm_start.current_interpreter().pid, signal.SIGKILL)
+        os.kill(warm_interpreter.current_interpreter().pid, signal.SIGKILL)
         with pytest.raises(RuntimeError, match="SIGKILL"):
             run.train_until_evaluation()
     line = preloaded_line(tmp_path, "report(2)")
@@ -197,7 +197,7 @@ def test_a_function_is_called_in_a_fork(tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text("{}")
     theirs, lifeline = os.pipe()
     with (tmp_path / "out").open("wb") as output:
-        started = warm_start.start_warm(
+        started = warm_interpreter.start_warm(
             config.preload, config.words(tmp_path), environment, output, theirs
         )
     os.close(theirs)

@@ -33,10 +33,8 @@ def test_hours_and_seconds_are_those_on_record(tmp_path):
 def test_what_failed_is_explained_by_its_last_error(tmp_path):
     sweep = write_sweep(tmp_path)
     (failed,) = (ended for ended in ended_trials(sweep) if ended.trial.state == "FAIL")
-    assert (failed.key, failed.trial.reason) == (
-        "demo/c001-s1",
-        "diverged at step 3: policy/loss is nan",
-    )
+    assert failed.key.startswith("demo/c001-s1/")  # and the sweep's own id
+    assert failed.trial.reason == "diverged at step 3: policy/loss is nan"
     (sweep.folder.trial("c001-s1") / "failure.txt").write_text("rank 1: out of memory\n")
     assert {trial.name: trial.reason for trial in sweep.trials()}[
         "c001-s1"

@@ -1,6 +1,7 @@
 import json
 import logging
 from collections import Counter
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -184,6 +185,9 @@ def test_an_answer_the_reward_cannot_use_is_named(tmp_path, task, answer):
 def test_the_hubs_mathematics_sets_need_no_mapping(monkeypatch, row, answer, difficulty):
     import datasets
 
+    monkeypatch.setattr(
+        datasets, "load_dataset_builder", lambda source, name: SimpleNamespace(name="parquet")
+    )
     monkeypatch.setattr(
         datasets, "load_dataset", lambda source, name, split: datasets.Dataset.from_list([row])
     )

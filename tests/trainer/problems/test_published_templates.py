@@ -210,7 +210,7 @@ def test_a_template_that_reads_the_clock_gives_one_prompt(tmp_path, caplog):
     clock = "{{ '[now ' + strftime_now('%H:%M:%S.%f') + ']' }}" + chatml()
     prompts = {load(tmp_path, clock, "Who?")[1][0].prompt for _ in range(3)}
     assert len(prompts) == 1
-    assert "reads the clock" in caplog.text
+    assert "uses the current date" in caplog.text
     _, (dated,) = load(tmp_path, LLAMA3, "Who?", chat_template_kwargs={"date_string": "1 May 2025"})
     assert "Today Date: 1 May 2025" in dated.prompt
 

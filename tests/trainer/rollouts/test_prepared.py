@@ -123,14 +123,14 @@ def test_data_with_only_impossible_answers_are_refused(reward, answers):
 def test_rows_that_can_never_be_right_are_named(caplog):
     check_answers({"last_number": 1.0}, rows("12", "twelve", "1,234", []))
     (told,) = caplog.messages
-    assert "2 of 4 answers" in told
+    assert "2 of 4 reference answers" in told
     assert "row 2" in told and "row 4" in told and "row 3" not in told
 
 
 def test_answers_that_hold_more_than_the_answer_are_counted(caplog):
     check_answers({"math": 1.0}, rows("3 * 4 = 12\n#### 12", "12", "Answer: 12"))
     (told,) = caplog.messages
-    assert "2 of 3 answers" in told and "'12'" in told and "row 1" in told
+    assert "2 of 3 reference answers" in told and "'12'" in told and "row 1" in told
 
 
 @pytest.mark.parametrize(
