@@ -27,8 +27,8 @@ DISTRIBUTIONS = {
     "typing_extensions": "pydantic",
     "yaml": "pyyaml",
 }
-# trainers and trackers that a user brings, and what verl brings
-CALLED_BY_US_ONLY = {"verl", "omegaconf", "tensordict", "trackio"}
+# trainers and trackers that a user brings, and what verl requires
+CALLED_BY_US_ONLY = {"verl", "omegaconf", "tensordict", "transfer_queue", "trackio"}
 
 
 def names(requirements):
