@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dashboards.trial import TrialRecord
 from loptune.errors import INTERRUPTED, ConfigError
 from loptune.files import write_atomically
 from loptune.run_names import MAX_NAME_LENGTH
@@ -216,7 +215,7 @@ def run_batch(
         )
     if unfinished := _unfinished(runs_dir, batch.name):
         raise ConfigError(
-            f"{unfinished[0].name} of {batch.name} is {unfinished[0].state}",
+            f"{batch.name} has not ended: {unfinished}",
             str(runs_dir / batch.name),
             "fix the error above, then run the same command again, which resumes it",
             code="batch-unfinished",
@@ -246,10 +245,16 @@ def _import_path(place: Path) -> str:
     return os.pathsep.join([*folders, before] if before else folders)
 
 
-def _unfinished(runs_dir: Path, name: str) -> list[TrialRecord]:
-    """Return the trials of a batch that have neither a score nor failed."""
-    trials = open_sweep(runs_dir, name).trials()
-    return [trial for trial in trials if trial.state not in ("COMPLETE", "FAIL")]
+def _unfinished(runs_dir: Path, name: str) -> str:
+    """Return what of a batch has neither a score nor failed; empty if all of it has ended."""
+    sweep = open_sweep(runs_dir, name)
+    trials = sweep.trials()
+    for trial in trials:
+        if trial.state not in ("COMPLETE", "FAIL"):
+            return f"trial {trial.name} is {trial.state}"
+    if len(trials) < sweep.planned:  # killed before it recorded its first trials
+        return f"{len(trials)} of {sweep.planned} trials have started"
+    return ""
 
 
 def _results(runs_dir: Path, batch: Batch) -> list[BatchResults]:

@@ -2,15 +2,17 @@
 
 import json
 import shutil
+import subprocess
 
 import pytest
 
-from loptune.errors import MissingError
+from loptune.errors import ConfigError, MissingError
 from sweep.gate import runs
-from sweep.gate.batch import BatchResults, batch_name, complete_settings
+from sweep.gate.batch import Batch, BatchResults, batch_name, complete_settings, run_batch
 from sweep.gate.campaign import PROGRAM, Campaign, CampaignSpec, start_campaign
 from sweep.gate.runs import run_until_decided
 from tests.refusals import refused
+from tests.sweep.ended_sweeps import write_sweep
 
 FAILS = {3}  # seeds on which every arm fails
 
@@ -146,3 +148,25 @@ def test_configurations_are_completed_for_one_sweep(tmp_path):
     assert complete_settings(tmp_path, [{"lr": 0.1}, {"batch": 8}]) is None  # equal
     (tmp_path / PROGRAM).write_text("trainer: {}")
     assert complete_settings(tmp_path, [{"optim.lr": 0.2}, {"optim.eps": 1}]) is None
+
+
+def test_a_batch_that_was_killed_before_its_first_trial_has_not_ended(campaign, monkeypatch):
+    """Its sweep's folder is there, but no trial is: that is no result, and it is resumed."""
+    sweep = write_sweep(campaign.folder / "runs", "batch")
+    planned = sweep.planned
+    for path in (campaign.folder / "runs" / "batch").iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != "space.lock.yaml":
+            path.unlink()
+    lines = []
+
+    def killed(line, **_):
+        lines.append(line)
+        return subprocess.CompletedProcess(line, 1)
+
+    monkeypatch.setattr("sweep.gate.batch.subprocess.run", killed)
+    one = Batch(name="batch", settings={}, command=None, seeds=tuple(sweep.spec.seeds), further=())
+    with refused("batch-unfinished", ConfigError, names=(f"0 of {planned}",)):
+        run_batch(campaign.folder, one, campaign.folder)
+    assert lines[0][lines[0].index("sweep") + 1 :][:2] == ["resume", "batch"]
