@@ -1,6 +1,5 @@
 """What may happen to a cluster while a sweep runs there: each function lets one thing happen."""
 
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -37,11 +36,9 @@ class Story:
         # the first is an evaluation
         return sum(records >= 2 for records in self.cluster.records(self.sweep).values())
 
-    def until(self, pattern: str) -> None:
+    def until(self, text: str) -> None:
         """Wait until the sweep says so."""
-        wait_until(
-            lambda: bool(re.search(pattern, self.terminal.shown())), NOTICED_S, self.terminal.shown
-        )
+        wait_until(lambda: text in self.terminal.shown(), NOTICED_S, self.terminal.shown)
         self.noticed = time.monotonic() - self.struck
 
     def kill(self, node: str, words: str) -> None:
