@@ -88,7 +88,7 @@ def browser() -> Iterator["Browser"]:
             missing = (
                 "tests in a browser need the packages chromium and libatomic1: type `make browser`"
             )
-            if "CI" in os.environ:
+            if os.environ.keys() & {"CI", "LOPTUNE_NEED_BROWSER"}:
                 raise RuntimeError(missing) from error
             pytest.skip(missing)
         yield started
