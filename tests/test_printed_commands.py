@@ -62,7 +62,7 @@ def without_examples(tree: ast.Module) -> ast.Module:
         if isinstance(node, ast.Call):
             name = getattr(node.func, "id", "")
             node.keywords = [word for word in node.keywords if word.arg != "example"]
-            if name in ("driver_command", "running_command"):
+            if name == "printing_command":
                 node.args = node.args[:1]
     return tree
 

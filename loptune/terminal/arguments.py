@@ -96,10 +96,6 @@ def _check_command(parser: argparse.ArgumentParser, words: Sequence[str]) -> Non
             )
 
 
-RUNS_DIR = "folder that contains all runs"
-ACCEPT_CHANGES = "continue even if data, reward or rule files have changed, and record the changes"
-
-
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add ``--json``."""
     parser.add_argument("--json", action="store_true", help="print JSON")

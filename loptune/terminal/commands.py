@@ -49,6 +49,12 @@ class Option:
     dest: str = ""  # attribute of the parsed arguments, if not the parameter's name
 
 
+RunsDir = Annotated[Path, Option("folder that contains all runs", is_path=True)]
+AcceptChanges = Annotated[
+    bool, Option("continue even if data, reward or rule files have changed, and record the changes")
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Argument:
     """A parameter of a command."""
@@ -136,6 +142,21 @@ class Command:
         else:
             self.show(result)
         return self.exit_code(result)
+
+
+def printing_command(
+    function: Callable[..., Any], example: str, exit_code: Callable[[Any], int] = int
+) -> Command:
+    """Return the command of a function that prints while it runs. By default it returns its exit
+    status.
+    """
+    return Command(
+        function=function,
+        show=lambda result: None,
+        fields=None,
+        example=example,
+        exit_code=exit_code,
+    )
 
 
 def description_of(function: Callable[..., Any]) -> str:

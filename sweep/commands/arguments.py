@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from loptune.run_names import check_folder
 from loptune.section import Count
-from loptune.terminal.arguments import ACCEPT_CHANGES, RUNS_DIR
-from loptune.terminal.commands import Command, Option
+from loptune.terminal.commands import Option
 from sweep.record.sweep_record import SweepRecord
 from sweep.space.spec import SweepSpec
 from sweep.trials.cluster import (
@@ -30,8 +29,6 @@ NewName = Annotated[str | None, Option("name of the sweep (default: the space's 
 Offline = Annotated[
     bool, Option("do not contact MLflow; `sweep upload NAME` sends the records later")
 ]
-RunsDir = Annotated[Path, Option(RUNS_DIR, is_path=True)]
-AcceptChanges = Annotated[bool, Option(ACCEPT_CHANGES)]
 Address = Annotated[
     str | None,
     Option(
@@ -53,15 +50,9 @@ class Ended:
     exit_code: int  # 0: all trials ended; see the table of exit codes
 
 
-def driver_command(function: Any, example: str) -> Command:
-    """Return the command of a function that drives a sweep, which prints while it runs."""
-    return Command(
-        function=function,
-        show=lambda ended: None,
-        fields=None,
-        example=example,
-        exit_code=lambda ended: ended.exit_code,
-    )
+def exit_code_of(ended: Ended) -> int:
+    """Return the exit status of a sweep's driver."""
+    return ended.exit_code
 
 
 def planned_nodes(

@@ -14,6 +14,7 @@ from loptune.terminal.commands import Command, Option, add_command
 from loptune.terminal.logs import add_verbosity
 from loptune.terminal.table import counted, print_table
 from loptune.yaml_document import parse_override, read_yaml
+from sweep.commands.false_keeps import FalseKeeps, check_false_keeps
 from sweep.commands.gate_import import import_, show_import
 from sweep.gate.arm import ArmName
 from sweep.gate.exit_status import EXIT_CODES
@@ -78,9 +79,7 @@ def start(
         Literal["max", "min"] | None, Option("whether larger or smaller is better")
     ] = None,
     worthwhile: Annotated[Positive | None, Option("smallest gain that matters")] = None,
-    false_keeps: Annotated[
-        Positive, Option("bound on the expected fraction of kept changes that are not improvements")
-    ] = 0.1,
+    false_keeps: FalseKeeps = 0.1,
     first_seeds: Annotated[Count, Option("runs of every new baseline")] = 8,
     most_seeds: Annotated[Count, Option("maximum number of runs per proposal")] = 32,
     protect: Annotated[
@@ -133,13 +132,7 @@ def start(
             "shows which gains can be detected",
             code="no-worthwhile",
         )
-    if not false_keeps < 1:
-        raise ConfigError(
-            f"--false-keeps is a fraction, not {false_keeps:g}",
-            "command line",
-            "write for example --false-keeps 0.1",
-            code="false-keeps",
-        )
+    check_false_keeps(false_keeps)
     _check_seeds(first_seeds, most_seeds)
     assigned = dict(map(parse_override, settings))
     program: str | None = None
@@ -467,6 +460,8 @@ def _show_status(standing: Standing) -> None:
 
 def fields(standing: Standing) -> dict[str, Any]:
     """Return where a campaign stands as the keys of ``--json``."""
+    from sweep.gate.verdict import numbers
+
     campaign = standing.campaign
     verdict = standing.verdict
     model = campaign.model()
@@ -474,22 +469,12 @@ def fields(standing: Standing) -> dict[str, Any]:
     if model is not None:
         noise = {"sd": model.sd, "correlation": model.correlation}
     kept_from = campaign.kept[-1] if campaign.kept else None
-    answer = verdict.answer
-    numbers: dict[str, Any] = {}
-    if answer is not None:
-        numbers = {
-            "gain": answer.gain,
-            "low": answer.low,
-            "high": answer.high,
-            "seeds": answer.seeds,
-            "level": answer.level,
-        }
     return {
         "campaign": str(campaign.folder),
         "outcome": verdict.outcome,
         "reason": verdict.reason,
         "proposal": verdict.proposal,
-        **numbers,
+        **numbers(verdict.answer),
         "needs": [_need(need) for need in verdict.needs],
         "baseline": {
             "settings": campaign.baseline.settings,

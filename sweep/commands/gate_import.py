@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from loptune.errors import ConfigError
 from loptune.run_names import command_line
 from loptune.section import Positive
 from loptune.terminal.commands import Option
 from loptune.terminal.table import print_table
+from sweep.commands.false_keeps import FalseKeeps, check_false_keeps
 
 if TYPE_CHECKING:
     from sweep.gate.loop_record import Replay
@@ -32,9 +32,7 @@ def import_(
         Positive | None,
         Option("SD of a score between seeds, from `sweep noise` (default: estimated)"),
     ] = None,
-    false_keeps: Annotated[
-        Positive, Option("bound on the expected fraction of kept changes that are not improvements")
-    ] = 0.1,
+    false_keeps: FalseKeeps = 0.1,
 ) -> "Replay":
     """Read the record of a loop that keeps what scores higher, and say how many of its keeps would
     have been kept. It changes nothing.
@@ -44,13 +42,7 @@ def import_(
     """
     from sweep.gate.loop_record import read_record, replay
 
-    if not false_keeps < 1:
-        raise ConfigError(
-            f"--false-keeps is a fraction, not {false_keeps:g}",
-            "command line",
-            "write for example --false-keeps 0.1",
-            code="false-keeps",
-        )
+    check_false_keeps(false_keeps)
     return replay(read_record(Path(record), metric, mode), sd=sd, false_keeps=false_keeps)
 
 

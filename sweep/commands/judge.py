@@ -9,7 +9,7 @@ from loptune.credentials import check_address
 from loptune.errors import StorageError
 from loptune.section import NonNegative, Positive
 from loptune.terminal.arguments import Commands
-from loptune.terminal.commands import Command, Option, add_command
+from loptune.terminal.commands import Command, Option, RunsDir, add_command
 from loptune.terminal.table import print_table
 from trainer.config.tracking import TrackingConfig
 from trainer.tracking.mlflow_store import connect, tracking_uri
@@ -248,7 +248,7 @@ def judge(
     store: Annotated[
         str | None, Option("URI of the MLflow store (default: the runs folder's)", is_path=True)
     ] = None,
-    runs_dir: Annotated[Path, Option("folder that contains all runs", is_path=True)] = Path("runs"),
+    runs_dir: RunsDir = Path("runs"),
     output: Annotated[Path | None, Option("folder of the report", is_path=True)] = None,
 ) -> "Judgement":
     """Give the verdict on runs of any program, from the files it wrote: CSV, JSON, Parquet,

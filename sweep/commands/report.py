@@ -10,10 +10,10 @@ from loptune.errors import MissingError
 from loptune.run_names import lock_owner
 from loptune.section import Port
 from loptune.terminal.arguments import Commands
-from loptune.terminal.commands import Command, Option, add_command
+from loptune.terminal.commands import Command, Option, RunsDir, add_command, printing_command
 from loptune.terminal.table import print_table
 from loptune.terminal.ui import serve
-from sweep.commands.arguments import RunsDir, SweepName
+from sweep.commands.arguments import SweepName
 from sweep.record.best import choose_best
 from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.tracking.view import save_view
@@ -181,10 +181,4 @@ EVIDENCE = Command(
     function=evidence, show=_show_evidence, fields=_evidence_fields, example="sweep evidence --json"
 )
 UPLOAD = Command(function=upload, show=_show_upload, fields=None, example="sweep upload quickstart")
-UI = Command(
-    function=ui,
-    show=lambda code: None,
-    fields=None,
-    example="sweep ui quickstart --port 5001",
-    exit_code=lambda code: code,
-)
+UI = printing_command(ui, "sweep ui quickstart --port 5001")

@@ -10,20 +10,25 @@ from loptune.errors import ConfigError
 from loptune.run_names import command_line
 from loptune.section import Count, Positive
 from loptune.terminal.arguments import Commands
-from loptune.terminal.commands import Command, Option, add_command
+from loptune.terminal.commands import (
+    AcceptChanges,
+    Command,
+    Option,
+    RunsDir,
+    add_command,
+    printing_command,
+)
 from loptune.terminal.table import print_json
 from sweep.commands.arguments import (
-    AcceptChanges,
     Address,
     Cpus,
     Ended,
     NewName,
     Offline,
     Overrides,
-    RunsDir,
     Space,
     SweepName,
-    driver_command,
+    exit_code_of,
     planned_nodes,
     prepare,
     run_options,
@@ -290,6 +295,10 @@ PLAN = Command(
     example="sweep plan quickstart search.configurations=8",
 )
 SCHEMA = Command(function=schema, show=print_json, fields=None, example="sweep schema")
-RUN = driver_command(run, "sweep run quickstart trainer.max_steps=40 --name mine")
-RESUME = driver_command(resume, "sweep resume quickstart")
-EXTEND = driver_command(extend, "sweep extend quickstart --configurations 8")
+RUN = printing_command(
+    run, "sweep run quickstart trainer.max_steps=40 --name mine", exit_code=exit_code_of
+)
+RESUME = printing_command(resume, "sweep resume quickstart", exit_code=exit_code_of)
+EXTEND = printing_command(
+    extend, "sweep extend quickstart --configurations 8", exit_code=exit_code_of
+)

@@ -14,9 +14,9 @@ from loptune.files import format_bytes
 from loptune.run_names import lock_owner
 from loptune.temporary import remove_leftovers
 from loptune.terminal.arguments import Commands
-from loptune.terminal.commands import Command, Option, add_command
+from loptune.terminal.commands import Command, Option, RunsDir, add_command
 from loptune.terminal.table import duration, number, print_table
-from sweep.commands.arguments import RunsDir, SweepName
+from sweep.commands.arguments import SweepName
 from sweep.driver.guard import dead_scratch, end_leftovers
 from sweep.record.best import BestWithCaveats, arm_lines, choose_best
 from sweep.record.folder import all_sweeps, existing_sweep, newest_sweep, read_spec, request_stop

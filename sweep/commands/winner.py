@@ -12,15 +12,20 @@ from dashboards.fresh_seeds import ARM_SEEDS, FINALISTS, FRESH_SEEDS, MAX_SEEDS_
 from loptune.errors import ConfigError, MissingError, StorageError
 from loptune.section import Count, Positive
 from loptune.terminal.arguments import Commands
-from loptune.terminal.commands import Command, Option, add_command
-from sweep.commands.arguments import (
+from loptune.terminal.commands import (
     AcceptChanges,
+    Command,
+    Option,
+    RunsDir,
+    add_command,
+    printing_command,
+)
+from sweep.commands.arguments import (
     Address,
     Cpus,
     Ended,
-    RunsDir,
     SweepName,
-    driver_command,
+    exit_code_of,
     prepare,
     run_options,
 )
@@ -388,7 +393,9 @@ def _chosen_by_evidence(sweep: SweepRecord, chosen: BestWithCaveats) -> BestConf
     )
 
 
-CONFIRM = driver_command(confirm, "sweep confirm quickstart --finalists 1 --seeds 5")
+CONFIRM = printing_command(
+    confirm, "sweep confirm quickstart --finalists 1 --seeds 5", exit_code=exit_code_of
+)
 EXPORT = Command(
     function=export,
     show=_show_export,

@@ -27,7 +27,7 @@ from loptune.run_names import command_line, lock_folder
 from loptune.yaml_document import dump_yaml, read_yaml, validate
 from sweep.gate import git
 from sweep.gate.arm import BASELINE, FIRST, PROPOSAL, Arm
-from sweep.gate.limits import spent, within_limits
+from sweep.gate.limits import are_all_made, spent, within_limits
 from sweep.gate.program_files import check_files
 from sweep.gate.proposal import Proposal
 from sweep.gate.recheck import SEEDS_APART, Recheck
@@ -206,8 +206,8 @@ class Campaign(State):
     def _refuse_after_end(self) -> None:
         """Refuse a proposal that no limit of the campaign allows."""
         reason = spent(self, self.spec, time.time())
-        most = self.spec.max_proposals
-        if not reason and most is not None and len(self.proposals) >= most:
+        if not reason and are_all_made(self, self.spec):
+            most = self.spec.max_proposals
             reason = f"{len(self.proposals)} of --max-proposals {most} proposals were made"
         if reason:
             raise ConfigError(

@@ -47,6 +47,11 @@ def spent(state: State, spec: CampaignSpec, now: float, *, further_runs: int = 0
     return f"--deadline {spec.deadline} has passed" if is_over else ""
 
 
+def are_all_made(state: State, spec: CampaignSpec) -> bool:
+    """Return whether a campaign has as many proposals as it may have."""
+    return spec.max_proposals is not None and len(state.proposals) >= spec.max_proposals
+
+
 def within_limits(
     verdict: GateVerdict, state: State, spec: CampaignSpec, now: float
 ) -> GateVerdict:
@@ -58,10 +63,9 @@ def within_limits(
         return verdict
     further = sum(len(need.seeds) for need in verdict.needs)
     reason = spent(state, spec, now, further_runs=further)
-    most = spec.max_proposals
-    are_all_decided = most is not None and len(state.proposals) >= most
-    if not reason and verdict.outcome == "ready" and are_all_decided:
-        reason = f"{len(state.proposals)} of --max-proposals {most} proposals are decided"
+    if not reason and verdict.outcome == "ready" and are_all_made(state, spec):
+        made = len(state.proposals)
+        reason = f"{made} of --max-proposals {spec.max_proposals} proposals are decided"
     if not reason:
         return verdict
     return GateVerdict(

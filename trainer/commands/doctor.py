@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from loptune.errors import ConfigError
-from loptune.terminal.commands import Command, Option
+from loptune.terminal.commands import Command, Option, RunsDir
 from loptune.terminal.table import print_table
-from trainer.commands.arguments import RunsDir
 from trainer.doctor.machine import Finding, ask_torch, examine, unanswered
 from trainer.doctor.parts import Part, PartResult, parts, run_parts, this_machine, untold
 

@@ -12,12 +12,11 @@ from typing import Annotated, Any
 from loptune.errors import ConfigError, MissingError, StorageError
 from loptune.run_names import check_name, run_path
 from loptune.section import Count
-from loptune.terminal.commands import Option
+from loptune.terminal.commands import Option, RunsDir, printing_command
 from loptune.terminal.interrupt import defer_interrupt
 from loptune.terminal.main import rank, world_size
 from loptune.yaml_document import parse_override
 from trainer.checkpoint.on_disk import damaged_files, intact_checkpoints, steps_on_disk
-from trainer.commands.arguments import RunsDir, running_command
 from trainer.commands.start import check_no_sweep
 from trainer.config.evaluation import OVERRIDABLE_PER_SET
 from trainer.config.extends import find_spec
@@ -282,4 +281,4 @@ def parse_set(text: str) -> tuple[str, dict[str, Any]]:
     return name, {"split": "test", **source}
 
 
-COMMANDS = {"evaluate": running_command(evaluate, "trainer evaluate ar -k 8")}
+COMMANDS = {"evaluate": printing_command(evaluate, "trainer evaluate ar -k 8")}

@@ -13,9 +13,8 @@ import yaml
 
 from loptune.errors import ConfigError, MissingError, StorageError
 from loptune.files import write_atomically
-from loptune.terminal.commands import Command, Option
+from loptune.terminal.commands import Command, Option, RunsDir
 from trainer.checkpoint.on_disk import damaged_files, steps_on_disk
-from trainer.commands.arguments import RunsDir
 from trainer.commands.start import existing_run, rule_of
 from trainer.config.schema import TrainConfig, load_config
 from trainer.rules.names import label_of

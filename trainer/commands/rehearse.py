@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 from loptune.errors import ConfigError
 from loptune.section import Count
 from loptune.temporary import temporary_folder
-from loptune.terminal.commands import Option
+from loptune.terminal.commands import Option, printing_command
 from loptune.terminal.interrupt import defer_interrupt
 from loptune.terminal.table import print_table
-from trainer.commands.arguments import Overrides, running_command
+from trainer.commands.arguments import Overrides
 from trainer.config.extends import preset_specs
 from trainer.config.schema import load_config
 
@@ -67,4 +67,4 @@ def rehearse(
     return int(any(rehearsal.failed() for rehearsal in rehearsals))
 
 
-COMMANDS = {"rehearse": running_command(rehearse, "trainer rehearse kk_3b:lopti")}
+COMMANDS = {"rehearse": printing_command(rehearse, "trainer rehearse kk_3b:lopti")}

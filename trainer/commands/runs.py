@@ -13,11 +13,10 @@ from loptune.errors import MissingError, UserError, printable
 from loptune.files import read_records
 from loptune.run_names import command_line, lock_owner, raise_if_locked, resume_command, run_path
 from loptune.section import Port
-from loptune.terminal.commands import Command, Option
+from loptune.terminal.commands import Command, Option, RunsDir, printing_command
 from loptune.terminal.table import number, print_table
 from loptune.terminal.ui import serve
 from trainer.checkpoint.on_disk import steps_on_disk
-from trainer.commands.arguments import RunsDir, running_command
 from trainer.commands.start import SWEEP_FILE, existing_run, rule_of
 from trainer.config.schema import TrainConfig, load_config
 from trainer.run_folder import RunFolder
@@ -298,5 +297,5 @@ COMMANDS = {
         fields=None,
         example="trainer upload ar",
     ),
-    "ui": running_command(ui, "trainer ui ar --port 5001"),
+    "ui": printing_command(ui, "trainer ui ar --port 5001"),
 }

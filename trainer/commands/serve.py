@@ -3,10 +3,10 @@
 from typing import Annotated
 
 from loptune.section import Fraction, Port
-from loptune.terminal.commands import Option
+from loptune.terminal.commands import Option, printing_command
 from loptune.terminal.interrupt import defer_interrupt
 from loptune.terminal.ui import check_port
-from trainer.commands.arguments import Overrides, Spec, running_command
+from trainer.commands.arguments import Overrides, Spec
 from trainer.config.schema import load_config
 
 
@@ -34,4 +34,4 @@ def serve(
     serve_model(config, host, port, gpu_memory_utilization)
 
 
-COMMANDS = {"serve": running_command(serve, "trainer serve kk_3b rollout.vllm.tensor_parallel=2")}
+COMMANDS = {"serve": printing_command(serve, "trainer serve kk_3b rollout.vllm.tensor_parallel=2")}

@@ -16,7 +16,7 @@ from loptune.errors import INTERRUPTED, ConfigError, MissingError
 from loptune.files import read_records
 from loptune.run_names import check_name, command_line, lock_folder, resume_command, run_path
 from loptune.section import Count
-from loptune.terminal.commands import Option
+from loptune.terminal.commands import AcceptChanges, Option, RunsDir, printing_command
 from loptune.terminal.interrupt import defer_interrupt
 from loptune.terminal.lasting_output import lasting_output
 from loptune.terminal.main import rank, world_size
@@ -27,15 +27,7 @@ from trainer.checkpoint.on_disk import (
     start_over,
     steps_on_disk,
 )
-from trainer.commands.arguments import (
-    AcceptChanges,
-    Offline,
-    Overrides,
-    RunName,
-    RunsDir,
-    Spec,
-    running_command,
-)
+from trainer.commands.arguments import Offline, Overrides, RunName, Spec
 from trainer.config.extends import find_spec
 from trainer.config.schema import TrainConfig, dotted_values, load_config, save_config, value_of
 from trainer.config.variants import rule_label
@@ -409,6 +401,6 @@ def _train(config: TrainConfig, name: str, start: Start) -> int:
 
 
 COMMANDS = {
-    "run": running_command(run, "trainer run tiny_kk algorithm.ar_alpha=0.3 --name ar"),
-    "resume": running_command(resume, "trainer resume ar max_steps=200"),
+    "run": printing_command(run, "trainer run tiny_kk algorithm.ar_alpha=0.3 --name ar"),
+    "resume": printing_command(resume, "trainer resume ar max_steps=200"),
 }

@@ -6,8 +6,8 @@ from pathlib import Path
 from loptune.errors import ConfigError, MissingError
 from loptune.files import storage_error
 from loptune.run_names import command_line, lock_owner, resume_command
-from loptune.terminal.commands import Command
-from trainer.commands.arguments import RunName, RunsDir
+from loptune.terminal.commands import Command, RunsDir
+from trainer.commands.arguments import RunName
 from trainer.commands.start import SWEEP_FILE, existing_run
 from trainer.run_folder import RunFolder
 
