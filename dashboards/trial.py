@@ -5,7 +5,7 @@ report and verdict read it. Imports nothing heavy: a driver and every command lo
 """
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -22,6 +22,17 @@ EndState = Literal["COMPLETE", "PRUNED", "FAIL"]
 # KILLED: started, but neither running nor ended
 State = Literal["WAITING", "RUNNING", "KILLED", "COMPLETE", "PRUNED", "FAIL"]
 _END_STATES = ("COMPLETE", "PRUNED", "FAIL")
+
+
+def joint_state(states: Iterable[State]) -> State:
+    """Return the state of a score that is made of several trials' scores: FAIL if one of them
+    failed, else the first state other than COMPLETE.
+    """
+    found = list(dict.fromkeys(states))
+    if "FAIL" in found:
+        return "FAIL"
+    return next((state for state in found if state != "COMPLETE"), "COMPLETE")
+
 
 _Name = TypeVar("_Name", bound=Hashable)
 

@@ -9,7 +9,7 @@ import numpy as np
 from dashboards.pictures.differences import arm_cells, filled_columns
 from dashboards.pictures.theme import Picture
 from dashboards.results import Results
-from dashboards.trial import TrialRecord, best_first
+from dashboards.trial import TrialRecord, best_first, joint_state
 from dashboards.words import number
 from loptune.parameter_names import short_names, shown
 from loptune.terminal.table import counted
@@ -106,12 +106,11 @@ def _averaged(
         if not all(seed in setting for setting in settings):
             continue
         runs = [setting[seed] for setting in settings]
-        failed = any(run.state == "FAIL" for run in runs)
-        trial = TrialRecord(f"{index}-s{seed}", index, seed, parameters={name: value})
-        if failed:
-            trials.append(replace(trial, state="FAIL"))
-        else:
-            trials.append(replace(trial, score=float(np.mean([run.score for run in runs]))))
+        state = joint_state(run.state for run in runs)
+        trial = TrialRecord(f"{index}-s{seed}", index, seed, parameters={name: value}, state=state)
+        if state == "COMPLETE":
+            trial = replace(trial, score=float(np.mean([run.score for run in runs])))
+        trials.append(trial)
     return trials
 
 

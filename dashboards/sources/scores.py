@@ -12,7 +12,7 @@ from dashboards.sources.conditions import equalities, split_list
 from dashboards.sources.directions import guard_direction
 from dashboards.sources.names import find_column
 from dashboards.statistics.composites import Composite
-from dashboards.trial import Curve, Mode, State, TrialRecord
+from dashboards.trial import Curve, Mode, TrialRecord, joint_state
 from loptune.errors import ConfigError
 from loptune.yaml_document import nearest
 
@@ -207,10 +207,7 @@ def _combined_trials(
         if not all(key in of_part for of_part in of_parts):
             continue
         same = [of_part[key] for of_part in of_parts]
-        states = {each.state for each in same}
-        state: State = "COMPLETE"
-        if states != {"COMPLETE"}:
-            state = "FAIL" if "FAIL" in states else next(iter(states - {"COMPLETE"}))
+        state = joint_state(each.state for each in same)
         scores = {name: each.score for name, each in zip(parts, same, strict=True)}
         curves = _combined_curve(parts, same, composite, label)
         reason = next((each.reason for each in same if each.reason), "")

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from dashboards.sources.run_columns import RunColumns
-from dashboards.trial import State, TrialRecord
+from dashboards.trial import TrialRecord, joint_state
 from loptune.errors import ConfigError, listed
 from loptune.terminal.table import counted
 
@@ -105,10 +105,7 @@ def _seed_means(
             if len(trials) < len(tasks):
                 left_out += len(trials)
                 continue
-            states = {trial.state for trial in trials}
-            state: State = "COMPLETE"
-            if states & {"FAIL", "PRUNED"}:
-                state = "FAIL" if "FAIL" in states else "PRUNED"
+            state = joint_state(trial.state for trial in trials)
             score = float(np.mean([trial.score for trial in trials]))
             first = trials[0]
             mean = replace(first, state=state, score=score, task="", curves={}, solved=None)

@@ -4,12 +4,13 @@ A library, a data set, a machine or its load may change between the runs. Welch'
 the scores at the two times; seeds may differ.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import special
+
+from dashboards.statistics.welch import welch
 
 # Level of the test. Of the baselines that run again while nothing moves, one in twenty is said to
 # have moved. Then a proposal is compared with the new runs, which costs runs and no validity.
@@ -43,15 +44,10 @@ def moved(earlier: Sequence[float], later: Sequence[float]) -> Move:
     """
     if min(len(earlier), len(later)) < 2:
         raise ValueError("two scores at each time are needed")
-    variances = []
-    for scores in (earlier, later):
-        variances.append(float(np.var(scores, ddof=1)) / len(scores))
     change = float(np.mean(later) - np.mean(earlier))
-    error = math.sqrt(sum(variances))
+    error, dof = welch(earlier, later)
     if error == 0:
         return Move(change=change, low=change, high=change, p=float(change == 0))
-    parts = variances[0] ** 2 / (len(earlier) - 1) + variances[1] ** 2 / (len(later) - 1)
-    dof = error**4 / parts
     half = -float(special.stdtrit(dof, MOVED_LEVEL / 2)) * error
     p = 2 * float(special.stdtr(dof, -abs(change) / error))
     return Move(change=change, low=change - half, high=change + half, p=p)

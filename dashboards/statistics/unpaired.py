@@ -23,6 +23,7 @@ from dashboards.statistics.difference import Difference, outcome_of
 from dashboards.statistics.dunnett import critical_value, probability_reached
 from dashboards.statistics.levels import SIGNIFICANCE_LEVEL, level
 from dashboards.statistics.seed_noise import Noise, Scores
+from dashboards.statistics.welch import welch
 
 _LEAST_RUNS = 4
 _SCARCE = 4  # in the level of several arms
@@ -88,14 +89,9 @@ def _one(
     values: Mapping[str, np.ndarray], variances: Mapping[str, float], baseline: str, name: str
 ) -> dict[str, Unpaired]:
     """Compare one arm by Welch's test; nothing if no run differs."""
-    parts = {each: variances[each] / len(values[each]) for each in (baseline, name)}
-    error = math.sqrt(sum(parts.values()))
+    error, dof = welch(values[baseline].tolist(), values[name].tolist())
     if not error > 0:
         return {}
-    uncertain = sum(
-        (parts[each] / error**2) ** 2 / (len(values[each]) - 1) for each in (baseline, name)
-    )
-    dof = 1 / uncertain
     found = _difference(values, baseline, name)
     corrected = SIGNIFICANCE_LEVEL / level(dof)
     t = found.gain / error
