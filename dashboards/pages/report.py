@@ -36,7 +36,7 @@ _FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")  # that begin a formula in a s
 # returns None if there is nothing to show.
 _CHAPTERS: dict[str, list[Callable[[Results], Picture | None]]] = {
     "Verdict": [fitted_peaks, tournament, differences, benchmarks, finalists, precision],
-    "What matters": [],  # each parameter by itself, then a picture for every parameter
+    "What matters": [],  # each parameter by itself, then a plot per parameter
     "How training went": [learning_curves, training_health, probability_bands, failures],
 }
 # Picture key -> the decision that it supports.
@@ -128,7 +128,7 @@ def _all_trials(results: Results) -> pd.DataFrame:
 
 
 def _plain_cells(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table of which a spreadsheet program evaluates no cell: a text that would be a
+    """Return a table in which a spreadsheet program evaluates nothing: a string that would be a
     formula gets an apostrophe in front.
     """
     plain = table.map(_plain)

@@ -88,7 +88,7 @@ def _parts(results: Results) -> dict[str, Results]:
 
 
 def benchmarks(results: Results) -> Picture | None:
-    """Draw the differences of every benchmark and guard; None for a single score."""
+    """Plot the differences of every benchmark and guard; None for a single score."""
     drawn = []
     for score, part in _parts(results).items():
         picture = differences(part)

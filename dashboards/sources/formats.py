@@ -24,7 +24,7 @@ from loptune.files import check_regular
 from rewards.limits import memory
 
 _MAX_REASON = 200  # characters
-_CELL_BYTES = 8  # of a number, or of a reference to a text
+_CELL_BYTES = 8  # of a number, or of a reference to a string
 _PARQUET_MIB = 2560  # of memory; Arrow alone reserves 1 GiB
 
 

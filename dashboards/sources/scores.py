@@ -61,7 +61,7 @@ def composite_of(text: str, names: Sequence[str]) -> Composite:
         return Composite(text)
     if "=" not in text:
         raise ConfigError(
-            f"{text} is no composite",
+            f"{text} is not a composite",
             "--composite",
             "write mean, iqm, or a weight for every score: "
             + ",".join(f"{name}=1" for name in names),
@@ -121,7 +121,7 @@ def guards_of(text: str | Sequence[str]) -> list[GuardSpec]:
             )
         if any(guard.metric == metric for guard in guards):
             raise ConfigError(
-                f"{metric} is guarded twice", "--guard", "name it once", code="named-twice"
+                f"{metric} is guarded twice", "--guard", "keep one of the two", code="named-twice"
             )
         guards.append(GuardSpec(metric, margin, guard_direction(metric, mode)))
     return guards
@@ -139,7 +139,7 @@ def check_several(
         raise ConfigError(
             "problems belong to one score",
             "--problems",
-            "name one score, or leave out --problems",
+            "choose one score, or leave out --problems",
             code="several-scores",
         )
     if not guards:

@@ -38,7 +38,7 @@ def import_(
     have been kept. It changes nothing.
 
     Raises:
-        UserError: the file is no such record.
+        UserError: the file is not such a record.
     """
     from sweep.gate.loop_record import read_record, replay
 

@@ -58,7 +58,7 @@ def judge(
     score: Annotated[
         Columns,
         Option(
-            "column of the score; several, separated by commas, become one by --composite",
+            "score column; several, separated by commas, become one by --composite",
             group=_COLUMNS,
             separated=True,
         ),

@@ -22,7 +22,7 @@ _JUDGED_WINDOW = 3  # of `sweep judge`, if --window is not typed
 
 def sweep_at(path: Path) -> SweepFolder | None:
     """Return the sweep that a path names, as ``runs/NAME`` or ``runs/NAME/trials``; None if it is
-    no sweep's folder.
+    not the folder of a sweep.
     """
     root = path.parent if path.name == "trials" else path
     folder = SweepFolder(root.parent.resolve(), root.resolve().name)

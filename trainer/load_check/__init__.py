@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from loptune.temporary import temporary_folder
 from trainer.config.schema import TrainConfig
 from trainer.load_check import paths, published
 from trainer.load_check.checkpoint import FOLDER, check_saved, random_adapter
@@ -100,8 +100,8 @@ def check_without_training(
     run = Paths(
         policy=policy, engine=engine, parallel=Parallel(engine.model.device), bound=bound_of(policy)
     )
-    with TemporaryDirectory(prefix="loptune-check-") as folder:
-        check_at_load(config, run, tokenizer, problems, Path(folder) / FOLDER)
+    with temporary_folder("check") as folder:
+        check_at_load(config, run, tokenizer, problems, folder / FOLDER)
 
 
 def check_before_trials(config: TrainConfig, tokenizer: Any, problems: Sequence[Problem]) -> None:

@@ -135,7 +135,7 @@ def _weights_fault(
 
 @contextmanager
 def random_adapter(run: Paths) -> Iterator[None]:
-    """Give a new adapter random weights, the same on all ranks: its own do not change the model's
+    """Set a new adapter to random weights, the same on all ranks: its own do not change the model's
     outputs yet, so a path without it would go unnoticed.
     """
     generator = torch.Generator().manual_seed(_SEED)

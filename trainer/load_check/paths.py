@@ -28,7 +28,7 @@ def unwrapped(policy: nn.Module) -> LogprobModel:
 
 def scored(policy: nn.Module, rows: Sequence[Row]) -> list[Tensor]:
     """Score the rows as a training step does, in one microbatch for each kind: angles of a rotary
-    embedding may depend on the longest row beside a row.
+    embedding may depend on the longest row of the microbatch.
     """
     logprobs = []
     for _, of_kind in itertools.groupby(rows, key=lambda row: row.kind):

@@ -28,7 +28,7 @@ Decode = Callable[[Sequence[int], Sequence[int]], str]  # (completion, prompt) -
 def check_tokens(
     config: TrainConfig, tokenizer: PreTrainedTokenizerBase, problems: Sequence[Problem]
 ) -> None:
-    """Compare the tokens of some prompts and the texts of reference answers with the published
+    """Compare the tokens of some prompts and the decoded reference answers with the published
     tokenizer, and warn if the token that ends a turn of the chat template ends no completion.
 
     Raises:

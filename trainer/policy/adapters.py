@@ -80,7 +80,7 @@ def add_adapter(
         raise ConfigError(
             f"peft cannot adapt {type(model).__name__}: {first_line(error)}",
             key,
-            f"name the layers to adapt: {key}=[q_proj, v_proj]",
+            f"choose the layers to adapt: {key}=[q_proj, v_proj]",
             key,
             code="layers-not-adaptable",
         ) from error
