@@ -239,9 +239,7 @@ class Trainer:
                 check_logprobs_finite(batch, step, parallel)
             with stopwatch("reward"):
                 scored = sample.scores.result()
-            metrics = read_metrics(
-                [rollout_metrics(scored, bool(self.config.rollout.stop))], parallel
-            )
+            metrics = read_metrics([rollout_metrics(scored, bool(config.rollout.stop))], parallel)
             check_finite(step, "reward", metrics["rollout/reward"])
             if self._is_evaluated_after(step):
                 self._record_completions({"train": all_rollouts(scored.groups)}, step)
