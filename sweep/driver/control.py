@@ -23,7 +23,7 @@ from loptune.terminal.interrupt import on_interrupt
 from sweep.record.folder import request_stop
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.trial_report import TrialReport
-from sweep.trials.nodes import CUT_OFF_S, listens
+from sweep.trials.nodes import CUT_OFF_S, listens, remember_silent_nodes
 
 POLL_S = 0.5
 _WATCH_S = 1.0
@@ -181,7 +181,10 @@ def _watch(control: StopControl, ended: threading.Event) -> None:
     this_node = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
     server = context.gcs_address
     raylet = f"{this_node['NodeManagerAddress']}:{this_node['NodeManagerPort']}"
-    limit = _SILENCE_S if server.startswith(("127.", "localhost:")) else CUT_OFF_S
+    limit = _SILENCE_S
+    if not server.startswith(("127.", "localhost:")):
+        limit = CUT_OFF_S
+        remember_silent_nodes()
     last_answer = dict.fromkeys((raylet, server), time.monotonic())
     while time.monotonic() - min(last_answer.values()) <= limit:
         if ended.wait(_WATCH_S):

@@ -24,6 +24,12 @@ _CONNECT_S = 2.0  # even a busy server accepts, because the kernel completes the
 VISIBLE_WITHIN_S = 5.0  # time for a new file to appear on a network file system
 # time between the first and the last process (the raylet) of a machine that shuts down
 NOTICE_S = 5.0
+# A node's processes exit when it is cut off (`exit_when_disconnected`), and Ray reports that once
+# the node is back: an exit this soon after a silence is blamed on the link.
+RECENT_S = 60.0
+
+# When each node, by its id, last did not answer: seconds of the monotonic clock.
+_silent: dict[str, float] = {}
 
 
 class WorkerLostError(RuntimeError):
@@ -59,12 +65,36 @@ def is_lost_node(error: Exception | None) -> bool:
     sweep's files.
     """
     if isinstance(error, RayActorError):
-        return error.preempted or (
-            error.actor_id is not None and _is_dying(node_of(error.actor_id))
-        )
+        if error.preempted:
+            return True
+        node_id = node_of(error.actor_id) if error.actor_id is not None else ""
+        return _was_silent(node_id) or _is_dying(node_id)
     return isinstance(error, NodeLostError) or isinstance(
         getattr(error, "cause", None), NodeLostError
     )
+
+
+def remember_silent_nodes() -> None:
+    """Note from now on which nodes do not answer.
+
+    A node whose link is cut for less than a minute is back before Ray has missed it, but its trials
+    have exited: without this, they would count as failures.
+    """
+
+    def watch() -> None:
+        while ray.is_initialized():
+            with suppress(Exception):  # Ray is ending; what it cannot list is not noted
+                for node in ray.nodes():
+                    if node["Alive"] and not is_reachable(node):
+                        _silent[node["NodeID"]] = time.monotonic()
+            time.sleep(_POLL_S)
+
+    threading.Thread(target=watch, name="silent-nodes", daemon=True).start()
+
+
+def _was_silent(node_id: str) -> bool:
+    """Return whether a node did not answer a short while ago."""
+    return node_id in _silent and time.monotonic() - _silent[node_id] < RECENT_S
 
 
 def _is_dying(node_id: str) -> bool:

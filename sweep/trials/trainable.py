@@ -32,7 +32,12 @@ from sweep.search.history import TrialKey
 from sweep.search.trial_report import GIVEN_UP, TrialReport, TuneResult
 from sweep.space.spec import SweepSpec
 from sweep.tracking.outcomes import trial_name, trial_tags
-from sweep.trials.nodes import WorkerLostError, exit_when_disconnected, leave_if_files_missing
+from sweep.trials.nodes import (
+    WorkerLostError,
+    exit_when_disconnected,
+    leave_if_files_missing,
+    remember_silent_nodes,
+)
 from sweep.trials.worker import START_TIMEOUT_S, WorkerGroup
 from trainer.attempt import Attempt, begin_attempt
 from trainer.run_folder import RunFolder
@@ -89,6 +94,8 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         """Store the trial's configuration; its ranks start with the first step."""
         if ray.is_initialized():  # asking for the address would start Ray
             exit_when_disconnected(ray.get_runtime_context().gcs_address)
+            if self.plan.spans_nodes:
+                remember_silent_nodes()
         self._group: WorkerGroup | None = None
         self._ranks_reused = False  # whether its ranks have run another trial
         self._assign(config)

@@ -1,4 +1,5 @@
 import socket
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -40,6 +41,32 @@ def test_the_loss_of_a_node_is_told_from_a_failure(error, lost, monkeypatch):
         monkeypatch.setattr(nodes.ray, "nodes", lambda: present)
         monkeypatch.setattr(nodes, "node_of", lambda actor: actor)
         assert is_lost_node(error) == lost
+
+
+def test_a_node_that_was_silent_a_short_while_ago_is_lost(monkeypatch):
+    error = RayActorError("on a node that is back", "the worker of the actor died")
+    present = []
+    noted = threading.Event()
+    monkeypatch.setattr(nodes, "NOTICE_S", 0.5)
+    monkeypatch.setattr(nodes, "_silent", {})
+    monkeypatch.setattr(nodes.ray, "nodes", lambda: present)
+    monkeypatch.setattr(nodes.ray, "is_initialized", lambda: not noted.is_set())
+    monkeypatch.setattr(nodes, "_POLL_S", 0.05)
+    monkeypatch.setattr(nodes, "node_of", lambda actor: actor)
+    with socket.create_server(("127.0.0.1", 0)) as raylet:
+        address = {"NodeManagerAddress": "127.0.0.1", "Alive": True}
+        node = {**address, "NodeID": "on a node that is back"}
+        present[:] = [{**node, "NodeManagerPort": raylet.getsockname()[1]}]
+        assert not is_lost_node(error)
+        present[:] = [{**node, "NodeManagerPort": 1}]
+        nodes.remember_silent_nodes()
+        while not nodes._silent:
+            noted.wait(0.01)
+        noted.set()
+        present[:] = [{**node, "NodeManagerPort": raylet.getsockname()[1]}]
+        assert is_lost_node(error)
+        nodes._silent[node["NodeID"]] -= nodes.RECENT_S
+        assert not is_lost_node(error)
 
 
 def test_a_busy_server_listens_and_a_dead_one_does_not():
