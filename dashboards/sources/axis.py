@@ -1,4 +1,4 @@
-"""Compare the runs of a table at the same amount of a column that grows, such as tokens."""
+"""Compare runs at the same value of a growing column, such as the number of tokens."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,24 +14,24 @@ from loptune.errors import ConfigError, listed
 from loptune.parameter_names import shown
 from loptune.terminal.table import counted
 
-_SHORT = 0.05  # of the longest run of a configuration, as in `endings`
-_ROUNDING = 1e-9  # of a budget that was typed from a message
-_EXACT = 1e-6  # of the last digit, so that whole numbers stay whole
+_SHORT = 0.05  # fraction of a configuration's longest run, as in `endings`
+_ROUNDING = 1e-9  # relative; a budget may be copied from a message, which prints six digits
+_EXACT = 1e-6  # fraction of the last printed digit; keeps whole numbers whole
 _MAX_NAMED = 6
 
 
 def check_axis(columns: RunColumns) -> None:
-    """Refuse options that contradict each other.
+    """Reject options that contradict each other.
 
     Raises:
-        ConfigError: names the option.
+        ConfigError: two options cannot be combined; the error names them.
     """
     if not columns.axis:
         if columns.at is not None:
             raise ConfigError(
-                "--at is an amount of an axis, and no axis is named",
+                "--at needs an axis",
                 "--at",
-                "name the column with --axis, such as --axis tokens; --at-step names a step",
+                "add the axis, such as --axis tokens; for a training step, use --at-step",
                 code="no-axis",
             )
         if columns.window is not None and (columns.window < 1 or columns.window % 1):
@@ -43,29 +43,29 @@ def check_axis(columns: RunColumns) -> None:
             )
     elif columns.at_step is not None:
         raise ConfigError(
-            "--at-step names a training step, and runs are compared along an axis",
+            "--at-step cannot be combined with --axis",
             "--at-step",
-            f"write --at {columns.at_step:g} for an amount of {columns.axis}",
+            f"use --at {columns.at_step:g} to compare at this value of {columns.axis}",
             code="two-places",
         )
 
 
 def with_axis(runs: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFrame, list[str]]:
-    """Return the rows with the axis as numbers in every row that has a score, and notes.
+    """Return the rows with a value of the axis in every row that has a score, and notes.
 
-    Programs often log the axis and the score in separate rows. A blank amount is interpolated over
-    the training step; a row after the last amount is continued at the last rate, by at most one
-    distance between two amounts. Rows that cannot be placed so are left out.
+    Programs often log the axis and the score in separate rows. Blank values of the axis are
+    interpolated over the training step. Rows after the last value are extrapolated at the last
+    rate, by at most one interval between two values. Other rows without a value are left out.
 
     Raises:
-        ConfigError: the axis has no numbers, or falls within a run.
+        ConfigError: the axis has no numbers, or decreases within a run.
     """
     amounts = pd.to_numeric(runs[columns.axis], errors="coerce").astype(float)
     if not np.isfinite(amounts).any():
         raise ConfigError(
-            f"no row has a number in {columns.axis}",
+            f"the column {columns.axis} has no numbers",
             columns.axis,
-            "name a column that grows during a run with --axis",
+            "with --axis, choose a column that grows during a run",
             code="no-number",
         )
     runs = runs.assign(**{columns.axis: amounts.where(np.isfinite(amounts))})
@@ -85,7 +85,7 @@ def with_axis(runs: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFrame, li
 
 
 def _filled(rows: pd.DataFrame, columns: RunColumns) -> pd.DataFrame:
-    """Return one run's rows with its blank amounts filled in over the step."""
+    """Return the rows of one run with blank values of the axis interpolated over the step."""
     known = rows[rows[columns.axis].notna() & rows[columns.step].notna()]
     by_step = known.groupby(columns.step)[columns.axis].max()  # sorted
     if (by_step.diff() < 0).any():
@@ -93,11 +93,12 @@ def _filled(rows: pd.DataFrame, columns: RunColumns) -> pd.DataFrame:
         before = by_step.iloc[place - 1]
         run = " ".join(f"{name}={shown(rows[name].iloc[0])}" for name in columns.run)
         raise ConfigError(
-            f"{columns.axis} falls from {before:g} to {by_step.iloc[place]:g} at {columns.step} "
+            f"{columns.axis} decreases from {before:g} to {by_step.iloc[place]:g} at "
+            f"{columns.step} "
             f"{by_step.index[place]:g} of {run}",
             columns.axis,
-            "name a column that grows during a run; add up a column that has the amount of each "
-            "step",
+            "choose a column that grows during a run; if it holds amounts per step, add them "
+            "up first",
             code="axis-falls",
         )
     blank = rows[columns.axis].isna() & rows[columns.step].notna()
@@ -119,15 +120,15 @@ def _filled(rows: pd.DataFrame, columns: RunColumns) -> pd.DataFrame:
 def at_budget(
     trials: Sequence[TrialRecord], columns: RunColumns
 ) -> tuple[list[TrialRecord], Budget | None, list[str]]:
-    """Return the trials with their scores at the common budget, the budget, and a note on it.
+    """Return the trials with their scores at the common budget, the budget itself, and notes on it.
 
     Args:
-        trials: of one task, with the curve of the score over the axis.
+        trials: trials of one task, with the score as a curve over the axis.
         columns: the roles.
 
     Raises:
-        ConfigError: a run ends before the budget, or its first evaluation is later; or runs have
-            one evaluation each.
+        ConfigError: a run ends before the budget or is first evaluated after it, or every run has a
+            single evaluation.
     """
     complete = [trial for trial in trials if trial.state == "COMPLETE"]
     if not complete:
@@ -136,7 +137,7 @@ def at_budget(
         raise ConfigError(
             "every run has one evaluation, so there is nothing to interpolate",
             "--axis",
-            "give a table with several evaluations of each run, or leave out --axis",
+            "use a table with several evaluations per run, or leave out --axis",
             code="no-curve",
         )
     if columns.at is None and not columns.allow_unequal:
@@ -154,15 +155,15 @@ def at_budget(
         if trial.state == "COMPLETE":
             trial = _scored(trial, columns, budget)
         scored.append(trial)
-    largest = ", the largest amount that all runs reach" if columns.at is None else ""
+    largest = ", the largest value that all runs reach" if columns.at is None else ""
     note = (
         f"Runs are compared at {columns.axis} {amount(budget.at)}{largest}; they end at "
         f"{amount(min(ends))} to {amount(max(ends))}."
     )
     if columns.take == "last" and budget.window:
         note += (
-            f" A score is the mean of the curve over the last {amount(budget.window)} before it, "
-            "linear between evaluations."
+            " A score is the mean of the linearly interpolated curve over the last "
+            f"{amount(budget.window)} before that point."
         )
     return scored, budget, [note]
 
@@ -180,12 +181,12 @@ def _curve(trial: TrialRecord, columns: RunColumns) -> Curve:
 
 
 def _start(trial: TrialRecord, columns: RunColumns) -> float:
-    """Return the amount at a run's first evaluation."""
+    """Return the axis value at a run's first evaluation."""
     return float(_curve(trial, columns).steps[0])
 
 
 def _end(trial: TrialRecord, columns: RunColumns) -> float:
-    """Return the amount at a run's last evaluation."""
+    """Return the axis value at a run's last evaluation."""
     return float(_curve(trial, columns).steps[-1])
 
 
@@ -203,8 +204,8 @@ def _scored(trial: TrialRecord, columns: RunColumns, budget: Budget) -> TrialRec
 
 
 def _check_short(complete: Sequence[TrialRecord], columns: RunColumns) -> None:
-    """Refuse runs that end well before others of their configuration, on the axis and by steps:
-    they may have crashed.
+    """Reject runs that end well before others of their configuration, both on the axis and in
+    steps: they may have crashed.
     """
     short = []
     for trial in complete:
@@ -221,8 +222,8 @@ def _check_short(complete: Sequence[TrialRecord], columns: RunColumns) -> None:
         f"{_counted_runs(short, complete)} ended well before others of the same configuration: "
         f"{_named(short, _end, columns)}",
         columns.axis,
-        f"compare all at the largest common amount with --at {amount(common)}; if they failed, say "
-        "so with --failed COLUMN=VALUE",
+        f"compare all at the largest common value with --at {amount(common)}; if they failed, "
+        "mark them with --failed COLUMN=VALUE",
         code="short-runs",
     )
 
@@ -230,14 +231,16 @@ def _check_short(complete: Sequence[TrialRecord], columns: RunColumns) -> None:
 def _check_covered(
     complete: Sequence[TrialRecord], columns: RunColumns, budget: Budget, common: float
 ) -> None:
-    """Refuse a budget that a run does not reach, and a window that begins before a curve does."""
+    """Reject a budget that a run does not reach, and a window that starts before a run's first
+    evaluation.
+    """
     short = [trial for trial in complete if _end(trial, columns) < budget.at]
     if short:
         raise ConfigError(
             f"{_counted_runs(short, complete)} ended before {columns.axis} {amount(budget.at)}: "
             f"{_named(short, _end, columns)}",
             "--at",
-            f"the largest amount that all reach is --at {amount(common)}",
+            f"the largest value that all reach is --at {amount(common)}",
             code="short-runs",
         )
     start = budget.at if columns.take == "best" else budget.start
@@ -245,12 +248,12 @@ def _check_covered(
     if not late:
         return
     first = max(_start(trial, columns) for trial in complete)
-    hint = f"name a larger amount than {amount(first)} with --at"
+    hint = f"pass a value larger than {amount(first)} to --at"
     if first <= budget.at:
         hint = f"the longest window is --window {amount(budget.at - first)}"
     raise ConfigError(
         f"{_counted_runs(late, complete)} have no evaluation up to {columns.axis} "
-        f"{amount(start)}: the first of {_named(late, _start, columns)}",
+        f"{amount(start)}; first evaluations: {_named(late, _start, columns)}",
         "--at" if first > budget.at else "--window",
         hint,
         code="no-evaluation",

@@ -94,7 +94,7 @@ def conditions(text: str) -> list[Condition]:
     """Return the comma-separated conditions of a command line.
 
     Raises:
-        ConfigError: no condition, or a column that has to equal two values.
+        ConfigError: an item is not a condition, or a column would have to equal two values.
     """
     parsed: list[Condition] = []
     for item in split_list(text):
@@ -114,7 +114,7 @@ def conditions(text: str) -> list[Condition]:
             raise ConfigError(
                 f"{item} gives its column a second value",
                 "command line",
-                f"name {condition.column} once",
+                f"use {condition.column} only once",
                 code="second-value",
             )
         parsed.append(condition)
@@ -122,10 +122,10 @@ def conditions(text: str) -> list[Condition]:
 
 
 def equalities(text: str) -> dict[str, str]:
-    """Return the comma-separated COLUMN=VALUE of a command line as a mapping.
+    """Return comma-separated COLUMN=VALUE items as a mapping.
 
     Raises:
-        ConfigError: see `conditions`; or another comparison than ``=``.
+        ConfigError: see `conditions`; also for comparisons other than ``=``.
     """
     pairs = {}
     for condition in conditions(text):
@@ -133,7 +133,7 @@ def equalities(text: str) -> dict[str, str]:
             raise ConfigError(
                 f"{condition.column}{condition.operator}{condition.value} is not COLUMN=VALUE",
                 "command line",
-                "name one value with =",
+                "use = and a single value",
                 code="not-a-condition",
             )
         pairs[condition.column] = condition.value

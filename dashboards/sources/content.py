@@ -1,4 +1,4 @@
-"""Read the text of a file that somebody else wrote: bounded in size, with its encoding named."""
+"""Read text files and databases of other programs, with size limits."""
 
 import gzip
 import itertools
@@ -11,10 +11,11 @@ from typing import BinaryIO
 from loptune.errors import StorageError, shortened
 from loptune.files import open_regular, text_encoding
 
-MAX_BYTES = 1 << 29  # of one file, decompressed
+MAX_BYTES = 1 << 29  # size limit of one file, decompressed
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-_MAX_VALUE_BYTES = 1 << 26  # of a database
-_STEPS_PER_CALL = 1_000_000  # of a database's virtual machine, some milliseconds
+_MAX_VALUE_BYTES = 1 << 26  # size limit of one value in a database
+# SQLite virtual machine steps between two calls of the handler: some milliseconds
+_STEPS_PER_CALL = 1_000_000
 _MAX_STEPS = 1_000
 
 
@@ -22,7 +23,7 @@ def read_text(path: Path, most: int = MAX_BYTES) -> str:
     """Return the text of a UTF-8 or UTF-16 file; ``.gz`` files are decompressed.
 
     Raises:
-        StorageError: larger than ``most`` bytes, or in another encoding.
+        StorageError: the text has more than ``most`` bytes, or another encoding.
         ValueError: it cannot be decompressed.
     """
     with open_regular(path) as file:
@@ -32,9 +33,9 @@ def read_text(path: Path, most: int = MAX_BYTES) -> str:
             content = file.read(most + 1)
     if content.startswith(_LFS_POINTER):
         raise StorageError(
-            "the file is a pointer of Git LFS, not the data",
+            "the file is a Git LFS pointer, not the data",
             str(path),
-            "run `git lfs pull` in its repository, which downloads the data",
+            "run `git lfs pull` in its repository to download the data",
             code="lfs-pointer",
         )
     if len(content) > most:
@@ -44,22 +45,18 @@ def read_text(path: Path, most: int = MAX_BYTES) -> str:
     except UnicodeDecodeError:
         encoding = "UTF-16 without a byte order mark" if b"\0" in content[:100] else "not UTF-8"
         raise StorageError(
-            f"the text is {encoding}", str(path), "save it again as UTF-8", code="not-utf-8"
+            f"the file is {encoding}", str(path), "save it again as UTF-8", code="not-utf-8"
         ) from None
 
 
 def check_size(path: Path) -> None:
-    """Refuse a file above `MAX_BYTES`.
-
-    Raises:
-        StorageError: it is larger.
-    """
+    """Raise StorageError if a file is larger than `MAX_BYTES`."""
     if path.stat().st_size > MAX_BYTES:
         raise too_large(path)
 
 
 def too_large(path: Path, most: int = MAX_BYTES) -> StorageError:
-    """Return the error for a file with more than ``most`` bytes, decompressed."""
+    """Return the error for a file with more than ``most`` bytes after decompression."""
     return StorageError(
         f"the file is larger than {most >> 20} MiB",
         str(path),
@@ -95,8 +92,9 @@ def is_database(path: Path) -> bool:
 
 
 def open_database(path: Path, mode: str = "ro") -> sqlite3.Connection:
-    """Open a SQLite database that somebody else made. Nothing in it computes without end or makes
-    values larger than a file may be. With ``mode="rw"``, a log of writes next to it is read, too.
+    """Open a SQLite database from an untrusted source. Queries are interrupted if they run too
+    long, and values are limited in size. With ``mode="rw"``, a write-ahead log next to the file is
+    read, too.
 
     Raises:
         sqlite3.Error: it cannot be opened.
@@ -111,11 +109,12 @@ def open_database(path: Path, mode: str = "ro") -> sqlite3.Connection:
 
 
 def check_computes_nothing(path: Path) -> None:
-    """Refuse a database with views, before another library reads it without bounds. Triggers, of
-    which MLflow's own databases have some, do nothing when rows are read.
+    """Reject a database with views before another library reads it without limits.
+
+    Triggers are allowed: MLflow's own databases have some, and reading rows does not run them.
 
     Raises:
-        StorageError: it has one.
+        StorageError: the database has a view.
     """
     with closing(open_database(path)) as database:
         query = "SELECT name FROM sqlite_master WHERE type = 'view'"

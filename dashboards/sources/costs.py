@@ -1,4 +1,4 @@
-"""Find the columns that say what a run used: tokens, seconds, samples."""
+"""Find the columns that measure a run's cost, such as tokens, seconds or samples."""
 
 from collections.abc import Sequence
 
@@ -15,13 +15,13 @@ _COSTS = (
     "interacts", "step", "steps", "timestep", "timesteps", "iteration", "iterations", "update",
     "updates", "epoch", "epochs", "energy", "kwh", "joules", "cost", "usd", "dollars",
 )  # fmt: skip
-# of rates, settings and measurements of a single step
+# words in the names of rates, settings and measurements of a single step
 _NO_COSTS = ("per", "max", "min", "mean", "avg", "std", "length", "num", "batch", "size", "rate")
 
 
 def cost_columns(runs: pd.DataFrame, columns: RunColumns) -> list[str]:
-    """Return the columns of amounts that a run used, by their names; in a table with several rows
-    per run, only columns that grow within every run.
+    """Return the cost columns, recognized by name. With several rows per run, a cost must also grow
+    within every run.
     """
     taken = {*columns.point, *columns.task, columns.score, columns.seed}
     found = []
@@ -40,7 +40,9 @@ def cost_columns(runs: pd.DataFrame, columns: RunColumns) -> list[str]:
 
 
 def _grows(runs: pd.DataFrame, amounts: "pd.Series[float]", columns: RunColumns) -> bool:
-    """Return whether amounts never fall within a run, and grow in every run with several rows."""
+    """Return whether the amounts never decrease within a run, and grow in every run with several
+    rows.
+    """
     if columns.place not in runs:
         return True
     placed = runs.assign(amount=amounts)[[*columns.run, columns.place, "amount"]].dropna()
@@ -56,13 +58,13 @@ def _grows(runs: pd.DataFrame, amounts: "pd.Series[float]", columns: RunColumns)
 def costs_of(
     rows: pd.DataFrame, names: Sequence[str], columns: RunColumns, end: float
 ) -> dict[str, float]:
-    """Return column -> the amount that a run had used where it is compared.
+    """Return cost column -> amount that a run had used up to the point of comparison.
 
     Args:
-        rows: of the run.
+        rows: rows of the run.
         names: the columns.
         columns: the roles.
-        end: step or amount of the axis where it is compared; unused with one row per run.
+        end: step or axis value of the comparison; unused with one row per run.
     """
     costs = {}
     for name in names:

@@ -1,4 +1,4 @@
-"""Read tables of text: CSV, TSV and the files of SB3, Spinning Up, Ultralytics and TensorBoard."""
+"""Read text tables: CSV, TSV and files of SB3, Spinning Up, Ultralytics and TensorBoard."""
 
 import csv
 import io
@@ -15,7 +15,7 @@ from loptune.errors import ConfigError
 from loptune.row_files import first_repeated
 
 _SEPARATORS = ",;\t|"
-NOTES = "notes"  # key of a table's attrs: notes on how it was read
+NOTES = "notes"  # key in a table's attrs for notes on how the table was read
 _MOST_VERSIONS = 100  # distinct values
 _PERCENT = re.compile(r"\s*[-+]?(?:\d+(?:\.\d*)?|\.\d+)\s*%\s*")
 _MONITOR = {"r", "l", "t"}  # SB3's monitor.csv: return, length and time of an episode
@@ -23,11 +23,12 @@ _TENSORBOARD = {"Wall time", "Step", "Value"}
 
 
 def read_delimited(path: Path) -> pd.DataFrame:
-    """Return the rows of a table of text. The header line decides on the separator.
+    """Return the rows of a text table. The separator is detected in the header line.
 
-    Lines before the header that start with ``#`` are skipped. Spaces around names are removed, and
-    so are a nameless column of row numbers and the signs of a column of percentages. A monitor.csv
-    of SB3 gets a column ``step``, the number of steps up to the end of an episode.
+    Lines before the header that start with ``#`` are skipped. Spaces around column names are
+    removed, as are an unnamed column of row numbers and the percent signs of a column of
+    percentages. SB3's monitor.csv gets a column ``step``: the number of steps up to the end of each
+    episode.
 
     Raises:
         ConfigError: a column name is repeated, or a row has too many values.
@@ -42,7 +43,7 @@ def read_delimited(path: Path) -> pd.DataFrame:
         separator = separator or ","
         _check_rows(text, separator, path)
     with warnings.catch_warnings():
-        warnings.simplefilter("error", pd.errors.ParserWarning)  # it would leave values out
+        warnings.simplefilter("error", pd.errors.ParserWarning)  # pandas would drop values
         table = pd.read_csv(
             io.StringIO(text),
             sep=separator,
@@ -81,7 +82,7 @@ def read_delimited(path: Path) -> pd.DataFrame:
 
 
 def _replaced(table: pd.DataFrame, columns: dict[Any, "pd.Series[Any]"]) -> pd.DataFrame:
-    """Return the table with other values in some columns, set all at once: one by one takes
+    """Return the table with some columns replaced, all at once: replacing one by one takes
     quadratic time.
     """
     if not columns:
@@ -91,7 +92,7 @@ def _replaced(table: pd.DataFrame, columns: dict[Any, "pd.Series[Any]"]) -> pd.D
 
 
 def _few_decimals(table: pd.DataFrame) -> list[str]:
-    """Return columns of few numbers with decimals, which may be versions such as 1.10."""
+    """Return columns with few distinct decimal numbers, which may be versions such as 1.10."""
     columns = []
     for column in table.select_dtypes("float"):
         if table[column].nunique() <= _MOST_VERSIONS:
@@ -100,8 +101,8 @@ def _few_decimals(table: pd.DataFrame) -> list[str]:
 
 
 def _without_comments(text: str) -> str:
-    """Return the text from its header on. The last line that starts with ``#`` is the header if the
-    next line has the same number of values, as NumPy writes it.
+    """Return the text without the comment lines before its header. The last comment line is the
+    header if the next line has the same number of values, as in files written by NumPy.
     """
     comment = ""
     while text.startswith("#"):
@@ -131,7 +132,9 @@ def _separator(header: str) -> str | None:
 
 
 def _check_rows(text: str, separator: str, path: Path) -> None:
-    """Refuse tables whose values or columns pandas would silently shift or rename."""
+    """Reject tables whose values pandas would shift, or whose columns it would rename, without an
+    error.
+    """
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     names = [name.strip() for name in next(reader, [])]
     repeated = first_repeated([name for name in names if name])

@@ -1,10 +1,10 @@
-"""Whether larger or smaller scores are better, if the command does not say it."""
+"""Decide whether larger or smaller scores are better if the command line does not specify it."""
 
 from dashboards.sources.roles import words_of
 from dashboards.trial import Mode
 from loptune.errors import ConfigError
 
-DIRECTION = "direction"  # key of a table's attrs: what the source says of its score
+DIRECTION = "direction"  # key in a table's attrs for the direction that the source declares
 DEFAULT: Mode = "max"
 _SMALLER_WORDS = (
     "loss", "losses", "err", "error", "errors", "mse", "rmse", "mae", "mape", "nrmse", "nll",
@@ -13,7 +13,7 @@ _SMALLER_WORDS = (
     "chamfer", "crps", "misclassification", "collisions", "violations", "crossentropy", "rmsle",
     "perplexities", "entropy", "distance", "residual", "discrepancy",
 )  # fmt: skip
-# of what a run uses, which is better if there is less of it; as a score it would be ambiguous
+# names of costs: less is better for a guard; for a score the direction would be ambiguous
 _USED_WORDS = (
     "length", "lengths", "token", "tokens", "second", "seconds", "time", "hours", "memory", "flops",
     "kl", "failures", "timeouts", "repetition", "repetitions",
@@ -22,10 +22,10 @@ _LARGER_WORDS = ("neg", "negative", "minus", "reduction", "improvement", "gain")
 
 
 def direction(score: str, mode: Mode | None, of_source: Mode | None) -> tuple[Mode, list[str]]:
-    """Return whether larger or smaller scores are better, and a note if the source decides it.
+    """Return whether larger or smaller scores are better, and a note if the source determined it.
 
     Raises:
-        ConfigError: nobody says so, and the name of the score speaks for smaller.
+        ConfigError: the direction is not specified, and the name of the score suggests smaller.
     """
     if mode is not None:
         return mode, []
@@ -35,17 +35,17 @@ def direction(score: str, mode: Mode | None, of_source: Mode | None) -> tuple[Mo
     words = {word.rstrip("0123456789") for word in words_of(score)}
     if words.intersection(_SMALLER_WORDS) and not words.intersection(_LARGER_WORDS):
         raise ConfigError(
-            f"smaller values of {score} are usually better, but --mode does not say so",
+            f"smaller values of {score} are usually better, but --mode is not set",
             "--mode",
-            "add --mode min; or --mode max if larger values are better",
+            "add --mode min, or --mode max if larger values are better",
             code="which-direction",
         )
     return DEFAULT, []
 
 
 def guard_direction(metric: str, mode: Mode | None) -> Mode:
-    """Return whether larger or smaller values of a guarded metric are better: as given, else by its
-    name.
+    """Return whether larger or smaller values of a guarded metric are better: as specified, or else
+    inferred from its name.
     """
     if mode is not None:
         return mode

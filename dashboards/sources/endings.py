@@ -1,4 +1,4 @@
-"""Whether runs came to their end: at the same step, without NaN in their last evaluations."""
+"""Detect runs that ended early or diverged (no score in their last evaluations)."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from dashboards.trial import TrialRecord
 from loptune.errors import ConfigError, listed
 from loptune.terminal.table import counted
 
-_TOLERANCE = 0.05  # of the longest run: logging at other steps does not make a run short
+_TOLERANCE = 0.05  # fraction of the longest run; a run that logs at other steps is not short
 _MAX_NAMED = 6
 # columns with the last step of a run, in tables with one row per run
 _COUNTERS = (
@@ -20,10 +20,9 @@ _COUNTERS = (
 
 
 def ended_without_score(rows: pd.DataFrame, columns: RunColumns, evaluated: set[float]) -> bool:
-    """Return whether a run diverged: at steps at which some run has a score, its rows have one at
-    first and none at the end.
-
-    A run that lacks scores at such steps earlier, too, is evaluated on another schedule.
+    """Return whether a run diverged: it has scores at its early evaluation steps and none at the
+    last ones. A run that also misses earlier steps has a different evaluation schedule and did not
+    diverge.
     """
     points = rows[rows[columns.step].isin(evaluated)].groupby(columns.step)[columns.score]
     scored = points.count().sort_index() > 0
@@ -34,7 +33,7 @@ def ended_without_score(rows: pd.DataFrame, columns: RunColumns, evaluated: set[
 
 
 def counter_of(runs: pd.DataFrame, columns: RunColumns) -> str | None:
-    """Return the column that says how far each run of a table with one row per run got."""
+    """Return the column with the last step of each run, for tables with one row per run."""
     if columns.step in runs:
         return None
     free = [name for name in _COUNTERS if name in runs and name not in columns.every]
@@ -44,12 +43,12 @@ def counter_of(runs: pd.DataFrame, columns: RunColumns) -> str | None:
 def check_endings(
     trials: Sequence[TrialRecord], columns: RunColumns, counter: str | None = None
 ) -> None:
-    """Refuse runs that ended well before others, unless that is allowed.
+    """Reject runs that ended well before others, unless ``allow_unequal`` is set.
 
     ``counter`` is the column with the last step of each run, if there are no evaluations.
 
     Raises:
-        ConfigError: names the short runs and the last step that all have.
+        ConfigError: some runs are too short; the error names them and the last common step.
     """
     complete = [trial for trial in trials if trial.state == "COMPLETE" and trial.step == trial.step]
     if not complete or columns.allow_unequal or columns.axis:
@@ -61,13 +60,13 @@ def check_endings(
         return
     named = [f"{trial.rule} seed {trial.seed} (step {trial.step:.0f})" for trial in short]
     common = min(trial.step for trial in complete)
-    found = f"ended before step {longest:.0f}, the end of the longest"
+    found = f"ended before step {longest:.0f}, where the longest run ended"
     way = (
         f"compare all at their last common step with --at-step {common:.0f}, or interpolate "
         f"between their evaluations with --axis {quoted(columns.step)}"
     )
     if columns.at_step is not None:
-        found = f"were last evaluated before step {longest:.0f}, where others were"
+        found = f"were not evaluated at step {longest:.0f}, unlike the others"
         way = (
             "interpolate between their evaluations with "
             f"--axis {quoted(columns.step)} --at {columns.at_step:.12g}"
@@ -79,7 +78,7 @@ def check_endings(
     raise ConfigError(
         f"{counted(len(short), 'run')} of {len(complete)} {found}: {listed(named, _MAX_NAMED)}",
         counter or columns.step,
-        f"{way}; or take each run as it ended with --allow-unequal; if they failed, say so with "
+        f"{way}; to use the last score of each run, add --allow-unequal; if they failed, add "
         f"{failed}",
         code="unequal-steps",
     )

@@ -1,4 +1,4 @@
-"""The table of file formats: how each is recognized, and its reader."""
+"""Table of the supported file formats: how each is recognized, and its reader."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,23 +24,23 @@ from loptune.files import check_regular
 from rewards.limits import memory
 
 _MAX_REASON = 200  # characters
-_CELL_BYTES = 8  # of a number, or of a reference to a string
-_PARQUET_MIB = 2560  # of memory; Arrow alone reserves 1 GiB
+_CELL_BYTES = 8  # size of a number, or of a reference to a string
+_PARQUET_MIB = 2560  # memory limit; Arrow alone reserves 1 GiB
 
 
 @dataclass(frozen=True)
 class Format:
-    """Files of one kind. The first of `FORMATS` that recognizes a file reads it."""
+    """A file format. The first of `FORMATS` that recognizes a file reads it."""
 
     name: str
-    patterns: tuple[str, ...]  # of the file's name in lower case
+    patterns: tuple[str, ...]  # glob patterns for the lower-case file name
     read: Callable[[Path], pd.DataFrame]
-    recognizes: Callable[[Path], bool] | None = None  # by the content, for names of any kind
+    recognizes: Callable[[Path], bool] | None = None  # by content, whatever the file name
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
-    """Return the rows of a Parquet file. A value that is stored once may stand in every row, so the
-    size of the file bounds neither the cells nor their memory.
+    """Return the rows of a Parquet file. A value that is stored once may fill every row, so the
+    file size limits neither the number of cells nor their memory.
     """
     require("pyarrow", str(path))
     from pyarrow.parquet import read_metadata
@@ -78,23 +78,23 @@ FORMATS = (
     Format("CSV", ("*.csv", "*.csv.gz", "*.tsv", "*.tsv.gz", "*.txt"), _read_text_table),
 )
 _REMEDIES = {
-    ("*.npy", "*.npz"): "arrays have no names of columns: save a table with a column per setting "
-    "and the score as CSV",
+    ("*.npy", "*.npz"): "arrays have no column names: save a CSV table with one column per "
+    "setting and one for the score",
     ("*.pkl", "*.pickle", "*.pt", "*.pth", "*.bin", "*.ckpt"): "loading it could run code: save a "
     "table as CSV or JSON",
     ("*.xlsx", "*.xls", "*.ods"): "save the sheet as CSV",
-    ("*.wandb",): "name its folder, or export the project's table of runs as CSV",
+    ("*.wandb",): "pass its folder, or export the project's table of runs as CSV",
     ("*.db", "*.sqlite", "*.sqlite3"): "supported databases: Optuna studies, "
     "Trackio projects, MLflow stores (mlflow:EXPERIMENT --store sqlite:///FILE)",
 }
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """Return the rows of a file, by the reader of its format.
+    """Return the rows of a file.
 
     Raises:
-        UserError: unsupported file type, or the reader refuses it.
-        StorageError: the reader fails, in whatever way: the file is damaged.
+        UserError: the file type is not supported, or the reader rejects the content.
+        StorageError: the reader fails with any other exception, so the file is damaged.
     """
     check_regular(path)
     content.check_size(path)
@@ -105,16 +105,16 @@ def read_table(path: Path) -> pd.DataFrame:
 
 @contextmanager
 def reading(path: Path, kind: str) -> Iterator[None]:
-    """Turn any failure of a reader into the error that names the file and its format.
+    """Convert any exception of a reader into an error that names the file and its format.
 
     Raises:
-        StorageError: the block failed otherwise than by a UserError.
+        StorageError: the block raised an exception other than UserError.
     """
     try:
         yield
     except UserError:
         raise
-    except Exception as error:  # of parsers that were written for undamaged files
+    except Exception as error:  # parsers raise anything for damaged files
         raise StorageError(
             f"cannot read the file as {kind}: {shortened(first_line(error), _MAX_REASON)}",
             str(path),
@@ -137,7 +137,7 @@ def format_of(path: Path) -> Format:
     for patterns, remedy in _REMEDIES.items():
         if any(fnmatchcase(name, pattern) for pattern in patterns):
             raise ConfigError(
-                f"{''.join(path.suffixes[-1:])} files are not read",
+                f"{''.join(path.suffixes[-1:])} files are not supported",
                 str(path),
                 remedy,
                 code="unsupported-file-type",

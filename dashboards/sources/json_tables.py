@@ -1,4 +1,4 @@
-"""Read tables from JSON: records, JSON Lines, files of Hugging Face, W&B, Ray and lm-eval."""
+"""Read tables from JSON: records, JSON Lines, and files of Hugging Face, W&B, Ray and lm-eval."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -10,12 +10,12 @@ import pandas as pd
 from dashboards.sources.content import read_text
 from loptune.row_files import first_repeated, read_json
 
-# texts that stand for numbers which JSON does not have, as W&B and Trackio write them
+# strings for numbers that JSON cannot represent, as W&B and Trackio write them
 _NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": -float("inf")}
 
 
 def parsed_number(value: Any) -> Any:
-    """Return the number that a text such as ``NaN`` stands for, and any other value as it is."""
+    """Return the number for a string such as ``"NaN"``, and any other value unchanged."""
     return _NOT_FINITE.get(value, value) if isinstance(value, str) else value
 
 
@@ -37,7 +37,7 @@ def read_json_table(path: Path) -> pd.DataFrame:
 
     Raises:
         ConfigError: invalid JSON, or a list of something other than records.
-        ValueError: no rows can be made of it.
+        ValueError: the content cannot be converted to rows.
     """
     try:
         content = json.loads(read_text(path), object_pairs_hook=_unique)
@@ -95,8 +95,8 @@ def _are_records(value: Any) -> bool:
 
 
 def _by_number(content: dict[str, Any]) -> pd.DataFrame:
-    """Return columns of numbered rows, as pandas writes them. Numbers that do not count the rows,
-    such as seeds, become the column ``index``.
+    """Return the rows of a table that pandas wrote as column -> row label -> value. Labels other
+    than 0, 1, ..., such as seeds, become the column ``index``.
     """
     table = pd.DataFrame(content)
     if [int(row) for row in table.index] == list(range(len(table))):
@@ -109,8 +109,8 @@ def _rows(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def _one_row_a_step(table: pd.DataFrame) -> pd.DataFrame:
-    """Merge the rows of a step: training and evaluation log it in rows of their own, and an
-    evaluation at the end may repeat one.
+    """Merge the rows of each step: training and evaluation log separate rows, and a final
+    evaluation may repeat one.
     """
     if "step" not in table:
         return table

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# MLflow reads these when it is imported.
+# MLflow reads these variables when it is imported.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 
@@ -29,8 +29,8 @@ _logger = logging.getLogger(__name__)
 
 
 def read_sweeps(uri: str) -> list[Results]:
-    """Return the results of every sweep in a store; if several runs have one name, the last one
-    counts.
+    """Return the results of every sweep in a store; of several runs with the same name, the last
+    one is used.
 
     Raises:
         StorageError: the store cannot be read.
@@ -55,9 +55,7 @@ def read_sweeps(uri: str) -> list[Results]:
                         path.read_bytes(), f"{uri}, run {run.info.run_id}"
                     )
                 except StorageError as error:  # written by another version
-                    _logger.warning(
-                        "not counted: %s; %s; %s", tags[SWEEP_TAG], error.what, error.hint
-                    )
+                    _logger.warning("skipped: %s; %s; %s", tags[SWEEP_TAG], error.what, error.hint)
     return list(sweeps.values())
 
 
@@ -96,7 +94,7 @@ def _stored(client: MlflowClient, uri: str, run: Run, experiment: str) -> Stored
 
 
 def _experiments(client: MlflowClient, uri: str, name: str | None) -> dict[str, str]:
-    """Return the number and name of the experiment, or of all.
+    """Return id -> name of the named experiment, or of all experiments.
 
     Raises:
         MissingError: no such experiment.
@@ -131,6 +129,6 @@ def _as_storage_errors(uri: str) -> Iterator[None]:
         raise StorageError(
             f"cannot read the store: {first_line(error)[:200]}",
             uri,
-            "check that the MLflow store is up, and name it with --store",
+            "check that the MLflow server is running, and pass its address with --store",
             code="unreadable-store",
         ) from error

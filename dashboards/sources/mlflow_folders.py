@@ -1,8 +1,8 @@
-"""Read MLflow's folders ``mlruns``, which are plain text, without MLflow.
+"""Read MLflow's ``mlruns`` folders, which contain plain text files, without importing MLflow.
 
-An experiment's folder has its description, ``meta.yaml``, and a folder for each run. That has a
-description, too, and a file per parameter, tag and metric, in ``params/``, ``tags/`` and
-``metrics/``. A version control system may have dropped the empty ones.
+An experiment's folder has a description, ``meta.yaml``, and one folder per run. A run's folder also
+has a ``meta.yaml``, and one file per parameter, tag and metric in ``params/``, ``tags/`` and
+``metrics/``. Empty folders may be missing, because Git does not store them.
 """
 
 import os
@@ -21,7 +21,8 @@ from loptune.yaml_document import nearest
 
 _META = "meta.yaml"
 _STATES = {"1": "RUNNING", "2": "SCHEDULED", "3": "FINISHED", "4": "FAILED", "5": "KILLED"}
-_FIELDS = (2, 3, 5)  # of a line of a metric: time, value, step, and those of a data set
+# possible number of fields per metric line: time, value, step, and two for a dataset
+_FIELDS = (2, 3, 5)
 
 
 def folder_of(uri: str) -> Path | None:
@@ -32,7 +33,7 @@ def folder_of(uri: str) -> Path | None:
 
 
 def is_folder_of_mlflow(place: Path) -> bool:
-    """Return whether a folder is MLflow's (``mlruns``), or one of an experiment in it."""
+    """Return whether a folder is an ``mlruns`` folder, or an experiment's folder in it."""
     return (place / _META).is_file() or any(place.glob(f"*/{_META}"))
 
 
@@ -42,13 +43,14 @@ def read_folder(place: Path, experiment: str | None = None) -> list[StoredRun]:
 
     Raises:
         MissingError: no such experiment.
-        StorageError: no such folder, a file in it cannot be read, or a link leaves it.
+        StorageError: there is no such folder, a file in it cannot be read, or a link points outside
+            of it.
     """
     if not place.is_dir():
         raise StorageError(
             "MLflow folder not found",
             str(place),
-            "name the store with --store: sqlite:///FILE, http://HOST:PORT or an mlruns folder",
+            "pass the store with --store: sqlite:///FILE, http://HOST:PORT or an mlruns folder",
             code="no-mlflow-store",
         )
     root = place.resolve()
@@ -70,13 +72,13 @@ def read_folder(place: Path, experiment: str | None = None) -> list[StoredRun]:
         if experiment in (None, name):
             for folder in folders_of_name:
                 runs += _runs(folder, name, root)
-    # times are numbers of 13 digits
+    # times in milliseconds have 13 digits
     runs.sort(key=lambda timed: (timed[0].zfill(20), timed[1].number))
     return [run for _, run in runs]
 
 
 def _runs(folder: Path, experiment: str, root: Path) -> Iterator[tuple[str, StoredRun]]:
-    """Yield the start time and the content of each run in an experiment's folder."""
+    """Yield (start time, run) for each run in an experiment's folder."""
     for place in _described_folders(folder, root):
         meta = _description(place / _META)
         if meta.get("lifecycle_stage") == "deleted":
@@ -97,7 +99,7 @@ def _runs(folder: Path, experiment: str, root: Path) -> Iterator[tuple[str, Stor
 
 
 def _described_folders(folder: Path, root: Path) -> Iterator[Path]:
-    """Yield the folders in a folder that have a description, by name."""
+    """Yield the subfolders that contain a ``meta.yaml``, sorted by name."""
     for place in sorted(folder.iterdir()):
         if not place.name.startswith(".") and (place / _META).is_file():
             _check_inside(place, root)
@@ -106,10 +108,12 @@ def _described_folders(folder: Path, root: Path) -> Iterator[Path]:
 
 
 def _check_inside(path: Path, root: Path) -> None:
-    """Refuse a link that leaves the folder: the rows would show the content of other files."""
+    """Reject a link that points outside of the folder: the rows would show the content of other
+    files.
+    """
     if path.is_symlink() and not path.resolve().is_relative_to(root):
         raise StorageError(
-            "a link in MLflow's folder leaves it",
+            "a link in MLflow's folder points outside of it",
             str(path),
             "copy what it points to into the folder",
             code="link-outside",
@@ -117,7 +121,7 @@ def _check_inside(path: Path, root: Path) -> None:
 
 
 def _files(folder: Path, root: Path) -> dict[str, Path]:
-    """Return the files below a folder by the names of what they hold, which may have slashes."""
+    """Return name -> file for the files below a folder; names may contain slashes."""
     found = {}
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
@@ -147,7 +151,7 @@ def _history(metrics: dict[str, Path], name: str) -> list[tuple[int, float]]:
             raise StorageError(
                 f"cannot read a metric of MLflow: {shortened(first_line(error), 80)}",
                 f"{path}, line {number}",
-                "restore the file, or remove the folder of its run",
+                "restore the file, or delete the folder of its run",
                 code="unreadable-store",
             ) from None
     return points
@@ -164,6 +168,6 @@ def _description(path: Path) -> dict[str, Any]:
     raise StorageError(
         f"cannot read the description of an MLflow run or experiment: {reason}",
         str(path),
-        "restore the file, or remove the folder that it is in",
+        "restore the file, or delete its folder",
         code="unreadable-store",
     )

@@ -1,4 +1,4 @@
-"""Make a table of MLflow's runs, which come from a server, a database or a folder."""
+"""Build a table of MLflow runs, read from a server, a database or a folder."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ class StoredRun:
 
     number: str
     name: str
-    experiment: str  # its name
+    experiment: str  # name of the experiment
     status: str  # RUNNING, SCHEDULED, FINISHED, FAILED or KILLED
     params: Mapping[str, str]
     tags: Mapping[str, str]
     metrics: frozenset[str]
-    history: Callable[[str], Sequence[tuple[int, float]]]  # metric -> its steps and values
+    history: Callable[[str], Sequence[tuple[int, float]]]  # metric -> (step, value) pairs
 
 
 def table_of_runs(
@@ -34,9 +34,9 @@ def table_of_runs(
 
     Columns: ``params.*``, ``tags.*``, trial, status, step and score, and experiment if there are
     several; also the metrics ``others``. A run that never logged the score has one row without it.
-    ``score`` and ``seed`` may leave out the prefix ``params.``. If ``seed`` is empty and no run has
-    the parameter seed, the column ``run_id`` identifies runs, and finished runs without the score
-    are left out.
+    The prefix ``params.`` may be left out of ``score`` and ``seed``. If ``seed`` is empty and no
+    run has a parameter named seed, the column ``run_id`` identifies runs, and finished runs without
+    the score are left out.
 
     Raises:
         ConfigError: no run has the score or the seed.
@@ -46,7 +46,7 @@ def table_of_runs(
         raise MissingError(
             "there are no runs",
             where,
-            "name another folder, or an experiment as in mlflow:NAME with --store",
+            "pass another folder, or mlflow:EXPERIMENT with --store",
             code="no-runs",
         )
     if not seed and any("seed" in run.params for run in runs):
@@ -72,8 +72,8 @@ def table_of_runs(
         points = run.history(score) if score in run.metrics else ()
         other = run.number in parents or (not seed and run.status == "FINISHED")
         if not points and other:
-            continue  # only groups its nested runs, or does something else
-        # a resumed run repeats steps: the last value counts
+            continue  # a parent of nested runs, or an unrelated run
+        # a resumed run repeats steps: keep the last value
         values: dict[int, float | None] = dict(points)
         rows_of_run: dict[int, dict[str, Any]] = {}
         for step, value in (values or {0: None}).items():

@@ -1,4 +1,4 @@
-"""Find the columns that a person names, and split the names of runs into columns."""
+"""Match column names given by the user, and split run names into columns."""
 
 import re
 from dataclasses import replace
@@ -13,10 +13,10 @@ from loptune.errors import ConfigError
 from loptune.terminal.table import counted
 from loptune.yaml_document import nearest
 
-# columns whose values name a run, and may name its configuration
+# columns with run names, which may contain the configuration
 RUN_NAMES = ("run", "Name", "name", "run_name", "Run", "trial", "exp_name", "experiment", "Group")
-_NO_FILTER = ",none"  # after the metrics of lm-eval without a filter
-# names of the files that a program writes once per run
+_NO_FILTER = ",none"  # suffix of lm-eval's metrics without a filter
+# names of files that a program writes once per run
 _OF_ONE_RUN = (
     "trainer_state.json", "*tfevents*", "progress.*", "*monitor.csv", "result.json", "metrics.*",
     "all_results.json",
@@ -25,13 +25,13 @@ _PREFIXES = ("params.", "config.", "hparams.", "tags.", "summary.", "params_", "
 
 
 def find_column(name: str, table: pd.DataFrame, *, anywhere: bool = False) -> str | None:
-    """Return the column that a name means: the column itself, or the only one of a file of settings
-    or of a program's parameters with this name. With ``anywhere`` also the only column whose dotted
-    name ends with it, such as ``config.yaml:optim.lr`` for ``lr``, or with it and ``.name``. None
-    if there is none. Columns with the same values count as one.
+    """Return the column that a name refers to: the column itself, or the only column with this name
+    among those from settings files and run parameters. With ``anywhere`` also the only column whose
+    dotted name ends with it, such as ``config.yaml:optim.lr`` for ``lr``, or with it and ``.name``.
+    None if there is none. Columns with equal values are treated as one.
 
     Raises:
-        ConfigError: several columns could be meant.
+        ConfigError: several columns match.
     """
     names = [str(column) for column in table]
     if name in names:
@@ -59,7 +59,7 @@ def find_column(name: str, table: pd.DataFrame, *, anywhere: bool = False) -> st
 
 
 def with_columns(columns: RunColumns, table: pd.DataFrame) -> tuple[RunColumns, list[str]]:
-    """Return the roles with the names of the table's own columns, and notes on which were meant.
+    """Return the roles with the table's full column names, and notes on abbreviated names.
 
     Raises:
         ConfigError: a column is missing or ambiguous.
@@ -109,17 +109,22 @@ def with_columns(columns: RunColumns, table: pd.DataFrame) -> tuple[RunColumns, 
 
 
 def _where_to_find(name: str, available: list[str], source: str) -> str:
-    """Return which column may be meant, or how to make one of a part of the path or the name."""
+    """Return a hint: the closest column name, or how to turn a part of the path or run name into a
+    column.
+    """
     hint = nearest(name, available)
     if not hint.startswith("valid") or not name.isidentifier():
         return hint
     place = Path(source)
     if any(fnmatchcase(place.name, pattern) for pattern in _OF_ONE_RUN) and place.is_file():
         pattern = f"'{{{name}}}-s{{seed}}/{place.name}'"
-        return f"{place.name} holds one run: name the files of all runs, such as {pattern}; {hint}"
-    hint += f"; {{{name}}} in a file pattern makes a column of a part of the path"
+        return (
+            f"{place.name} contains a single run: pass a pattern that matches the files of "
+            f"all runs, such as {pattern}; {hint}"
+        )
+    hint += f"; {{{name}}} in a file pattern turns that part of the path into a column"
     if set(RUN_NAMES) & set(available):
-        hint += f", --names '{{...}}-{{{name}}}' one of a part of run names"
+        hint += f", --names '{{...}}-{{{name}}}' does the same for run names"
     return hint
 
 
@@ -139,9 +144,9 @@ def split_names(table: pd.DataFrame, pattern: str) -> tuple[pd.DataFrame, list[s
             expression += re.escape(piece)
         elif f"(?P<{part[1]}>" in expression:
             raise ConfigError(
-                f"{piece} stands twice in the pattern",
+                f"{piece} occurs twice in the pattern",
                 "--names",
-                "give each {part} its own name",
+                "use a different name for each {part}",
                 code="repeated-part",
             )
         else:
@@ -169,8 +174,8 @@ def split_names(table: pd.DataFrame, pattern: str) -> tuple[pd.DataFrame, list[s
 
 
 def _column_of_names(table: pd.DataFrame, expression: str) -> str:
-    """Return the column that `split_names` splits: a usual one of run names if any of its names
-    matches, else the only column of texts whose texts all match.
+    """Return the column that `split_names` splits: a usual run-name column if any of its values
+    matches, or else the only string column whose values all match.
     """
     usual = [name for name in RUN_NAMES if name in table]
     for name in usual:
@@ -182,7 +187,7 @@ def _column_of_names(table: pd.DataFrame, expression: str) -> str:
         raise ConfigError(
             f"the names in {', '.join(matching)} all match",
             "--names",
-            "write more of the names into the pattern, so that one column matches",
+            "make the pattern more specific, so that only one column matches",
             code="ambiguous-column",
         )
     if matching or usual:
@@ -190,8 +195,8 @@ def _column_of_names(table: pd.DataFrame, expression: str) -> str:
     if texts:
         return texts[0]
     raise ConfigError(
-        "no column has names",
+        "no column contains run names",
         "--names",
-        "name the parts in the file pattern instead, as in 'runs/{algo}-s{seed}/metrics.csv'",
+        "put the names into the file pattern instead, as in 'runs/{algo}-s{seed}/metrics.csv'",
         code="no-names",
     )

@@ -1,4 +1,4 @@
-"""Read numbers as people write them: decimal commas, and signs between thousands."""
+"""Parse numbers with decimal commas or thousands separators."""
 
 import re
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ import pandas as pd
 
 from loptune.errors import ConfigError
 
-_GROUPED = {  # sign between thousands -> numbers written with it
+_GROUPED = {  # thousands separator -> pattern of numbers written with it
     ",": re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?"),
     ".": re.compile(r"[-+]?[1-9]\d{0,2}(\.\d{3})+(,\d+)?"),
     " ": re.compile(r"[-+]?[1-9]\d{0,2}([ '\u00a0\u202f\u2019]\d{3})+([.,]\d+)?"),
@@ -27,16 +27,16 @@ NO_SCORE = (
 
 
 def with_numbers(table: pd.DataFrame, where: str) -> tuple[pd.DataFrame, list[str]]:
-    """Return a table with numbers in the columns of texts that are written with commas or spaces,
-    and notes on how they were read.
+    """Return the table with string columns such as ``1,5`` or ``10 000`` parsed as numbers, and
+    notes on how they were read.
 
     Raises:
-        ConfigError: a comma may be a decimal comma or stand between thousands.
+        ConfigError: a comma may be a decimal comma or a thousands separator.
     """
     texts = {column: _texts(table[column]) for column in table.select_dtypes(["object", "string"])}
-    comma = None  # the meaning of a comma in the file, once a column shows it
+    comma = None  # meaning of a comma in the file, once a column reveals it
     if any((table[column] % 1 > 0).any() for column in table.select_dtypes("float")):
-        comma = "thousands"  # decimals have a point
+        comma = "thousands"  # decimals are written with a point
     for cells in texts.values():
         comma = _comma(cells) or comma
     notes = []
@@ -58,14 +58,14 @@ def _only(values: "pd.Series[float]") -> bool:
 
 
 def _texts(column: "pd.Series[str]") -> list[str]:
-    """Return the distinct texts of a column, without blanks and words for a failed run."""
+    """Return the distinct strings of a column, without blanks and markers of failed runs."""
     texts = [text.strip() for text in column.dropna().astype(str).unique()]
     return [text for text in texts if text.lower() not in NO_SCORE]
 
 
 def _comma(cells: Iterable[str]) -> str | None:
-    """Return what commas mean in a column: ``decimal``, ``thousands``, or None if it does not show
-    it.
+    """Return what commas mean in a column: ``decimal``, ``thousands``, or None if the column does
+    not reveal it.
     """
     cells = list(cells)
     if not cells or not all(_is_number(cell) for cell in cells):
@@ -91,7 +91,7 @@ def _is_number(cell: str) -> bool:
 
 
 def _plain(cells: list[str], comma: str | None, where: str) -> tuple[list[str], str]:
-    """Return the texts of a column as Python writes numbers, and a note if that changed them."""
+    """Return the strings of a column in Python's number format, and a note if that changed any."""
     spaced = [cell for cell in cells if _GROUPED[" "].fullmatch(cell)]
     if spaced:
         cells = [_SIGNS.sub("", cell) if cell in spaced else cell for cell in cells]
@@ -101,10 +101,10 @@ def _plain(cells: list[str], comma: str | None, where: str) -> tuple[list[str], 
         return cells, note
     if comma is None:
         raise ConfigError(
-            f"the comma in {', '.join(changed[:_MAX_NAMED])} may stand before decimals or between "
-            "thousands",
+            f"the comma in {', '.join(changed[:_MAX_NAMED])} may be a decimal comma or a "
+            "thousands separator",
             where,
-            "write the numbers with a decimal point and without signs between thousands",
+            "write the numbers with a decimal point and without thousands separators",
             code="ambiguous-comma",
         )
     if comma == "thousands":
@@ -116,6 +116,6 @@ def _plain(cells: list[str], comma: str | None, where: str) -> tuple[list[str], 
 
 
 def are_versions(texts: Iterable[str]) -> bool:
-    """Return whether numbers differ only in zeros at their end, as versions 1.1 and 1.10 do."""
+    """Return whether some numbers differ only in trailing zeros, like the versions 1.1 and 1.10."""
     plain = {text.strip() for text in texts if _TRAILING_ZEROS.fullmatch(text.strip())}
     return len({float(text) for text in plain}) < len(plain)

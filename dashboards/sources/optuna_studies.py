@@ -74,17 +74,19 @@ def read_study(path: Path) -> pd.DataFrame:
             ) from None
     tables = [table for table in tables if len(table)]
     if not tables:
-        raise StorageError("the study has no trial", str(path), "name another", code="no-rows")
+        raise StorageError(
+            "the study has no trials", str(path), "pass another study", code="no-rows"
+        )
     times = ["number", "datetime_start", "datetime_complete", "duration"]
     trials: pd.DataFrame = pd.concat(tables, ignore_index=True)
     trials = trials.drop(columns=times, errors="ignore")
-    if len(directions) == 1:  # else the command has to say it
+    if len(directions) == 1:  # with several objectives, --mode is required
         trials.attrs[DIRECTION] = "min" if directions == {"MINIMIZE"} else "max"
     return trials
 
 
 def _upgrade(copy: Path) -> None:
-    """Bring a database to the schema of the installed Optuna; a current one stays as it is."""
+    """Upgrade a database to the schema of the installed Optuna, if it is older."""
     from optuna.storages import RDBStorage
 
     storage = RDBStorage(f"sqlite:///{copy}", skip_compatibility_check=True)

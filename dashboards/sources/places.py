@@ -1,4 +1,4 @@
-"""Read the runs that a person names: files, folders, or an experiment of MLflow."""
+"""Read the runs given on the command line: files, folders, or an MLflow experiment."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,11 +16,11 @@ from loptune.errors import ConfigError
 from loptune.extras import require
 from loptune.yaml_document import nearest
 
-_MLFLOW_TABLES = {"experiments", "alembic_version"}  # of a database
+_MLFLOW_TABLES = {"experiments", "alembic_version"}  # tables of MLflow's databases
 
 
 def read_place(place: str, score: str, seed: str, others: Sequence[str] = ()) -> pd.DataFrame:
-    """Return the rows of files or folders; a folder or database of MLflow is found by itself.
+    """Return the rows of files or folders; MLflow folders and databases are recognized.
 
     Raises:
         UserError: see `read_files` and `read_experiment`.
@@ -55,10 +55,10 @@ def read_experiment(
 
 def select(table: pd.DataFrame, where: str, names: str = "") -> pd.DataFrame:
     """Return the rows that meet every condition of ``where``, such as ``lr>=1e-3,loss=grpo``, with
-    the parts of run names that the pattern ``names`` gives as columns.
+    the parts of run names that match the pattern ``names`` as columns.
 
     Raises:
-        ConfigError: a condition names no column, or is none.
+        ConfigError: a condition is invalid, or its column does not exist.
     """
     notes = list(table.attrs.get(NOTES, ()))
     if names:

@@ -1,4 +1,4 @@
-"""Distinguish runs with the same configuration and seed: seeds that were drawn at random repeat."""
+"""Distinguish runs with the same configuration and seed, as random seeds may repeat."""
 
 import pandas as pd
 
@@ -8,24 +8,24 @@ from dashboards.sources.states import COLUMNS
 from dashboards.sources.wandb_tables import RUN_COLUMNS
 from loptune.terminal.table import counted
 
-# columns that name a run
+# columns with run names
 _NAMES = ("ID", "id", "run_id", "trial_id", "Name", "name", "run", "run_name", "Run", "trial")
 _OF_RUNS = (*RUN_COLUMNS, *COLUMNS, "state of a row")
 _SETTINGS = (
     "params.", "config.", "hparams.", "params_", *(f"{name.split('/')[-1]}:" for name in FILES)
 )  # fmt: skip
-# Seeds are drawn at random if no larger part of an arm's runs repeats another one's seed. If more
-# repeat, seeds were planned, and a run was started twice by mistake.
+# Largest fraction of repeated seeds in an arm for which seeds are considered random. If more
+# repeat, the seeds were planned, and a run was started twice by mistake.
 _REPEATED = 0.2
 
 
 def with_seeds_apart(runs: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFrame, list[str]]:
-    """Return the runs with a label of its own for each run that repeats a seed of its
-    configuration, such as ``7 (2)``, and a note on them.
+    """Return the runs with unique seed labels, such as ``7 (2)`` for a run that repeats seed 7 of
+    its configuration, and a note on them.
 
-    Runs stay unchanged if they may be one run. That is the case if no column names them, if they
-    differ in a setting or have the same scores, or if too many seeds repeat. With ``--unpaired``
-    seeds are labels, and only runs with the same scores stay.
+    Labels stay unchanged if the rows may belong to one run:
+    there are no run names, they differ in a setting or have equal scores, or too many seeds repeat.
+    With ``--unpaired``, only runs with equal scores keep their labels.
     """
     unpaired = columns.pairing == "unpaired"
     key = columns.run
@@ -72,8 +72,8 @@ def _name_of_runs(runs: pd.DataFrame, evaluation: list[str], columns: RunColumns
 
 
 def _differ(twice: pd.DataFrame, key: list[str], columns: RunColumns) -> bool:
-    """Return whether runs with one seed differ in a setting: a column of texts, or of a program's
-    parameters, other than names.
+    """Return whether runs with the same seed differ in a setting: a string column or a parameter,
+    except run names.
     """
     described = {*columns.every, *_NAMES, *_OF_RUNS}
     for column in map(str, twice):

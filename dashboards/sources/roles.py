@@ -1,8 +1,9 @@
-"""Find what the columns that nobody named are: the seed, the step, a task.
+"""Infer the roles of columns that are not specified: the seed, the step, a task.
 
-A row is a run only if all its columns are explained. A column may be the score, a setting, the
-seed, the step, the name of the run, or another measurement. A column that divides the runs of a
-configuration into recurring kinds is none of them: its rows are tasks, metrics or splits.
+Rows are treated
+as runs only if every column has an explanation: the score, a setting, the seed, the step, the run
+name, or another measurement. A column that divides the runs of a configuration into recurring kinds
+is none of these: its values are tasks, metrics or splits.
 """
 
 import re
@@ -17,7 +18,7 @@ from loptune.errors import ConfigError, listed, shortened
 from loptune.parameter_names import shown
 from loptune.terminal.table import counted
 
-# of what a program logs once per evaluation, the most telling first
+# names of columns that may be the step, most informative first
 STEPS = (
     "_step", "global_step", "Step", "steps", "training_iteration", "time/total_timesteps",
     "timesteps_total", "num_env_steps_sampled_lifetime", "total_timesteps", "env_step", "env_steps",
@@ -32,14 +33,14 @@ _STEP_WORDS = (
     "example", "examples", "generation", "gen", "t", "hour", "hours", "minutes", "seconds",
     "progress",
 )  # fmt: skip
-# columns whose values name a run, the most telling first
+# columns with run names, most informative first
 NAMES = ("ID", "run_id", "id", "trial_id", "Name", "name", "run_name", "run", "Run", "trial")
 _REPEATS = (
     "rep", "reps", "repeat", "repeats", "repetition", "repetitions", "replicate", "replicates",
     "replica", "trial", "trials", "run", "runs", "idx", "index", "id", "attempt", "try",
     "tries", "execution", "number",
 )  # fmt: skip
-# of columns that describe where and when a run was made
+# names of columns that describe where and when a run was made
 _OF_PLACE = (
     "host", "hostname", "node", "gpu", "device", "machine", "date", "time", "timestamp",
     "created", "started", "finished", "updated", "commit", "git", "sha", "user", "path", "dir",
@@ -51,15 +52,15 @@ _SUMMARIES = (
     "max", "sum", "total", "overall", "var", "variance", "count", "ci", "iqm", "iqr",
     "mean±std",
 )  # fmt: skip
-_FEWEST_GRID = 8  # values of an unknown column that looks like steps
-_MOST_NUMBERS = 12  # values of a column of numbers that divides runs into kinds
-_FEWEST_REPEATED = 4  # consecutive rows that cannot be equal by chance
-_MAX_CHARS = 40  # of a value in a message
+_FEWEST_GRID = 8  # minimum number of values of an unknown column that looks like steps
+_MOST_NUMBERS = 12  # maximum number of values of a numeric column that divides runs into kinds
+_FEWEST_REPEATED = 4  # number of consecutive rows that cannot be equal by chance
+_MAX_CHARS = 40  # length limit of a value in a message
 _MAX_VALUES = 4
 
 
 def words_of(name: str) -> list[str]:
-    """Return the lower-case words of a column's name, without its file or folder."""
+    """Return the lower-case words of a column name, without its file or folder."""
     last = re.split(r"[:./]", name.strip())[-1] or name
     spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", last)
     return [word.lower() for word in re.split(r"[^A-Za-z0-9±]+", spaced) if word]
@@ -76,12 +77,12 @@ def _is_seed(name: str) -> bool:
 
 
 def is_summary(text: str) -> bool:
-    """Return whether a text names a summary of other values, such as ``avg`` or ``std``."""
+    """Return whether a cell is the name of a summary, such as ``avg`` or ``std``."""
     return bool(set(words_of(text)).intersection(_SUMMARIES))
 
 
 def seed_column(table: pd.DataFrame, columns: RunColumns) -> str | None:
-    """Return the seed column, if the command does not name one; None without one.
+    """Return the seed column if none is specified, or None if the table has none.
 
     A column that is blank in every row, such as RLlib's ``"seed": null``, is not a seed column.
 
@@ -103,14 +104,14 @@ def seed_column(table: pd.DataFrame, columns: RunColumns) -> str | None:
         raise ConfigError(
             f"several columns could be the seed: {listed(candidates, _MAX_VALUES)}",
             "--seed",
-            f"name the one that tells runs apart, such as --seed {candidates[0]}",
+            f"choose the one that distinguishes runs, such as --seed {candidates[0]}",
             code="ambiguous-seed",
         )
     return min(candidates, key=lambda column: (column != "seed", len(column)))
 
 
 def step_columns(table: pd.DataFrame, columns: RunColumns) -> list[str]:
-    """Return the columns that may be the step, by their names, the most telling first."""
+    """Return the columns that may be the step according to their names, most informative first."""
     taken = {*columns.point, columns.score, columns.seed, *columns.ignore, *columns.task}
     named = [column for column in (columns.axis, columns.step, *STEPS) if column in table]
     for column in map(str, table):
@@ -123,7 +124,7 @@ def step_columns(table: pd.DataFrame, columns: RunColumns) -> list[str]:
 
 def with_step(columns: RunColumns, table: pd.DataFrame) -> tuple[RunColumns, list[str]]:
     """Return ``columns`` with the step column filled in, and a note if it was detected rather than
-    given. With an axis and no other step column, the axis takes its place.
+    given. If there is an axis and no other step column, the axis is used as the step.
     """
     if columns.step in table:
         return columns, []
@@ -136,15 +137,15 @@ def with_step(columns: RunColumns, table: pd.DataFrame) -> tuple[RunColumns, lis
         if column == columns.axis:
             continue
         steps = pd.to_numeric(scored[column], errors="coerce")
-        # the first with only integers that never repeat in a run; False for a blank
+        # the first column with only integers that never repeat in a run; blanks are rejected
         if (steps % 1 == 0).all() and not scored.duplicated([*of_run, column]).any():
             return replace(columns, step=column), [f"step is the column {column}."]
     return (replace(columns, step=columns.axis) if columns.axis else columns), []
 
 
 def _grids(scored: pd.DataFrame, of_run: list[str], columns: RunColumns) -> list[str]:
-    """Return columns of numbers that look like steps: within every run they grow from row to row,
-    and runs share most of the values.
+    """Return numeric columns that look like steps: they grow from row to row within every run, and
+    runs share most of the values.
     """
     taken = {*columns.every, *of_run}
     grids = []
@@ -162,7 +163,7 @@ def _grids(scored: pd.DataFrame, of_run: list[str], columns: RunColumns) -> list
 
 
 def without_summaries(table: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFrame, list[str]]:
-    """Leave out rows that summarize other rows, such as ``avg`` and ``std`` in the seed column;
+    """Drop rows that summarize other rows, such as ``avg`` and ``std`` in the seed column; also
     return a note on them.
     """
     names = {columns.seed, columns.step, *NAMES}
@@ -179,17 +180,17 @@ def without_summaries(table: pd.DataFrame, columns: RunColumns) -> tuple[pd.Data
             words = listed(sorted(set(texts[summaries])), _MAX_VALUES)
             notes.append(
                 f"Left out: {counted(int(summaries.sum()), 'row')} with {words} in the column "
-                f"{column}, which summarize others."
+                f"{column}, which summarize other rows."
             )
             table = table[~summaries]
     return table.reset_index(drop=True), notes
 
 
 def check_repeats(table: pd.DataFrame, columns: RunColumns) -> None:
-    """Refuse a table that holds the same rows several times, without seeds to show it.
+    """Reject a table without seeds that contains the same rows several times.
 
     Raises:
-        ConfigError: names the repeated rows.
+        ConfigError: rows are repeated; the error names them.
     """
     rows = ["\x1f".join(map(str, row)) for row in table.itertuples(index=False)]
     where = _repeated_block(rows)
@@ -207,15 +208,15 @@ def check_repeats(table: pd.DataFrame, columns: RunColumns) -> None:
         first, again, length = where
         named = f"rows {again + 1} to {again + length} equal rows {first + 1} to {first + length}"
     raise ConfigError(
-        f"{named}: the same runs several times, or runs that nothing tells apart",
+        f"{named}: the same runs were saved several times, or no column distinguishes them",
         columns.source,
-        "remove the repeated rows; if they are runs of their own, add a column that names each run",
+        "remove the repeated rows; if they are separate runs, add a column with run names",
         code="repeated-rows",
     )
 
 
 def _repeated_block(rows: Sequence[str]) -> tuple[int, int, int] | None:
-    """Return the places of two equal blocks of consecutive rows and their length, if there are."""
+    """Return the positions of two equal blocks of consecutive rows and their length, or None."""
     places: dict[tuple[str, ...], int] = {}
     for place in range(len(rows) - _FEWEST_REPEATED + 1):
         block = tuple(rows[place : place + _FEWEST_REPEATED])
@@ -237,15 +238,15 @@ def _repeated_block(rows: Sequence[str]) -> tuple[int, int, int] | None:
 def check_explained(
     runs: pd.DataFrame, columns: RunColumns, spoken: Collection[str | None]
 ) -> None:
-    """Refuse rows as runs if a column divides them into kinds that recur: tasks, metrics, splits.
+    """Reject rows as runs if a column divides them into recurring kinds: tasks, metrics or splits.
 
     Args:
         runs: the rows, with labels for runs without seeds.
         columns: the roles.
-        spoken: columns that have a role or describe a run.
+        spoken: columns that have a role, or that describe a run.
 
     Raises:
-        ConfigError: names the column, and what it may be.
+        ConfigError: there is such a column; the error names it and its possible roles.
     """
     of_run = columns.run
     scored = runs[runs[columns.score].notna()]
@@ -278,8 +279,8 @@ def _may_be_task(column: str) -> bool:
 
 
 def _recurs(rows: pd.DataFrame, column: str, columns: RunColumns) -> bool:
-    """Return whether the values of a column recur over configurations or seeds: it is neither a
-    name of single runs nor a measurement.
+    """Return whether the values of a column recur over configurations or seeds, so that it is
+    neither a run name nor a measurement.
     """
     values = rows[column].dropna()
     if not pd.api.types.is_numeric_dtype(values) or values.dtype == bool:
@@ -289,7 +290,7 @@ def _recurs(rows: pd.DataFrame, column: str, columns: RunColumns) -> bool:
 
 
 def _divides(runs: pd.DataFrame, column: str, columns: RunColumns) -> bool:
-    """Return whether a column divides the runs of a configuration into kinds that recur."""
+    """Return whether a column divides the runs of a configuration into recurring kinds."""
     present = runs[runs[column].notna()]
     values = present[column]
     by_arm = present.groupby(columns.point, sort=False)[column]
@@ -310,8 +311,8 @@ def _divides(runs: pd.DataFrame, column: str, columns: RunColumns) -> bool:
 
 
 def _same_for_all(runs: pd.DataFrame, column: str, columns: RunColumns) -> bool:
-    """Return whether a seed has the same value in all configurations, and every configuration has
-    every seed: then the column is a part of the seed.
+    """Return whether every seed has the same value in all configurations, and every configuration
+    has every seed: the column is then part of the seed.
     """
     by_seed = runs.groupby(columns.seed)
     arms = len(runs.drop_duplicates(columns.point))
@@ -327,7 +328,8 @@ def _not_repeats(runs: pd.DataFrame, column: str, columns: RunColumns) -> Config
         f"rows of one configuration differ in {column} ({listed(named, _MAX_VALUES)}): they are "
         "not repeats of one run",
         column,
-        f"if they are tasks, judge one with --where {condition}, or all together with --task "
+        f"if they are tasks, judge a single one with --where {condition}, or all together with "
+        "--task "
         f"{quoted(name)}; if it is a setting, add it to --by; if it numbers the repeats, add "
         f"--seed {quoted(name)}; if it makes no difference, --ignore {quoted(name)}",
         code="not-repeats",
@@ -335,18 +337,19 @@ def _not_repeats(runs: pd.DataFrame, column: str, columns: RunColumns) -> Config
 
 
 def quoted(text: str) -> str:
-    """Return a text as one argument of a command line."""
+    """Quote a string as one command-line argument."""
     return f"'{text}'" if re.search(r"[\s\"()&;|<>*?$\[\]]", text) else text
 
 
 def named_runs(table: pd.DataFrame, columns: RunColumns) -> "pd.Series[int]":
-    """Return a number for each row's run, of a table without seeds.
+    """Return the run number of each row in a table without seeds.
 
-    A run is a row, or the rows with one name that have a step each. Without names, the rows of a
-    configuration are one run if they have a step each.
+    A run is a single row, or all
+    rows with the same name and different steps. Without names, the rows of a configuration form one
+    run if their steps differ.
 
     Raises:
-        ConfigError: rows are evaluations of runs that cannot be told apart.
+        ConfigError: rows are evaluations, but cannot be assigned to runs.
     """
     rows = pd.Series(range(1, len(table) + 1), index=table.index)
     names = [name for name in NAMES if name in table and table[name].notna().all()]
@@ -368,8 +371,8 @@ def named_runs(table: pd.DataFrame, columns: RunColumns) -> "pd.Series[int]":
         raise ConfigError(
             f"rows with several values of {several[0]} cannot be assigned to runs",
             columns.source,
-            "name the column that identifies runs with --seed; if each row is a run, add "
-            f"--ignore {several[0]}",
+            "pass the column that identifies runs with --seed; if each row is a run, add "
+            "--ignore {several[0]}",
             code="runs-not-told-apart",
         )
     for name in names:
@@ -378,8 +381,8 @@ def named_runs(table: pd.DataFrame, columns: RunColumns) -> "pd.Series[int]":
             raise ConfigError(
                 f"the run {shortened(shown(example), _MAX_CHARS)} has several rows",
                 f"column {name}",
-                "name the column of the training step with --step, or of the task with --task; if "
-                f"each row is a run, add --ignore {name}",
+                "pass the step column with --step, or the task column with --task; if each "
+                "row is a run, add --ignore {name}",
                 code="runs-not-told-apart",
             )
     return rows

@@ -21,25 +21,26 @@ class RunColumns:
     by: Sequence[str]  # columns that define the compared configurations
     score: str
     baseline: Mapping[str, Any]  # column of ``by`` -> value
-    seed: str = ""  # if empty, the column seed; without one, every run counts by itself
-    tuned: Sequence[str] = ()  # tuned within each of ``by``
+    seed: str = ""  # if empty, the column seed; without one, runs are independent
+    tuned: Sequence[str] = ()  # columns that are tuned separately for each value of ``by``
     task: Sequence[str] = ()  # columns of tasks, over which differences are averaged
     step: str = "step"  # if present, there is one row per evaluation
-    trial: str = "trial"  # name of a run, for `problems`
-    # the score is the mean of this many last evaluations, by default `WINDOW`; with an axis, over
-    # this length of it
+    trial: str = "trial"  # run-name column, for `problems`
+    # number of last evaluations that the score averages (default: `WINDOW`); with an axis, a length
+    # along it
     window: float | None = None
-    mode: Mode | None = None  # None: as the source says, else max
+    mode: Mode | None = None  # None: as declared by the source, or else max
     take: Literal["last", "best"] = "last"  # best: a run's best evaluation, without a window
-    at_step: float | None = None  # evaluations after this step do not count
-    axis: str = ""  # column that grows: runs are compared at the same amount of it
-    at: float | None = None  # this amount; by default the largest one that all runs reach
+    at_step: float | None = None  # evaluations after this step are ignored
+    axis: str = ""  # growing column: runs are compared at the same value of it
+    # axis value of the comparison (default: the largest that all runs reach)
+    at: float | None = None
     allow_unequal: bool = False  # compare runs that end at different steps
     same_unit: bool = False  # compare scores that look like percentages and fractions
-    failed: Sequence[Condition] = ()  # rows of failed runs, in addition to the ones a state names
-    pairing: Pairing = "auto"  # whether a seed is a block, or only a label
+    failed: Sequence[Condition] = ()  # conditions for failed runs, in addition to the end state
+    pairing: Pairing = "auto"  # whether runs with the same seed are paired
     worthwhile: float = 0.0  # smallest improvement that matters, in units of the score
-    not_worse_by: float | None = None  # test which arms are not worse than the baseline by this
+    not_worse_by: float | None = None  # non-inferiority margin
     against: float | None = None  # compare the arms with this number instead of a baseline
     ignore: Sequence[str] = ()  # columns that may differ between configurations
     problems: pd.DataFrame | None = field(default=None, repr=False)  # trial, problem, correct
@@ -52,7 +53,7 @@ class RunColumns:
 
     @property
     def run(self) -> list[str]:
-        """The columns that tell runs apart."""
+        """The columns that identify a run."""
         return [*self.point, *self.task, self.seed]
 
     @property
@@ -63,16 +64,16 @@ class RunColumns:
 
     @property
     def place(self) -> str:
-        """The column by which a run's evaluations are ordered."""
+        """The column that orders the evaluations of a run."""
         return self.axis or self.step
 
     @property
     def evaluations(self) -> int:
-        """The number of last evaluations that a score averages, without an axis."""
+        """The number of last evaluations that a score averages, if there is no axis."""
         return WINDOW if self.window is None else int(self.window)
 
     def best(self, values: Sequence[float]) -> float:
-        """Return the best of at least one finite value."""
+        """Return the best of the values; at least one must be finite."""
         return max(values, key=lambda value: sign_of(self.mode or "max") * value)
 
     @property
@@ -96,5 +97,5 @@ class RunColumns:
 
     @property
     def metric(self) -> str:
-        """Name of the score in sentences."""
+        """Name of the score for use in sentences."""
         return f"best {self.score}" if self.take == "best" else self.score

@@ -23,8 +23,8 @@ _SPECIAL = re.compile(r"(\{[A-Za-z_]\w*\}|\*\*/|\*|\?)")
 _PATTERNS = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
 _MAX_NAMED = 5
 _OF_MACHINES = {"wandb-metadata.json", "package.json", "environment.json"}
-EVENTS = "folder of event files"  # column that is dropped in the end
-EMPTY = "file without rows"  # column that is dropped in the end
+EVENTS = "folder of event files"  # temporary column
+EMPTY = "file without rows"  # temporary column
 # names of result files in a folder, the most informative first
 _RESULTS = (
     "trainer_state.json", "all_results.json", "results.csv", "progress.csv", "metrics.csv",
@@ -38,9 +38,9 @@ def read_files(pattern: str) -> pd.DataFrame:
     """Return the rows of all files that match.
 
     ``*``, ``**/`` and ``?`` match as in a shell. ``{name}`` matches like ``*`` and becomes a
-    column. The settings next to a file become columns such as ``config.yaml:KEY``. If a match is a
-    folder, TensorBoard's event files, W&B's local runs or else the result files below it are read.
-    The column ``run`` then has the rest of each path.
+    column. The settings next to a file become columns such as ``config.yaml:KEY``. For a folder,
+    TensorBoard's event files, W&B's local runs or the result files below it are read, and the
+    column ``run`` contains the rest of each path.
 
     Raises:
         MissingError: no file matches.
@@ -55,7 +55,7 @@ def read_files(pattern: str) -> pd.DataFrame:
         raise MissingError(
             "no such file",
             pattern,
-            "check the path; quote a pattern, so that the shell does not expand it",
+            "check the path; quote patterns so that the shell does not expand them",
             code="no-such-file",
         )
     try:
@@ -64,7 +64,7 @@ def read_files(pattern: str) -> pd.DataFrame:
         raise ConfigError(
             "two parts of the pattern have the same name",
             pattern,
-            "give each {part} its own name",
+            "use a different name for each {part}",
             code="repeated-part",
         ) from None
     tables = [_read(path, named) for path in _without_doubles(paths)]
@@ -89,12 +89,12 @@ def read_files(pattern: str) -> pd.DataFrame:
 
 
 def _text(path: str | Path) -> str:
-    """Return a path, or a part of one, as text, whatever bytes are in it."""
+    """Return a path, or a part of one, as a string; invalid bytes are escaped."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _glob_of(part: str) -> str:
-    """Return a part of a pattern as `glob` reads it."""
+    """Return a part of a pattern in the syntax of `glob`."""
     if part.startswith("{"):
         return "*"
     return part if _SPECIAL.fullmatch(part) else glob.escape(part)
@@ -117,7 +117,7 @@ def _check_scalars(table: pd.DataFrame, pattern: str) -> list[str]:
             code="no-scalars",
         )
     named = listed(list(without), _MAX_NAMED)
-    return [f"Without a scalar, so they count as failed: {named}."]
+    return [f"Treated as failed, because they have no scalars: {named}."]
 
 
 def _check_rows(table: pd.DataFrame, pattern: str) -> list[str]:
@@ -131,10 +131,12 @@ def _check_rows(table: pd.DataFrame, pattern: str) -> list[str]:
         raise StorageError(
             "no rows; a failed run needs one row with a blank score",
             pattern,
-            "name the files that have results",
+            "choose files that contain results",
             code="unreadable-file",
         )
-    return [f"Only a header, so they count as failed: {listed(list(without), _MAX_NAMED)}."]
+    return [
+        f"Treated as failed, because they have only a header: {listed(list(without), _MAX_NAMED)}."
+    ]
 
 
 def _expression(part: str) -> str:
@@ -223,7 +225,7 @@ def _read_folder(folder: Path) -> pd.DataFrame:
             table = table.assign(run=run)
         runs.append(table)
     table = pd.concat(runs, ignore_index=True)
-    depth = len(files[0].relative_to(folder).parts)  # of all files
+    depth = len(files[0].relative_to(folder).parts)  # the same for all files
     name = files[0].name
     if len({path.name for path in files}) > 1:
         name = f"*{files[0].suffix}"
@@ -253,12 +255,12 @@ def _result_files(folder: Path) -> list[Path]:
                 by_depth.setdefault(len(path.relative_to(folder).parts), []).append(path)
         if not by_depth:
             continue
-        depth = max(by_depth, key=lambda depth: len(by_depth[depth]))  # the first of equal ones
+        depth = max(by_depth, key=lambda depth: len(by_depth[depth]))  # the first in a tie
         files = by_depth[depth]
         if depth == 1:
             return files
         if len({path.parent for path in files}) == len(files):
-            return files  # one in each folder, such as a name with the time
+            return files  # one in each folder, such as a name that includes the time
         names = Counter(path.name for path in files)
         [(most_common, _)] = names.most_common(1)
         return [path for path in files if path.name == most_common]

@@ -41,8 +41,8 @@ _SETTINGS = (
 )  # fmt: skip
 _STATE = "state of a row"  # column with the state of each row's run
 _MAX_NAMED = 8  # at most this many names in a message
-_MAX_CHARS = 80  # of a value in a message
-_MAX_LISTED_CHARS = 600  # of a list of configurations
+_MAX_CHARS = 80  # length limit of a value in a message
+_MAX_LISTED_CHARS = 600  # length limit of a list of configurations
 _ROUNDING = 1e-3  # tolerance for scores rounded in the table
 _TOO_LARGE = (1e100, np.finfo(float).max)  # finite, but too large to square
 
@@ -50,15 +50,15 @@ _TOO_LARGE = (1e100, np.finfo(float).max)  # finite, but too large to square
 def read_runs(table: pd.DataFrame, columns: RunColumns, *, adaptive: bool = True) -> Results:
     """Return the results of a table; ``adaptive`` is described in `Results`.
 
-    A trial has failed only if its rows say so. A configuration without a row for a seed that others
-    have simply has no trial on it.
+    A trial has failed only if its rows mark it as failed. If a configuration has no row for a seed
+    that others have, it has no trial on that seed.
 
     Raises:
         ConfigError: the table cannot give a verdict.
     """
     read = list(table.attrs.get(NOTES, ()))
     of_source = table.attrs.get(DIRECTION)
-    table = table.reset_index(drop=True)  # tables put together may repeat numbers of rows
+    table = table.reset_index(drop=True)  # concatenated tables may repeat index labels
     check_axis(columns)
     table, of_shape = one_row_per_run(table, columns)
     table = without_lists(table)
@@ -200,7 +200,7 @@ def _trials(
 def _with_costs(
     trials: Sequence[TrialRecord], runs: pd.DataFrame, columns: RunColumns
 ) -> list[TrialRecord]:
-    """Return complete trials with the amounts that they had used where they are compared."""
+    """Return complete trials with their costs up to the point of comparison."""
     names = cost_columns(runs, columns)
     if not names:
         return list(trials)
@@ -229,25 +229,25 @@ def _by_task(trials: Sequence[TrialRecord]) -> dict[str, list[TrialRecord]]:
 def _without_running(
     runs: pd.DataFrame, columns: RunColumns, state: str | None
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Leave out runs that have not ended, whose scores are not final; return a note on them.
+    """Drop runs that are still running, whose scores are not final; also return a note on them.
 
     Raises:
-        ConfigError: no run has ended.
+        ConfigError: every run is still running.
     """
     running = runs[_STATE] == "RUNNING"
     if not running.any():
         return runs, []
     if running.all():
         raise ConfigError(
-            "no run has ended",
+            "no run has finished",
             f"column {state}",
             f"wait for them; if they crashed, add --failed {state}={runs[state].iloc[0]}",
             code="no-run-ended",
         )
     named = runs.loc[running, columns.run].drop_duplicates()
     return runs[~running], [
-        f"Left out: {counted(len(named), 'run')} not ended yet, according to the column {state}. "
-        f"After a crash, add --failed {state}={runs.loc[running, state].iloc[0]}."
+        f"Left out: {counted(len(named), 'run')} still running, according to the column "
+        f"{state}. If they crashed, add --failed {state}={runs.loc[running, state].iloc[0]}."
     ]
 
 
@@ -275,9 +275,10 @@ def with_fresh(results: Results, table: pd.DataFrame, columns: RunColumns) -> Re
         number = numbers.get(tuple(trial.parameters.values()))
         if number is None:
             raise ConfigError(
-                f"the second table has {_text(trial.parameters)}, which the first one lacks",
+                f"the second table has {_text(trial.parameters)}, which is missing from the "
+                "first table",
                 "second table",
-                "add its runs on the seeds that selected it",
+                "add its runs from the selection to the first table",
                 code="unknown-configuration",
             )
         trials.append(replace(trial, configuration=number))
@@ -303,13 +304,13 @@ def with_fresh(results: Results, table: pd.DataFrame, columns: RunColumns) -> Re
 def _check_columns(table: pd.DataFrame, columns: RunColumns) -> None:
     if not columns.by:
         raise ConfigError(
-            "no column defines a configuration", "--by", "name columns with --by", code="no-by"
+            "no column defines a configuration", "--by", "pass them with --by", code="no-by"
         )
     if table.empty:
         raise ConfigError(
             "the table has no rows",
             columns.source,
-            "name rows that exist with --where",
+            "choose rows that exist with --where",
             code="no-rows",
         )
 
@@ -318,7 +319,7 @@ def _check_roles(columns: RunColumns) -> None:
     for column in columns.every:
         if columns.every.count(column) > 1:
             raise ConfigError(
-                f"{column} is named twice",
+                f"{column} is used in two options",
                 "command line",
                 "use each column in only one option",
                 code="named-twice",
@@ -347,7 +348,7 @@ def _seed_texts(seeds: "pd.Series[Any]") -> list[str]:
         raise ConfigError(
             f"{counted(blank, 'row')} without a seed",
             str(seeds.name),
-            f"leave them out with --where '{seeds.name}!=none', or give each its seed",
+            f"leave them out with --where '{seeds.name}!=none', or fill in their seeds",
             code="no-seed",
         )
     return [str(seed).strip().removesuffix(".0") for seed in seeds]
@@ -360,17 +361,18 @@ def _integer_steps(column: "pd.Series[Any]", scored: "pd.Series[bool]") -> "pd.S
         raise ConfigError(
             "a row with a score has a step that is not an integer",
             str(column.name),
-            "name the column with --step",
+            "choose the step column with --step",
             code="step-not-integer",
         )
     return steps
 
 
 def _scores(runs: pd.DataFrame, columns: RunColumns) -> "pd.Series[float]":
-    """Return the scores as numbers; texts that stand for a failed run become NaN.
+    """Return the scores as numbers; strings that mean a failed run become NaN.
 
     Raises:
-        ConfigError: another text, or a number that is too large to square; or no score at all.
+        ConfigError: a score is any other string or a number too large to square, or there are no
+            scores.
     """
     raw = runs[columns.score]
     scores = pd.to_numeric(raw, errors="coerce")
@@ -380,11 +382,14 @@ def _scores(runs: pd.DataFrame, columns: RunColumns) -> "pd.Series[float]":
         value = shortened(str(wrong.iloc[0]), _MAX_CHARS)
         hint = "write a number, or leave it blank for a failed run"
         if "," in value:
-            hint = "write a point before the decimals, and no commas between thousands"
+            hint = "write a decimal point, and no thousands separators"
         raise ConfigError(f"'{value}' is not a valid score", columns.score, hint, code="no-number")
     if scores.isna().all():
         raise ConfigError(
-            "no row has a score", columns.score, "name another column with --score", code="no-score"
+            "no row has a score",
+            columns.score,
+            "choose another column with --score",
+            code="no-score",
         )
     return scores.astype(float)
 
@@ -406,10 +411,11 @@ def _kind(values: "pd.Series[Any]") -> str:
 def _check_unlisted_settings(
     runs: pd.DataFrame, columns: RunColumns, state: str | None
 ) -> list[str]:
-    """Refuse runs that differ in a setting outside --by and --tuned.
+    """Reject runs that differ in a setting outside --by and --tuned.
 
-    If --by is a name column, such as W&B's ``Name``, a configuration represents all of its
-    settings. The return value is then a note on the settings that differ between configurations.
+    If --by is a run-name column,
+    such as W&B's ``Name``, a configuration stands for all of its settings; the result is then a
+    note on the settings that differ between configurations.
     """
     spoken = _spoken(runs, columns, state)
     others = [str(column) for column in runs if column not in spoken]
@@ -436,14 +442,14 @@ def _check_unlisted_settings(
             of_names.append(column)
         elif fixed or mixed:
             apart.append(column)
-    apart.sort(key=lambda column: runs[column].nunique(dropna=False))  # run ids and paths last
+    apart.sort(key=lambda column: runs[column].nunique(dropna=False))  # ids and paths last
     of_names.sort(key=lambda column: runs[column].nunique(dropna=False))
     if apart:
         raise ConfigError(
-            f"runs differ in {listed(apart, _MAX_NAMED)}, which --by leaves out",
+            f"runs differ in {listed(apart, _MAX_NAMED)}, which --by does not include",
             "--by",
-            "add settings that define a configuration to --by or --tuned, then --ignore the "
-            f"rest: {_quoted_list(apart)}",
+            "add the settings that define a configuration to --by or --tuned, and ignore the "
+            "others: --ignore {_quoted_list(apart)}",
             code="runs-differ",
         )
     if not of_names:
@@ -458,8 +464,8 @@ def _spoken(runs: pd.DataFrame, columns: RunColumns, state: str | None) -> set[s
 
 
 def _repeats_point(runs: pd.DataFrame, column: str, columns: RunColumns) -> bool:
-    """Return whether a column only repeats the configuration, as in ``out/dapo`` for ``dapo``: its
-    values are all equal once the configuration's text is removed.
+    """Return whether a column only repeats the configuration, such as ``out/dapo`` for ``dapo``:
+    its values are equal once the name of the configuration is removed.
     """
     rest = set()
     for values in runs[[column, *columns.point]].drop_duplicates().itertuples(index=False):
@@ -471,7 +477,7 @@ def _repeats_point(runs: pd.DataFrame, column: str, columns: RunColumns) -> bool
 
 
 def _quoted_list(names: Sequence[str]) -> str:
-    """Return names as one argument of a command line."""
+    """Quote names as one command-line argument."""
     written = []
     for name in names:
         written.append(f'"{name}"' if "," in name else name)
@@ -486,18 +492,18 @@ def _with_scores(
 ) -> TrialRecord:
     """Return a trial with the evaluations in its rows.
 
-    It failed if its rows say so, if it has no score, or if its last evaluations have none.
-    ``evaluated`` are the steps at which any run has a score.
+    It has failed if its rows mark it as failed, if it has no score, or if its last evaluations have
+    none. ``evaluated`` are the steps at which any run has a score.
     """
     state = run_state(rows[_STATE])
     if state == "FAIL":
-        return replace(trial, reason="its row says so")
+        return replace(trial, reason="marked as failed in the table")
     stepwise = columns.step in rows
     if stepwise and columns.at_step is not None:
         rows = rows[rows[columns.step] <= columns.at_step]
         evaluated = {step for step in evaluated if step <= columns.at_step}
     scored = rows[rows[columns.score].notna()]
-    if stepwise:  # the logs of a run's checkpoints repeat each other
+    if stepwise:  # logs saved with each checkpoint repeat earlier rows
         scored = scored.drop_duplicates([columns.step, columns.score])
     steps = scored[columns.step] if stepwise else scored[columns.score] * 0
     if steps.duplicated().any():
@@ -506,7 +512,7 @@ def _with_scores(
         raise ConfigError(
             f"{trial.rule} seed {trial.seed} has no evaluation up to step {columns.at_step}",
             "--at-step",
-            "name a later step",
+            "choose a later step",
             code="no-evaluation",
         )
     values = scored[columns.score].set_axis(steps).sort_index()
@@ -515,7 +521,7 @@ def _with_scores(
     if stepwise and ended_without_score(rows, columns, evaluated):
         return replace(trial, reason="no score in its last evaluations")
     last_step = float(values.index[-1])
-    if columns.axis:  # evaluations at one amount of a coarse axis count together
+    if columns.axis:  # average evaluations at the same value of a coarse axis
         values = scored.groupby(columns.axis)[columns.score].mean()
     curve = Curve(tuple(map(float, values.index)), tuple(map(float, values)))
     score = curve.score(columns.evaluations)
@@ -548,15 +554,15 @@ def _same_twice(rows: pd.DataFrame, columns: RunColumns, trial: TrialRecord) -> 
     return ConfigError(
         what,
         columns.source,
-        "drop the repeated run, or name the column that distinguishes the rows with --by, --step, "
-        "--task or --where" + separate,
+        "drop the repeated run, or pass the column that distinguishes the rows with --by, "
+        "--step or --task, or select rows with --where" + separate,
         code="repeated-run",
     )
 
 
 def _check_stopped(trials: Sequence[TrialRecord], baseline: str | None, state: str | None) -> None:
-    """Refuse runs if a pruner stopped some of the baseline or of every other configuration: the
-    remaining scores were selected.
+    """Reject the runs if a pruner stopped some runs of the baseline or of every other
+    configuration: the remaining scores are a selection.
     """
     stopped = {trial.configuration for trial in trials if trial.state == "PRUNED"}
     left = {trial.configuration for trial in trials} - stopped
@@ -566,14 +572,14 @@ def _check_stopped(trials: Sequence[TrialRecord], baseline: str | None, state: s
     raise ConfigError(
         f"runs of {pruned} were pruned",
         f"column {state}",
-        "run them without a pruner: the scores of the runs that it let continue are biased "
-        f"upward; to judge only these, add --where {state}=COMPLETE",
+        "run them without a pruner, because the scores of unpruned runs are biased upward; to "
+        "judge only these, add --where {state}=COMPLETE",
         code="runs-pruned",
     )
 
 
 def _check_seeds(trials: Sequence[TrialRecord], columns: RunColumns) -> None:
-    """Refuse a single seed, and seeds without effect."""
+    """Reject a single seed, and seeds without effect."""
     scores: dict[str, list[float]] = defaultdict(list)
     for trial in trials:
         if trial.state == "COMPLETE":
@@ -583,14 +589,14 @@ def _check_seeds(trials: Sequence[TrialRecord], columns: RunColumns) -> None:
         raise ConfigError(
             "every configuration has one run, so noise cannot be estimated",
             columns.source if columns.seed == LABELS else columns.seed,
-            "run the baseline and what you compare with it on at least 3 seeds each",
+            "run each configuration on at least 3 seeds",
             code="one-seed",
         )
     if all(len(set(row)) == 1 for row in repeated):
         raise ConfigError(
             "all seeds of a configuration have exactly the same score: the runs are identical",
             columns.seed,
-            "check that the seed reaches data order and sampling, then run again",
+            "check that the seed affects data order and sampling, then run again",
             code="identical-runs",
         )
 
@@ -613,13 +619,13 @@ def _baseline(
     """Return the arms, baseline first, and the baseline's configuration number if nothing is
     tuned.
     """
-    if columns.against is not None:  # a number is the baseline: the first arm only stands for it
+    if columns.against is not None:  # the baseline is a number, so no configuration is the baseline
         names = list(dict.fromkeys(arm.values()))
         return tuple(names), next(iter(numbers.values()))
     for column in columns.baseline:
         if column not in columns.by:
             raise ConfigError(
-                f"the baseline names {column}, which is not in --by",
+                f"the baseline uses {column}, which is not in --by",
                 "--baseline",
                 nearest(column, columns.by),
                 code="baseline-not-in-by",
@@ -629,7 +635,8 @@ def _baseline(
         settings = dict(zip(columns.by, point, strict=False))
         if all(equal(settings[column], value) for column, value in columns.baseline.items()):
             matching.append(point)
-    if len({arm[point] for point in matching}) > 1:  # 1.1 and 1.10, of which one was typed
+    # 1.1 and 1.10 both exist, and only one was typed
+    if len({arm[point] for point in matching}) > 1:
         wanted = [str(value) for value in columns.baseline.values()]
         places = [list(columns.by).index(column) for column in columns.baseline]
         typed = [p for p in matching if [str(p[place]) for place in places] == wanted]
@@ -640,7 +647,7 @@ def _baseline(
         named = "; ".join(shortened(name, _MAX_CHARS) for name in dict.fromkeys(arm.values()))
         named_baseline = f"the baseline {_text(columns.baseline)} {count}"
         if not columns.baseline:
-            named_baseline = f"no baseline is named among {len(arms)} configurations"
+            named_baseline = f"choose the baseline among {len(arms)} configurations"
         raise ConfigError(
             named_baseline,
             "--baseline",
@@ -695,7 +702,7 @@ def _with_problems(results: Results, problems: pd.DataFrame) -> Results:
                     f"run {trial.name} has score {shown(trial.score)}, but its problems "
                     f"average {shown(float(accuracy.mean()))}",
                     "--problems",
-                    "list all problems of every run, and name the column of the run with --trial",
+                    "list all problems of every run, and pass the run column with --trial",
                     code="problems-differ",
                 )
             trial = replace(trial, solved=tuple(map(float, accuracy)))

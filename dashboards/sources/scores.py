@@ -1,4 +1,4 @@
-"""Several scores of a table's runs: their names, their composite, and guards."""
+"""Judge runs by several scores: score names, their composite, and guard metrics."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ _MODES: dict[str, Mode] = {"min": "min", "max": "max"}
 
 @dataclass(frozen=True)
 class GuardSpec:
-    """A guard as typed."""
+    """A guard as given on the command line."""
 
     metric: str
     margin: float
@@ -30,8 +30,8 @@ class GuardSpec:
 
 
 def score_names(text: str | Sequence[str], table: pd.DataFrame) -> list[str]:
-    """Return the names of scores. A text is split at commas, except inside of a column's name, such
-    as lm-eval's ``acc,none``.
+    """Return the score names. A string is split at commas, except inside a column name such as
+    lm-eval's ``acc,none``.
     """
     if not isinstance(text, str):
         return list(text)
@@ -52,10 +52,10 @@ def score_names(text: str | Sequence[str], table: pd.DataFrame) -> list[str]:
 
 
 def composite_of(text: str, names: Sequence[str]) -> Composite:
-    """Return the composite that ``mean``, ``iqm`` or ``NAME=WEIGHT,...`` names.
+    """Return the composite for ``mean``, ``iqm`` or ``NAME=WEIGHT,...``.
 
     Raises:
-        ConfigError: neither, or weights of other scores than the named ones.
+        ConfigError: another text, or the weights are not exactly those of the scores.
     """
     if text in _KINDS:
         return Composite(text)
@@ -77,14 +77,14 @@ def composite_of(text: str, names: Sequence[str]) -> Composite:
     if wrong or set(weights) != set(names):
         missing = wrong or [name for name in names if name not in weights]
         raise ConfigError(
-            f"the weights and the scores differ in {missing[0]}",
+            f"weights and scores do not match: {missing[0]}",
             "--composite",
             nearest(missing[0], names) if wrong else f"add {missing[0]}=WEIGHT",
             code="other-weights",
         )
     if not all(weight >= 0 for weight in weights.values()) or not sum(weights.values()) > 0:
         raise ConfigError(
-            "weights are numbers of at least 0, and one is larger",
+            "weights must be at least 0, and one must be positive",
             "--composite",
             "write them as NAME=WEIGHT",
             code="no-weight",
@@ -96,7 +96,7 @@ def guards_of(text: str | Sequence[str]) -> list[GuardSpec]:
     """Return guards written as ``METRIC``, ``METRIC:MARGIN`` or ``METRIC:MARGIN:min``.
 
     Raises:
-        ConfigError: a margin is negative, or a guard is named twice.
+        ConfigError: a margin is negative, or a metric is guarded twice.
     """
     guards: list[GuardSpec] = []
     for item in split_list(text) if isinstance(text, str) else text:
@@ -111,7 +111,7 @@ def guards_of(text: str | Sequence[str]) -> list[GuardSpec]:
                 margin = float(last)
                 metric = head
             except ValueError:
-                pass  # a column's name may have a colon
+                pass  # the column name may contain a colon
         if not 0 <= margin < math.inf:
             raise ConfigError(
                 f"the margin of {metric} is {margin:g}",
@@ -130,14 +130,14 @@ def guards_of(text: str | Sequence[str]) -> list[GuardSpec]:
 def check_several(
     names: Sequence[str], guards: Sequence[GuardSpec], options: Mapping[str, Any]
 ) -> None:
-    """Refuse what several scores or guards cannot be combined with.
+    """Reject options that cannot be combined with several scores or with guards.
 
     Raises:
-        ConfigError: names the option.
+        ConfigError: such an option is set; the error names it.
     """
     if len(names) > 1 and options.get("problems") is not None:
         raise ConfigError(
-            "problems belong to one score",
+            "--problems needs a single score",
             "--problems",
             "choose one score, or leave out --problems",
             code="several-scores",
@@ -149,28 +149,28 @@ def check_several(
             raise ConfigError(
                 f"guards cannot be combined with --{option}",
                 "--guard",
-                "a guard compares every configuration of --by with the baseline: leave one of both "
-                "out",
+                "guards compare every configuration of --by with the baseline: leave out one "
+                "of the two options",
                 code="guards-not-possible",
             )
 
 
 def combined(parts: Mapping[str, Results], composite: Composite) -> Results:
-    """Return the results with the composite of several scores as the score of each run.
+    """Return results in which the score of each run is a composite of several scores.
 
     Args:
-        parts: benchmark -> the runs with its score.
-        composite: how the scores become one.
+        parts: benchmark -> results with its score.
+        composite: how the scores are combined.
 
     Raises:
-        ConfigError: larger values of one score are better, smaller ones of another.
+        ConfigError: larger values are better for some scores, and smaller values for others.
     """
     first = next(iter(parts.values()))
     if len({part.objective.mode for part in parts.values()}) > 1:
         raise ConfigError(
-            "larger values of some scores are better, smaller values of others",
+            "larger values are better for some scores, and smaller values for others",
             "--score",
-            "combine scores of one direction, and name the others with --guard",
+            "combine only scores with the same direction, and pass the others with --guard",
             code="two-directions",
         )
     label = composite.label(list(parts))
@@ -219,7 +219,7 @@ def _combined_trials(
 def _combined_curve(
     parts: Mapping[str, Results], trials: Sequence[TrialRecord], composite: Composite, label: str
 ) -> dict[str, Curve]:
-    """Return the curve of the composite by its name; empty if the scores have other steps."""
+    """Return label -> curve of the composite; empty if the scores have different steps."""
     curves = []
     for part, trial in zip(parts.values(), trials, strict=True):
         if part.objective.metric not in trial.curves:

@@ -12,22 +12,22 @@ from dashboards.sources.content import read_text
 from loptune.errors import first_line
 from loptune.foreign_yaml import MAX_BYTES, read_foreign_yaml
 
-# in this order: of two files with one name, the first counts
+# in order of precedence
 FILES = (
     "config.yaml", ".hydra/config.yaml", "config.yml", "params.json", "hparams.yaml", "args.yaml",
     "args.json", "config.json", "params.yaml", "hparams.json", "flags.json",
 )  # fmt: skip
 _OVERRIDES = ".hydra/overrides.yaml"
-SETTINGS_FILE = re.compile(r"^[\w.-]+\.(?:ya?ml|json):")  # before the key in a column's name
+SETTINGS_FILE = re.compile(r"^[\w.-]+\.(?:ya?ml|json):")  # prefix of the key in a column name
 MAX_JSON_BYTES = 1 << 20
 
 
 def settings_beside(path: Path) -> dict[str, Any]:
-    """Return the settings in the folder of a file or run, or else one folder up, as columns
+    """Return the settings in the folder of a file or run, or else in its parent folder, as columns
     ``FILE:KEY`` such as ``config.yaml:optim.lr``.
 
     Raises:
-        ValueError: a file of settings cannot be read.
+        ValueError: a settings file cannot be read.
     """
     settings = _settings_in(path.parent, path.name)
     if "wandb" in path.parts[-4:-1]:  # RUN/wandb/run-ID/files/: the run's own settings, too
@@ -66,7 +66,9 @@ def _content(file: Path) -> Any:
 
 
 def _columns(name: str, content: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the flat settings of a file; W&B's ``{desc: ..., value: ...}`` are unwrapped."""
+    """Return the settings of a file with nested keys joined; W&B's ``{desc: ..., value: ...}`` are
+    unwrapped.
+    """
     plain: dict[str, Any] = {}
     for key, value in content.items():
         if key in ("_wandb", "wandb_version"):

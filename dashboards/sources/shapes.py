@@ -1,5 +1,5 @@
-"""Turn other shapes of tables into one row per run: a column per configuration or per seed, a row
-per column, several scores in a cell.
+"""Convert tables of other shapes into one row per run: a column per configuration or per seed, a
+transposed table, several scores in a cell.
 """
 
 import json
@@ -26,7 +26,7 @@ def one_row_per_run(table: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFr
 
     Without a score column, three shapes are recognized: a column per configuration, the
     baseline included, next to a seed column; a column per seed, such as ``seed 1`` or ``s1``,
-    next to the setting columns; and a row per column.
+    next to the setting columns; and a transposed table.
 
     Raises:
         ConfigError: the scores are means with deviations, not single runs.
@@ -43,7 +43,7 @@ def one_row_per_run(table: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFr
 
 
 def _upright(table: pd.DataFrame, columns: RunColumns) -> pd.DataFrame:
-    """Return a table whose first column has the names of columns with these as columns."""
+    """Transpose a table whose first column contains column names."""
     if len(table.columns) < 2 or table.empty:
         return table
     names = table.iloc[:, 0].astype(str).str.strip()
@@ -53,7 +53,7 @@ def _upright(table: pd.DataFrame, columns: RunColumns) -> pd.DataFrame:
     first = str(table.columns[0])
     upright = table.set_index(table.columns[0]).T.rename_axis(index=None, columns=None)
     upright.columns = [str(name).strip() for name in upright]
-    if by not in upright:  # the names of configurations stand in the header
+    if by not in upright:  # the header contains the configuration names
         upright.insert(0, by, [re.sub(r"\.\d+$", "", str(name)) for name in upright.index])
     elif first not in (by, columns.score):
         upright.insert(0, first, upright.index)
@@ -89,7 +89,9 @@ def _melted(table: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFrame, lis
 
 
 def _one_score_a_cell(table: pd.DataFrame, score: str) -> tuple[pd.DataFrame, list[str]]:
-    """Return a row per value of cells that hold lists of scores; refuse means with deviations."""
+    """Return one row per score for cells that contain lists of scores; reject means with
+    deviations.
+    """
     cells = table[score]
     if pd.api.types.is_numeric_dtype(cells):
         return table, []
@@ -97,21 +99,21 @@ def _one_score_a_cell(table: pd.DataFrame, score: str) -> tuple[pd.DataFrame, li
     spread = texts[texts.map(lambda text: bool(_WITH_SPREAD.fullmatch(text)))]
     if len(spread):
         raise ConfigError(
-            f"'{shortened(spread.iloc[0], _MAX_CHARS)}' is a mean with its deviation: it does not "
-            "hold the scores of single runs",
+            f"'{shortened(spread.iloc[0], _MAX_CHARS)}' is a mean with a deviation, not the "
+            "scores of single runs",
             score,
-            "a verdict needs one row per run: save the scores of the runs themselves",
+            "save one row per run with its own score",
             code="summary-scores",
         )
     lists = cells.map(_as_list)
     if lists.map(lambda values: isinstance(values, list)).sum() == 0:
         return table, []
     table = table.assign(**{score: lists}).explode(score, ignore_index=True)
-    return table, [f"The column {score} holds lists: each of their values is a run."]
+    return table, [f"The column {score} contains lists; each value is treated as one run."]
 
 
 def _as_list(cell: Any) -> Any:
-    """Return a cell's list of numbers, or the cell as it is."""
+    """Return the list of numbers in a cell, or the cell unchanged."""
     if isinstance(cell, str) and cell.strip().startswith("["):
         try:
             cell = json.loads(cell)
@@ -124,7 +126,7 @@ def _as_list(cell: Any) -> Any:
 
 
 def without_lists(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with lists and mappings as texts, which can be compared and grouped."""
+    """Return the table with lists and mappings as strings, which can be compared and grouped."""
     texts = {}
     for column in table.select_dtypes("object"):
         values = table[column]

@@ -1,4 +1,4 @@
-"""How runs ended, according to the program that started them: W&B, MLflow, Ray, Optuna, SLURM."""
+"""Read the end state of runs as W&B, MLflow, Ray, Optuna and SLURM record it."""
 
 import re
 
@@ -25,17 +25,17 @@ _STATES: dict[State, tuple[str, ...]] = {
     "PRUNED": ("pruned",),
 }  # fmt: skip
 _WORDS = {word: state for state, words in _STATES.items() for word in words}
-_MOST_KNOWN = 0.5  # part of the rows
+_MOST_KNOWN = 0.5  # fraction of the rows
 # least informative state first, for a run whose rows differ
 _ORDER: tuple[State, ...] = ("COMPLETE", "RUNNING", "PRUNED", "FAIL")
 
 
 def state_column(table: pd.DataFrame, columns: RunColumns) -> str | None:
-    """Return the column with the end state of each run, or None: most of its values are known
-    words, and it has no other role.
+    """Return the column with the end state of each run, or None. Most of its values are known
+    states, and it has no other role.
 
     Raises:
-        ConfigError: one of its words is unknown.
+        ConfigError: one of its values is not a known state.
     """
     for column in COLUMNS:
         if column not in table or column in columns.every:
@@ -48,10 +48,10 @@ def state_column(table: pd.DataFrame, columns: RunColumns) -> str | None:
         if not known.all() and column not in spoken:
             unknown = texts[~known].iloc[0]
             raise ConfigError(
-                f"'{unknown}' is not a known end of a run",
+                f"'{unknown}' is not a known end state of a run",
                 f"column {column}",
-                f"if these runs failed, add --failed '{column}={unknown}'; if the column says "
-                f"nothing of how runs ended, add --ignore {column}",
+                f"if these runs failed, add --failed '{column}={unknown}'; if the column does "
+                f"not describe how runs ended, add --ignore {column}",
                 code="unknown-state",
             )
         return column
@@ -77,7 +77,7 @@ def run_state(states: "pd.Series[str]") -> State:
 
 
 def _word(value: object) -> str:
-    """Return a state's word: ``failed`` for ``RunStatus.FAILED`` and for ``failed (OOM)``."""
+    """Return a normalized state: ``failed`` for ``RunStatus.FAILED`` and ``failed (OOM)``."""
     text = str(value).strip().lower().rpartition(".")[2]
     whole = text.replace(" ", "_").replace("-", "_")
     first = re.split(r"[^a-z_]", text.strip())[0]

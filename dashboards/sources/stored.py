@@ -1,4 +1,4 @@
-"""Store results as one gzipped JSON file, an artifact of the sweep's MLflow run."""
+"""Store results as a gzipped JSON file, which is saved as an artifact of the sweep's MLflow run."""
 
 import gzip
 import io
@@ -15,7 +15,7 @@ RESULTS_FILE = "results.json.gz"
 
 
 def pack(results: Results) -> bytes:
-    """Return results as the content of a file."""
+    """Serialize results."""
     return gzip.compress(json.dumps(asdict(results)).encode(), 6, mtime=0)
 
 
@@ -30,10 +30,10 @@ def unpack(content: bytes, where: str) -> Results:
         if len(text) > MAX_BYTES:
             raise ValueError(f"more than {MAX_BYTES >> 20} MiB")
         return TypeAdapter(Results).validate_python(json.loads(text))
-    except Exception as error:  # whatever a damaged or hostile file makes a parser raise
+    except Exception as error:  # parsers raise anything for damaged or hostile files
         raise StorageError(
-            f"{where} does not hold the results of a sweep",
+            f"{where} does not contain the results of a sweep",
             where,
-            "run `sweep report NAME` for that sweep to send it again",
+            "run `sweep report NAME` for that sweep to upload them again",
             code="no-results-file",
         ) from error

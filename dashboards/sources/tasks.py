@@ -1,4 +1,4 @@
-"""Average the runs of a seed over tasks, or keep them apart if every task has seeds of its own."""
+"""Average the runs of each seed over tasks, or keep tasks separate if each has its own seeds."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
@@ -10,21 +10,21 @@ from dashboards.trial import TrialRecord, joint_state
 from loptune.errors import ConfigError, listed
 from loptune.terminal.table import counted
 
-_SHARED = 0.5  # part of an arm's seeds from which on its tasks share them
+_SHARED = 0.5  # tasks share seeds if at least this fraction of an arm's seeds ran on all tasks
 _MAX_NAMED = 4
 
 
 def over_tasks(
     trials: Sequence[TrialRecord], columns: RunColumns, baseline: str | None
 ) -> tuple[list[TrialRecord], dict[Hashable, str], list[str]]:
-    """Return the trials to compare, the task of each seed if tasks have seeds of their own, and
-    notes.
+    """Return the trials to compare, the task of each seed if tasks have separate seeds, and notes.
 
-    Configurations that lack a task are left out: their mean would be over other tasks.
+    Configurations without runs on some task are left out, because their mean would be over other
+    tasks.
 
     Raises:
-        ConfigError: the baseline or every other configuration lacks a task; or each task has one
-            run, so noise cannot be estimated.
+        ConfigError: the baseline or every other configuration has no runs on some task; or each
+            task has a single run, so noise cannot be estimated.
     """
     tasks = list(dict.fromkeys(trial.task for trial in trials))
     cells: dict[str, dict[str, list[TrialRecord]]] = {}
@@ -41,7 +41,7 @@ def over_tasks(
             f"not all of the {len(tasks)} tasks ran in {listed(partial, _MAX_NAMED)}, so no mean "
             "over tasks is comparable",
             ",".join(columns.task),
-            f"choose tasks that all have, with --where {columns.task[0]}=VALUE",
+            f"choose tasks that all of them ran, with --where {columns.task[0]}=VALUE",
             code="lacks-tasks",
         )
     notes = []
@@ -53,14 +53,17 @@ def over_tasks(
     if all(_share_seeds(cells[number]) for number in whole):
         kept, left_out = _seed_means(cells, whole, tasks)
         notes.append(
-            f"A seed's score is its mean over {counted(len(tasks), 'task')}; a task is not a run."
+            f"The score of a seed is its mean over {counted(len(tasks), 'task')}; tasks are "
+            "not counted as runs."
         )
         if left_out:
-            notes.append(f"Left out: {counted(left_out, 'run')} of seeds that lack a task.")
+            notes.append(
+                f"Left out: {counted(left_out, 'run')} of seeds that did not run on every task."
+            )
         return kept, {}, notes
     if not any(len(cell) > 1 for number in whole for cell in cells[number].values()):
         raise ConfigError(
-            "every task has one run of a configuration, so noise cannot be estimated",
+            "every configuration has one run per task, so noise cannot be estimated",
             ",".join(columns.task),
             "run at least 3 seeds of every task",
             code="one-seed",
@@ -74,8 +77,8 @@ def over_tasks(
                 task_of[seed] = task
                 kept.append(replace(trial, seed=seed))
     notes.append(
-        "Every task has seeds of its own: differences are taken within tasks and averaged; a task "
-        "is not a run."
+        "Each task has its own seeds: differences are computed within tasks and averaged; "
+        "tasks are not counted as runs."
     )
     return kept, task_of, notes
 

@@ -16,9 +16,10 @@ PATTERN = "*tfevents*"
 
 def read_events(place: Path) -> pd.DataFrame:
     """Return the scalars of an event file, or of all event files in a folder: a row per step, a
-    column per tag. If a step was written twice, as by a resumed run, the last value counts.
+    column per tag.
 
-    Without scalars, as of a run that crashed at its start, there are no rows.
+    If a step was written twice, as by a resumed run, the last value is kept. A run
+    without scalars, such as one that crashed at its start, has no rows.
 
     Raises:
         MissingError: tensorboard is not installed.
@@ -36,7 +37,7 @@ def read_events(place: Path) -> pd.DataFrame:
     values: dict[str, dict[int, float]] = {}
     try:
         events.Reload()
-    except Exception as error:  # any exception of its parsers for a damaged file
+    except Exception as error:  # its parsers raise anything for damaged files
         raise ValueError(f"TensorBoard cannot read its events: {error}") from None
     for tag in events.Tags()["scalars"]:
         values[tag] = {event.step: event.value for event in events.Scalars(tag)}
@@ -52,8 +53,8 @@ def read_events(place: Path) -> pd.DataFrame:
 
 
 def _scalar(tensor: Any, tag: str) -> Any:
-    """Return the tensor, which has one value: its memory is not what it takes on disk, but what its
-    shape asks for.
+    """Return the single value of a tensor. The shape is checked first, because it may claim far
+    more memory than the file has bytes.
     """
     size = math.prod(dimension.size for dimension in tensor.tensor_shape.dim)
     if size != 1:

@@ -1,6 +1,7 @@
-"""Read Trackio's database of a project: ``~/.cache/huggingface/trackio/PROJECT.db``.
+"""Read the database of a Trackio project: ``~/.cache/huggingface/trackio/PROJECT.db``.
 
-It has a row per logged step, with the metrics as JSON, and one per run with its configuration.
+One table has a row per logged step with the metrics as JSON, and another one a row per run with its
+configuration.
 """
 
 import json
@@ -19,18 +20,20 @@ from loptune.temporary import temporary_folder
 
 
 def is_project(path: Path) -> bool:
-    """Return whether a file is the database of a Trackio project."""
+    """Return whether a file is a Trackio project database."""
     return is_database(path) and {"metrics", "configs"} <= database_tables(path)
 
 
 def read_project(path: Path) -> pd.DataFrame:
     """Return one row per logged step, with the columns ``run``, ``step``, a column per metric, and
-    ``config.KEY`` for each setting of the run; one row without metrics for a run that logged none.
+    ``config.KEY`` for each setting of the run. A run that logged nothing has one row without
+    metrics.
 
-    The files are copied first: Trackio may be writing, and an open database has a second file.
+    The files are copied first, because Trackio may be writing, and an open database has a second
+    file.
 
     Raises:
-        ValueError: it is not a database that can be read.
+        ValueError: the database cannot be read.
     """
     with temporary_folder("trackio") as scratch:
         copy = scratch / "project.db"
@@ -66,7 +69,7 @@ def read_project(path: Path) -> pd.DataFrame:
 
 
 def _settings(config: str | bytes) -> dict[str, Any]:
-    """Return the columns of a run's configuration, without Trackio's own: user, time, group."""
+    """Return a run's settings as columns, without those that Trackio adds: user, time, group."""
     settings = {}
     for key, value in _content(config).items():
         if not key.startswith("_"):
@@ -75,7 +78,9 @@ def _settings(config: str | bytes) -> dict[str, Any]:
 
 
 def _labels(names: dict[str, str]) -> dict[str, str]:
-    """Return a name for each run: its own, with its identity if others are called the same."""
+    """Return id -> label of each run: its name, followed by its id if other runs have the same
+    name.
+    """
     count = Counter(names.values())
     labels = {}
     for identity, name in names.items():
@@ -84,8 +89,8 @@ def _labels(names: dict[str, str]) -> dict[str, str]:
 
 
 def _rows(connection: sqlite3.Connection, table: str, columns: str, order: str) -> list[Any]:
-    """Return identity, name and other columns; an old project has no identity,
-    and a name stands for one run.
+    """Return the id, the name and other columns of each row. Old projects have no ids; there, a
+    name identifies a run.
     """
     names = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
     identity = "run_id" if "run_id" in names else "run_name"

@@ -1,4 +1,4 @@
-"""Whether the scores of all configurations are in one unit."""
+"""Check that the scores of all configurations have the same unit."""
 
 import itertools
 from collections.abc import Sequence
@@ -8,16 +8,17 @@ from dashboards.trial import TrialRecord
 from loptune.errors import ConfigError, listed
 from loptune.parameter_names import shown
 
-# between the typical scores of two configurations: 100 if one is in percent
+# ratio between the typical scores of two configurations: 100 if one is in percent
 _SMALLEST_RATIO = 25
 _LARGEST_RATIO = 400
 
 
 def check_units(trials: Sequence[TrialRecord], columns: RunColumns) -> None:
-    """Refuse a mixture of configurations that score as fractions and as percentages.
+    """Reject a mix of fractions and percentages.
 
     Raises:
-        ConfigError: names the ranges of both.
+        ConfigError: the scores of some configurations look like fractions and others like
+            percentages; the error shows both ranges.
     """
     scores: dict[str, list[float]] = {}
     for trial in trials:
@@ -42,7 +43,7 @@ def check_units(trials: Sequence[TrialRecord], columns: RunColumns) -> None:
         f"some scores look like fractions and others like percentages: {small_range}, but "
         f"{large_range}",
         columns.score,
-        "give all scores in one unit; if they are, add --same-unit",
+        "convert all scores to the same unit; if they already have it, add --same-unit",
         code="mixed-units",
     )
 
@@ -50,4 +51,4 @@ def check_units(trials: Sequence[TrialRecord], columns: RunColumns) -> None:
 def _range(scores: dict[str, list[float]], rules: dict[str, str]) -> str:
     values = list(itertools.chain.from_iterable(scores.values()))
     names = sorted({rules[name] for name in scores})
-    return f"{listed(names, 1)} has {shown(min(values))} to {shown(max(values))}"
+    return f"{listed(names, 1)} ranges from {shown(min(values))} to {shown(max(values))}"

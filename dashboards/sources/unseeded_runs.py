@@ -1,4 +1,4 @@
-"""Label the runs of a table without a seed column, so that each counts by itself."""
+"""Number the runs of a table without a seed column, so that they are treated as independent."""
 
 from dataclasses import replace
 
@@ -8,22 +8,21 @@ from dashboards.sources.roles import check_repeats, named_runs
 from dashboards.sources.run_columns import RunColumns
 from loptune.errors import ConfigError
 
-LABELS = "number of a run"  # the column that takes the place of seeds
+LABELS = "number of a run"  # column that replaces the seed column
 NOTE = "No seed column: runs are treated as independent (unpaired comparison)."
 
 
 def with_labels(table: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFrame, RunColumns]:
-    """Return the table with a number for each run in the column `LABELS`, which takes the role of
-    the seed.
+    """Return the table with run numbers in the column `LABELS`, which is used as the seed column.
 
     Raises:
-        ConfigError: pairing is requested; or rows are evaluations of several runs without names.
+        ConfigError: pairing is requested, or rows are evaluations of several unnamed runs.
     """
     if columns.pairing == "paired":
         raise ConfigError(
             "runs without seeds cannot be paired",
             "--paired",
-            "name the seed column with --seed, or leave out --paired",
+            "pass the seed column with --seed, or leave out --paired",
             code="nothing-to-pair",
         )
     check_repeats(table, columns)

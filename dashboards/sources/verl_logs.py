@@ -1,4 +1,4 @@
-"""Read the file of verl's logger ``file``: JSON lines of a step and its metrics."""
+"""Read logs of verl's ``file`` logger: JSON Lines with a step and its metrics."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ from dashboards.sources.content import read_text
 from loptune.files import open_regular
 from loptune.row_files import read_json
 
-_FIRST_BYTES = 1 << 20  # of a line
+_FIRST_BYTES = 1 << 20  # length limit of the first line
 
 
 def is_log(path: Path) -> bool:
@@ -32,7 +32,7 @@ def read_log(path: Path) -> pd.DataFrame:
 
     Raises:
         ConfigError: invalid JSON.
-        StorageError: larger than may be read.
+        StorageError: the file is too large.
     """
-    read_text(path)  # bounds its size
+    read_text(path)  # checks the size
     return pd.DataFrame([{"step": row["step"], **row["data"]} for row in read_json(path)])

@@ -12,7 +12,7 @@ from loptune.errors import ConfigError, MissingError, StorageError, first_line
 from loptune.extras import require
 from loptune.yaml_document import nearest
 
-# the most points of a metric that the server returns of a run; of more it returns a sample
+# maximum number of values per run and metric that the server returns; beyond it, it samples
 _MAX_POINTS = 10_000
 
 
@@ -22,19 +22,19 @@ def read_project(
     """Return one row per logged value of the score of each run, and one row for a run without any.
 
     Columns: ``Name``, ``ID`` and ``State`` as in W&B's table of runs, ``step``, the score, and
-    ``config.KEY`` for each setting, with dots for nested ones. A score that a run has only in
-    its summary counts as its one value.
+    ``config.KEY`` for each setting, with dots for nested ones. If a run has the score only in its
+    summary, that is its single value.
 
     Args:
         project: ``ENTITY/PROJECT``, or ``PROJECT`` of the default entity.
         score: name of the metric.
-        max_points: most values of a run that are not sampled.
+        max_points: maximum number of values of a run that W&B returns without sampling.
         others: further metrics, which become columns.
 
     Raises:
         ConfigError: no run has the score, or a run has so many values that W&B samples them.
         MissingError: wandb is not installed, or the project has no runs.
-        StorageError: the server refuses, or does not answer.
+        StorageError: the server rejects the request, or does not respond.
     """
     place = f"wandb:{project}"
     require("wandb", place)
@@ -56,7 +56,7 @@ def read_project(
         ) from None
     if not rows:
         raise MissingError(
-            "the project has no runs", place, "name another one: wandb:ENTITY/PROJECT",
+            "the project has no runs", place, "pass another project: wandb:ENTITY/PROJECT",
             code="no-runs",
         )  # fmt: skip
     if all(row.get(score) is None for row in rows):
@@ -97,7 +97,7 @@ def _points(run: Any, metric: str, max_points: int) -> list[dict[str, Any]]:
             f"run {run.name} has more than {max_points:,} values of {metric}, of which W&B returns "
             "a sample",
             f"run {run.name}",
-            "name the metric of the evaluations, which is logged less often, or export it as CSV",
+            "choose an evaluation metric, which is logged less often, or export it as CSV",
             code="sampled-history",
         )
     return points

@@ -15,7 +15,7 @@ _SUMMARY = "files/wandb-summary.json"
 _LINE = re.compile(r"(?P<name>.+) - (?P<metric>.+?)(?P<band>__(?:MIN|MAX|STD|STDERR))?")
 _NOT_FINITE = re.compile(r"(?<=[:,\[(] )-?(?:nan|inf)(?=[,}\])])")
 _MAX_CELL_CHARS = 1 << 20
-_MAX_NAME_CHARS = 1_000  # of a line in a chart
+_MAX_NAME_CHARS = 1_000  # length limit of a column name in a chart
 # columns of the table of runs that describe a run and are not settings
 RUN_COLUMNS = (
     "Name", "ID", "State", "Notes", "User", "Tags", "Created", "Runtime", "Sweep", "Group",
@@ -28,12 +28,12 @@ _FEWEST_OF_EXPORT = 2
 
 
 def is_run_table(table: pd.DataFrame) -> bool:
-    """Return whether a table is the one of runs that W&B's page exports."""
+    """Return whether a table is W&B's export of a project's runs."""
     return "Name" in table and len(_OF_EXPORTS & set(table.columns)) >= _FEWEST_OF_EXPORT
 
 
 def expand(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with a chart's lines as rows, and columns of mappings as columns."""
+    """Return the table with a chart's lines as rows, and mappings expanded into columns."""
     return expand_mappings(_melt_chart(table))
 
 
@@ -69,7 +69,7 @@ def _melt_chart(table: pd.DataFrame) -> pd.DataFrame:
     """
     lines = {}
     for column in table:
-        is_short = len(str(column)) <= _MAX_NAME_CHARS  # longer ones take quadratic time
+        is_short = len(str(column)) <= _MAX_NAME_CHARS  # the pattern takes quadratic time
         lines[column] = _LINE.fullmatch(str(column)) if is_short else None
     others = [column for column, line in lines.items() if line is None]
     found = {column: line for column, line in lines.items() if line is not None}
@@ -90,7 +90,7 @@ def _melt_chart(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def expand_mappings(table: pd.DataFrame) -> pd.DataFrame:
-    """Replace columns whose cells are mappings, or texts of mappings, by a column per key."""
+    """Replace columns whose cells are mappings, or strings of mappings, by one column per key."""
     for column in list(table.select_dtypes(["object", "string"])):
         mappings = [_as_mapping(cell) for cell in table[column]]
         if table.empty or not all(mapping is not None for mapping in mappings):

@@ -1,1 +1,3 @@
-"""Campaigns: proposals that come sequentially, each kept or discarded with evidence."""
+"""Campaigns: a sequence of proposed changes, each of which is kept or discarded by a statistical
+test.
+"""

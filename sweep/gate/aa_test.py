@@ -12,7 +12,7 @@ from sweep.gate.batch import Batch, batch_name, run_batch
 from sweep.search.event_log import read_event_log
 from sweep.search.history import ENDED, STARTED
 
-SEEDS_SHOWN = (3, 5, 8, 12, 20)  # seeds of each of two configurations
+SEEDS_SHOWN = (3, 5, 8, 12, 20)  # seeds per configuration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,18 +20,18 @@ class NoiseReport:
     """The seed noise estimated from runs of one configuration."""
 
     scores: dict[int, float]
-    repeated: dict[int, float]  # second runs of some of these seeds
+    repeated: dict[int, float]  # scores of the second runs of some seeds
     failed: dict[int, str]
-    minutes: float | None  # of one run
+    minutes: float | None  # duration of one run
 
     @property
     def sd(self) -> float:
-        """The standard deviation of one score between seeds."""
+        """The standard deviation of a score between seeds."""
         return float(np.std(list(self.scores.values()), ddof=1))
 
     @property
     def sd_interval(self) -> tuple[float, float]:
-        """A 90% confidence interval of ``sd``, for normal scores."""
+        """A 90% confidence interval for ``sd``, assuming normal scores."""
         return sd_interval(self.sd, len(self.scores) - 1, SIGNIFICANCE_LEVEL)
 
     @property
@@ -41,13 +41,13 @@ class NoiseReport:
 
     @property
     def repeats(self) -> bool | None:
-        """Whether equal seeds give equal scores; None if none was repeated."""
+        """Whether equal seeds give equal scores; None if no seed was repeated."""
         if not self.repeated:
             return None
         return all(self.scores.get(seed) == score for seed, score in self.repeated.items())
 
     def detectable(self) -> dict[int, float]:
-        """Return seeds of each configuration -> improvement that is detected with 80% power."""
+        """Return seeds per configuration -> improvement that is detected with 80% power."""
         return {seeds: minimum_detectable_effect(self.sd, seeds) for seeds in SEEDS_SHOWN}
 
 
@@ -57,13 +57,13 @@ def measure(folder: Path, seeds: int, repeats: int, *, program: str) -> NoiseRep
     The folder contains the `PROGRAM`. Runs of the same program in the folder are used again.
 
     Args:
-        folder: of the runs.
-        seeds: their number.
-        repeats: how many of them run twice.
+        folder: folder of the runs.
+        seeds: number of seeds.
+        repeats: number of seeds that run twice.
         program: identifies the program with its settings and files.
 
     Raises:
-        ConfigError: fewer than two runs ended with a score.
+        ConfigError: fewer than two runs have a score.
         KeyboardInterrupt: it was interrupted; the same call continues.
     """
     first = _batch(f"seeds-{program}", seeds)

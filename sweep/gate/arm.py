@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 ArmName = Literal["baseline", "proposal", "first"]
-BASELINE: Final = "baseline"  # the names of arms that `sweep gate record` takes
+BASELINE: Final = "baseline"  # arm names that `sweep gate record` accepts
 PROPOSAL: Final = "proposal"
-FIRST: Final = "first"  # in a re-check: the first baseline
+FIRST: Final = "first"  # the first baseline, in a re-check
 
 
 @dataclass
@@ -18,21 +18,22 @@ class Arm:
     command: list[str] | None = None
     revision: str | None = None
     note: str = ""
-    files: dict[str, str] = field(default_factory=dict)  # path -> SHA-256, if it runs in place
+    # path -> SHA-256, if it does not run in a checkout
+    files: dict[str, str] = field(default_factory=dict)
     scores: dict[int, float] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)  # seed -> reason
 
     @property
     def program(self) -> tuple[dict[str, Any], list[str] | None, str | None]:
-        """The settings, command and revision that it runs."""
+        """The settings, command and revision of its runs."""
         return self.settings, self.command, self.revision
 
     def missing(self, seeds: Iterable[int]) -> tuple[int, ...]:
-        """Return those of the seeds on which it has no score, in their order."""
+        """Return the seeds on which it has no score, in the given order."""
         return tuple(seed for seed in seeds if seed not in self.scores)
 
     def not_failed(self, seeds: Iterable[int]) -> tuple[int, ...]:
-        """Return those of the seeds on which it has not failed, in their order."""
+        """Return the seeds on which it has not failed, in the given order."""
         return tuple(seed for seed in seeds if seed not in self.failed)
 
     def again(self) -> "Arm":

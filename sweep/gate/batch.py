@@ -1,4 +1,4 @@
-"""Run configurations of a program on some seeds: a sweep without a search."""
+"""Run configurations of a program on given seeds, as a sweep without a search."""
 
 import hashlib
 import math
@@ -21,34 +21,36 @@ from sweep.space.file import dump_space, load_space
 from sweep.space.spec import SweepSpec
 
 _SCALARS = (str, int, float, bool)
-_STDERR = 2  # its file descriptor
+_STDERR = 2  # file descriptor of standard error
 _PACKAGES = ("loptune", "rewards", "trainer", "dashboards", "sweep")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """A configuration on some seeds, and further ones on the same seeds."""
+    """Runs to start: one or more configurations of a program on the same seeds."""
 
-    name: str  # of its sweep
+    name: str  # name of its sweep
     settings: dict[str, Any]
     command: list[str] | None
     seeds: tuple[int, ...]
-    further: tuple[dict[str, Any], ...] = ()  # settings of configurations of the same command
+    further: tuple[
+        dict[str, Any], ...
+    ] = ()  # settings of further configurations with the same command
 
 
 @dataclass(frozen=True)
 class BatchResults:
-    """The results of a batch's runs, by seed."""
+    """Results of one configuration in a batch, by seed."""
 
     scores: dict[int, float]
     failed: dict[int, str]  # reason
-    # failed for a reason that may be the machine's: memory, a signal
+    # seeds that may have failed because of the machine: out of memory, or killed by a signal
     killed: dict[int, str] = field(default_factory=dict)
 
 
 def batch_name(label: str, seeds: Sequence[int]) -> str:
-    """Return the name of the sweep that runs some seeds. Other seeds have another name, so a batch
-    is resumed only if it has the same runs.
+    """Return the name of the sweep for the given seeds. It contains the seeds, so a batch is
+    resumed only if it has the same runs.
     """
     name = f"{label}-seeds-{'-'.join(map(str, seeds))}"
     if len(name) <= MAX_NAME_LENGTH:
@@ -66,7 +68,7 @@ def check_batch(folder: Path, batch: Batch) -> None:
     """Check that the program accepts a configuration, before anything runs.
 
     Raises:
-        ConfigError: it does not.
+        ConfigError: the program rejects it.
     """
     draft = folder / f".check-{PROGRAM}"
     write_atomically(draft, dump_yaml(batch_space(folder, batch)))
@@ -124,7 +126,7 @@ def batch_space(folder: Path, batch: Batch) -> dict[str, Any]:
 
 
 def _varied(batch: Batch) -> dict[str, list[Any]]:
-    """Return setting -> its different values, for those in which the configurations differ."""
+    """Return setting -> distinct values, for the settings in which the configurations differ."""
     values: dict[str, list[Any]] = {}
     for settings in (batch.settings, *batch.further):
         for key, value in settings.items():
@@ -135,11 +137,11 @@ def _varied(batch: Batch) -> dict[str, list[Any]]:
 
 
 def complete_settings(folder: Path, arms: Sequence[dict[str, Any]]) -> list[dict[str, Any]] | None:
-    """Return the settings of configurations with a value for every key that one of them sets, so
-    that one sweep can run them; None if that is not possible.
+    """Return the settings of all configurations with a value for every key that any of them sets,
+    so that one sweep can run them. Return None if that is not possible.
 
-    A key that a configuration does not set has the program's default. The trainer's defaults are
-    not known here, and neither are two equal configurations one sweep's.
+    Missing keys get the program's default. The trainer's defaults are not available here, and a
+    sweep cannot contain two equal configurations.
     """
     defaults = (read_yaml(folder / PROGRAM).data.get("program") or {}).get("defaults") or {}
     keys = sorted({key for settings in arms for key in settings})
@@ -166,18 +168,18 @@ def run_batch(
 ) -> list[BatchResults]:
     """Run a batch, or resume it, and return the results of each of its configurations.
 
-    A batch that has ended is read and not started again. Runs that the machine has killed are run
-    again.
+    A finished batch is only read. Runs that the machine killed are run again.
 
     Args:
         folder: contains `PROGRAM`; the sweep's folder is written to ``runs/`` in it.
-        batch: the runs.
+        batch: the runs to start.
         place: folder in which the program is started.
-        checked_out: whether ``place`` is a checkout, whose packages precede installed ones.
-        parallel: runs at the same time; None: as many as fit the machine.
+        checked_out: whether ``place`` is a checkout, whose packages take precedence over installed
+            ones.
+        parallel: number of parallel runs; None: as many as the machine can run.
 
     Raises:
-        ConfigError: the runs did not start or did not all end.
+        ConfigError: the runs did not start, or some are unfinished.
         KeyboardInterrupt: it was interrupted; a second call resumes it.
     """
     folder = folder.resolve()
@@ -195,8 +197,9 @@ def run_batch(
         words.append("--retry-failed")
     if parallel is not None:
         words += ["--cpus", str(_cpus(folder, parallel))]
-    # -P: a user's own sweep.py in the folder is not started instead. Standard input stays ours (an
-    # MCP client may write there), and so does standard output, on which the answer is printed.
+    # -P prevents a user's own sweep.py in the folder from being started instead. The process gets
+    # neither standard input, where an MCP client may write, nor standard output, where the answer
+    # is printed.
     line = [sys.executable, "-P", "-m", "sweep", *words, "--runs-dir", str(runs_dir)]
     environment = dict(os.environ)
     if checked_out:
@@ -215,7 +218,7 @@ def run_batch(
         )
     if unfinished := _unfinished(runs_dir, batch.name):
         raise ConfigError(
-            f"{batch.name} has not ended: {unfinished}",
+            f"{batch.name} is unfinished: {unfinished}",
             str(runs_dir / batch.name),
             "fix the error above, then run the same command again, which resumes it",
             code="batch-unfinished",
@@ -224,15 +227,15 @@ def run_batch(
 
 
 def _cpus(folder: Path, parallel: int) -> int:
-    """Return the CPUs that so many runs at the same time take."""
+    """Return the number of CPUs that ``parallel`` runs need."""
     resources = read_yaml(folder / PROGRAM).data.get("resources") or {}
     workers = int(resources.get("workers_per_trial", 1))
     return math.ceil(parallel * workers * float(resources.get("cpus_per_worker", 1)))
 
 
 def _import_path(place: Path) -> str:
-    """Return the PYTHONPATH with which a checkout imports its own packages, not the ones of an
-    editable install. Folders with a module of the name of one of ours are left out.
+    """Return the PYTHONPATH for a checkout, so that it imports its own packages instead of an
+    editable install. Folders that contain a module with the name of a loptune package are left out.
     """
     folders = []
     for folder in (place / "src", place):
@@ -246,19 +249,19 @@ def _import_path(place: Path) -> str:
 
 
 def _unfinished(runs_dir: Path, name: str) -> str:
-    """Return what of a batch has neither a score nor failed; empty if all of it has ended."""
+    """Return a description of the unfinished trials of a batch; empty if there are none."""
     sweep = open_sweep(runs_dir, name)
     trials = sweep.trials()
     for trial in trials:
         if trial.state not in ("COMPLETE", "FAIL"):
             return f"trial {trial.name} is {trial.state}"
-    if len(trials) < sweep.planned:  # killed before it recorded its first trials
+    if len(trials) < sweep.planned:  # the driver was killed before it recorded its first trials
         return f"{len(trials)} of {sweep.planned} trials have started"
     return ""
 
 
 def _results(runs_dir: Path, batch: Batch) -> list[BatchResults]:
-    """Return the results of a batch that has ended, by configuration."""
+    """Return the results of a finished batch, by configuration."""
     results = [
         BatchResults(scores={}, failed={}, killed={}) for _ in (batch.settings, *batch.further)
     ]

@@ -1,14 +1,13 @@
-"""A campaign: a baseline, and proposals that are kept or discarded sequentially.
+"""A campaign: a baseline, and a sequence of proposals that are kept or discarded.
 
 A campaign is a folder:
 
-    campaign.yaml   the settings: program, objective, worthwhile gain, false-keep rate, seeds
-    events.jsonl    baselines, proposals, scores, decisions and re-checks, in order, each with a
-                    checksum
-    runs/           the sweeps that ran the trainings, if loptune ran them
+    campaign.yaml the settings: program, objective, worthwhile gain, false-keep rate, seeds
+    events.jsonl baselines, proposals, scores, decisions and re-checks in chronological order, each
+    with a checksum runs/ the sweeps that ran the trainings, if loptune ran them
 
-Everything else follows from these events (`sweep.gate.state`). A proposal that is kept becomes the
-next baseline, on fresh seeds: its own scores were chosen for being good.
+The state is computed from these events (`sweep.gate.state`). A kept proposal becomes the next
+baseline and runs again on fresh seeds, because its own scores were selected and are biased upward.
 """
 
 import hashlib
@@ -36,22 +35,22 @@ from sweep.gate.state import SEEDS_OF_A_BASELINE, State
 from sweep.gate.verdict import GateVerdict, Judge, numbers
 from sweep.search.event_log import read_checked, with_checksum
 
-# in which order they appear: a folder without campaign.yaml is no campaign
+# in the order in which they are written: campaign.yaml, which marks a complete campaign, is last
 _FILES = (".gitignore", PROGRAM, "events.jsonl", "campaign.yaml")
-_MAKING = ".making"  # contains them until they are complete
+_MAKING = ".making"  # subfolder for the files until all are complete
 _DAMAGED = "restore it from a backup, or start a campaign in another folder"
 
 
 class Campaign(State):
-    """The state of a campaign, read from its folder. `change` is the only way to add to it."""
+    """The state of a campaign, read from its folder. Events can only be added within `change`."""
 
     def __init__(self, folder: Path) -> None:
         """Read the campaign.
 
         Raises:
             MissingError: the folder contains no campaign.
-            ConfigError: ``campaign.yaml`` is wrong or was edited.
-            StorageError: ``events.jsonl`` was damaged or edited.
+            ConfigError: ``campaign.yaml`` is invalid or was edited.
+            StorageError: ``events.jsonl`` is damaged or was edited.
         """
         super().__init__()
         self.folder = folder
@@ -77,7 +76,7 @@ class Campaign(State):
 
     @property
     def protected(self) -> git.Protected | None:
-        """The files of the evaluation that all revisions take from the first baseline."""
+        """The evaluation files that every revision takes from the first baseline."""
         revision = self.baselines[0].revision
         if revision is None or not self.spec.protect:
             return None
@@ -110,15 +109,15 @@ class Campaign(State):
 
         Args:
             settings: changed settings.
-            command: another command line.
-            revision: another commit.
-            note: what was changed, in words.
-            defaults: the program's own settings, with which ``settings`` may agree.
-            files: SHA-256 of the files that it runs in place.
+            command: new command line.
+            revision: new commit.
+            note: description of the change.
+            defaults: default settings of the program; proposing a default value is not a change.
+            files: SHA-256 of the program's files, if it does not run in a checkout.
 
         Raises:
-            ConfigError: a re-check is open, the campaign has ended, the proposal is equal to the
-                baseline, or the files of the baseline have changed.
+            ConfigError: a re-check is open, the campaign has ended, the proposal equals the
+                baseline, or files of the baseline have changed.
         """
         self._refuse_while_rechecked()
         self._refuse_after_end()
@@ -132,10 +131,10 @@ class Campaign(State):
         resolved = {**own, **arm.settings}, arm.command, arm.revision
         if resolved == ({**own, **base.settings}, base.command, base.revision) and not described:
             raise ConfigError(
-                "the proposal is equal to the baseline",
+                "the proposal equals the baseline",
                 str(self.folder),
-                "change a setting (KEY=VALUE), --command or --revision; "
-                "if something else changed, say what with --note and record the scores",
+                "change a setting (KEY=VALUE), --command or --revision; if something else "
+                "changed, describe it with --note and record the scores yourself",
                 code="proposal-equal",
             )
         if self.baseline_is_old:
@@ -155,17 +154,20 @@ class Campaign(State):
         return self.proposals[-1]
 
     def recheck(self) -> Recheck:
-        """Start a re-check: compare the current baseline with the first one on fresh seeds of both.
+        """Start a re-check: run the current and the first baseline on fresh seeds, and compare
+        them.
 
         Raises:
-            ConfigError: a proposal or a re-check is open, or nothing was kept since the last one.
+            ConfigError: a proposal or a re-check is open, or no proposal was kept since the last
+                one.
         """
         self._refuse_while_open()
         if not self.unconfirmed:
             raise ConfigError(
-                "nothing was kept since the last re-check",
+                "no proposal was kept since the last re-check",
                 str(self.folder),
-                "continue with proposals: repeating a test until it succeeds confirms nothing",
+                "continue with proposals: a test that is repeated until it succeeds is not "
+                "evidence",
                 code="nothing-to-recheck",
             )
         first_seed = (len(self.baselines) - 1) * SEEDS_OF_A_BASELINE + SEEDS_APART
@@ -183,11 +185,11 @@ class Campaign(State):
         return git.changed_between(self.protected.revision, arm.revision, self.protected.paths)
 
     def _refuse_while_open(self) -> None:
-        """Refuse a new question before the last one is answered."""
+        """Raise ConfigError if a proposal or a re-check is undecided."""
         self._refuse_while_rechecked()
         if self.open is not None:
             raise ConfigError(
-                f"proposal {self.open.number} is not decided yet",
+                f"proposal {self.open.number} is undecided",
                 str(self.folder),
                 f"`{self.command('status')}` prints what it needs; "
                 f"`{self.command('withdraw')}` withdraws it",
@@ -197,14 +199,14 @@ class Campaign(State):
     def _refuse_while_rechecked(self) -> None:
         if self.open_recheck is not None:
             raise ConfigError(
-                "the re-check of the chain is not decided yet",
+                "the re-check of the chain is undecided",
                 str(self.folder),
-                f"`{self.command('status')}` prints what it needs",
+                f"`{self.command('status')}` prints the runs that it needs",
                 code="recheck-open",
             )
 
     def _refuse_after_end(self) -> None:
-        """Refuse a proposal that no limit of the campaign allows."""
+        """Raise ConfigError if a limit of the campaign does not allow another proposal."""
         reason = spent(self, self.spec, time.time())
         if not reason and are_all_made(self, self.spec):
             most = self.spec.max_proposals
@@ -213,16 +215,17 @@ class Campaign(State):
             raise ConfigError(
                 f"the campaign has ended: {reason}",
                 str(self.folder / "campaign.yaml"),
-                f"`{self.command('status')}` shows what was kept. Limits are chosen before the "
-                "results; another campaign needs another folder",
+                f"`{self.command('status')}` shows the kept proposals. Limits cannot be "
+                "changed after the start; for another campaign, use another folder",
                 code="campaign-ended",
             )
 
     def _recorded(self, arm: str, seed: int, number: int | None) -> Arm:
-        """Return the configuration whose run on a seed is recorded under the name of an arm.
+        """Return the configuration for which a run of an arm on a seed is recorded.
 
         Raises:
-            ConfigError: there is none now, or several proposals are open and none is named.
+            ConfigError: there is none at present, or several proposals are open and ``number`` is
+                None.
         """
         arms = [FIRST, BASELINE] if self.open_recheck is not None else [BASELINE, PROPOSAL]
         if arm not in (BASELINE, PROPOSAL, FIRST):
@@ -232,7 +235,9 @@ class Campaign(State):
         undecided = [proposal.number for proposal in self.open_proposals]
         must_name = arm == PROPOSAL and (number is not None or len(undecided) > 1)
         if must_name and number not in undecided:
-            what = "which proposal ran?" if number is None else f"proposal {number} is not open"
+            what = (
+                "several proposals are open" if number is None else f"proposal {number} is not open"
+            )
             raise ConfigError(
                 what,
                 "command line",
@@ -268,14 +273,14 @@ class Campaign(State):
         """Record the score of one run; None for a run that failed.
 
         Args:
-            arm: the configuration that ran.
-            seed: of the run.
-            score: of the run.
-            reason: why it failed.
+            arm: name of the configuration that ran.
+            seed: seed of the run.
+            score: score of the run.
+            reason: why the run failed.
             proposal: number of the proposal that ran; None: the only open one.
 
         Raises:
-            ConfigError: there is no such run to record, or it is there already.
+            ConfigError: the campaign does not need such a run, or has recorded it already.
         """
         target = self._recorded(arm, seed, proposal)
         if score is not None and not math.isfinite(score):
@@ -284,7 +289,7 @@ class Campaign(State):
             raise ConfigError(
                 f"the {arm}'s seed {seed} has a result already",
                 str(self.folder / "events.jsonl"),
-                f"a result is final: use a seed that `{self.command('status')}` asks for",
+                f"results are final: run a seed that `{self.command('status')}` lists",
                 code="result-twice",
             )
         if seed not in self._needed_seeds(arm, proposal):
@@ -314,9 +319,10 @@ class Campaign(State):
         failed: Mapping[int, str],
         proposal: int | None = None,
     ) -> None:
-        """Record the results of runs that ended together, in one event: all of them or none.
+        """Record the results of several runs in a single event, so that all of them are recorded or
+        none.
 
-        Seeds that have a result already are left out, so recording a batch again changes nothing.
+        Seeds with a recorded result are skipped, so recording a batch twice has no effect.
 
         Raises:
             ConfigError: there is no such arm.
@@ -340,7 +346,7 @@ class Campaign(State):
             self._add(event)
 
     def withdraw(self, number: int | None = None) -> Proposal:
-        """Withdraw an open proposal; None: the latest. It counts as discarded.
+        """Withdraw an open proposal, by default the latest one. It is treated as discarded.
 
         Raises:
             ConfigError: no such proposal is open.
@@ -350,7 +356,7 @@ class Campaign(State):
             raise ConfigError(
                 "no proposal is open" if number is None else f"proposal {number} is not open",
                 str(self.folder),
-                "there is nothing to withdraw or to run",
+                "there is no proposal to withdraw or run",
                 code="no-open-proposal",
             )
         proposal = proposals[-1]
@@ -358,11 +364,12 @@ class Campaign(State):
         return proposal
 
     def verdict(self, number: int | None = None) -> GateVerdict:
-        """Return the answer of the runs so far, or the end of the campaign; decides nothing.
+        """Return the verdict from the runs so far, or the end of the campaign, without recording a
+        decision.
 
         Args:
-            number: of an open proposal. None: the re-check or the proposal that is open; if several
-                proposals are open, what all of them need.
+            number: number of an open proposal. None: the open re-check or proposal; if several
+                proposals are open, the verdict lists the runs that all of them need.
         """
         return within_limits(self._verdict(number), self, self.spec, time.time())
 
@@ -384,8 +391,8 @@ class Campaign(State):
         )
 
     def _of_proposal(self, proposal: Proposal) -> GateVerdict:
-        """Return the verdict on a proposal, after the events that come before it. A campaign that
-        is only read takes them as if they were recorded: they follow from the runs.
+        """Return the verdict on a proposal after applying the events that precede it. They follow
+        from the runs, so a campaign that is only read applies them without recording them.
         """
         while True:
             judged = self._judge.of_proposal(proposal)
@@ -397,8 +404,9 @@ class Campaign(State):
                 self._add(judged)
 
     def decide(self) -> GateVerdict:
-        """Return `verdict` and record it: decisions, or how many seeds come before the next. If
-        several proposals are open, all that can be are decided; the last decision is returned.
+        """Return `verdict` and record it: a decision, or the number of seeds until the next
+        analysis. If several proposals are open, decide every one that can be decided, and return
+        the last decision.
         """
         if self.open_recheck is not None or not self.open_proposals:
             verdict = self._verdict()
@@ -429,7 +437,7 @@ class Campaign(State):
             self._add({"event": "asked", "number": verdict.proposal, "seeds": asked})
 
     def model(self) -> gate.SeedModel | None:
-        """Return how scores vary between seeds, from all runs of the campaign."""
+        """Return the model of seed variation, estimated from all runs of the campaign."""
         return self._judge.model()
 
     def _needed_seeds(self, arm: str, number: int | None) -> set[int]:
@@ -456,7 +464,7 @@ class Campaign(State):
         self.apply(event)
 
     def _check_program(self, digest: str | None) -> None:
-        """Refuse a campaign whose program is not the one that it was started with.
+        """Check that the program is the one that the campaign was started with.
 
         Raises:
             ConfigError: its space was edited.
@@ -467,12 +475,13 @@ class Campaign(State):
         raise ConfigError(
             "the campaign's program was edited since the campaign was started",
             str(path),
-            "restore the file from a backup. Another program needs a campaign in another folder",
+            "restore the file from a backup. For another program, start a campaign in another "
+            "folder",
             code="program-edited",
         )
 
     def _check_spec(self, started: Record | None) -> None:
-        """Refuse settings that differ from the ones the campaign was started with.
+        """Check that the settings are the ones that the campaign was started with.
 
         Raises:
             ConfigError: ``campaign.yaml`` was edited.
@@ -484,8 +493,9 @@ class Campaign(State):
                     f"{key} of the campaign is {now.get(key)!r}, but it was started with "
                     f"{before!r}",
                     str(self.folder / "campaign.yaml"),
-                    f"write {before!r} again: a bound on false keeps holds for settings chosen "
-                    "before the results. Other settings need a campaign in another folder",
+                    f"restore {before!r}: the bound on false keeps is valid only for settings "
+                    "chosen before the results. For other settings, start a campaign in "
+                    "another folder",
                     key=key,
                     code="campaign-edited",
                 )
@@ -506,11 +516,11 @@ def start_campaign(
     """Start a campaign in a new or empty folder.
 
     Args:
-        folder: of the campaign.
-        spec: its settings.
+        folder: folder of the campaign.
+        spec: settings of the campaign.
         program: the resolved search space whose program runs; None: scores are recorded by hand.
-        revision: commit that the baseline runs; None: the program runs in place.
-        files: SHA-256 of the program's files, if it runs in place.
+        revision: commit that the baseline runs; None: the program does not run in a checkout.
+        files: SHA-256 of the program's files, if it does not run in a checkout.
 
     Raises:
         ConfigError: the folder already contains a campaign, or other files.
@@ -518,15 +528,15 @@ def start_campaign(
     """
     if (folder / "campaign.yaml").exists():
         raise ConfigError(
-            f"{folder} holds a campaign already",
+            f"{folder} already contains a campaign",
             str(folder / "campaign.yaml"),
-            f"`{command_line('sweep', 'gate', 'status', str(folder))}` continues it; another "
-            "campaign needs another folder",
+            f"`{command_line('sweep', 'gate', 'status', str(folder))}` continues it; for "
+            "another campaign, use another folder",
             code="campaign-exists",
         )
     if folder.is_dir() and not _is_free(folder):
         raise ConfigError(
-            f"{folder} is not empty", str(folder), "name a new folder", code="folder-not-empty"
+            f"{folder} is not empty", str(folder), "choose a new folder", code="folder-not-empty"
         )
     first = {
         "event": "baseline",
@@ -542,7 +552,7 @@ def start_campaign(
     try:
         shutil.rmtree(making, ignore_errors=True)
         making.mkdir(parents=True)
-        # Neither `git add -A` nor `git clean -fd` of a repository around it touches a campaign.
+        # protects the campaign from `git add -A` and `git clean -fd` in a surrounding repository
         write_atomically(making / ".gitignore", "*\n")
         if program is not None:
             write_atomically(making / PROGRAM, program)
@@ -559,6 +569,6 @@ def start_campaign(
 
 
 def _is_free(folder: Path) -> bool:
-    """Return whether a folder is empty, or has only what a start left that was killed."""
+    """Return whether a folder is empty, or contains only files of an interrupted start."""
     names = {path.name for path in folder.iterdir()}
     return not names or (_MAKING in names and names <= {_MAKING, *_FILES})

@@ -1,4 +1,4 @@
-"""The git revisions that a campaign runs: each in a checkout of its own."""
+"""Check out the git revisions that a campaign runs, each in its own folder."""
 
 import shutil
 import subprocess
@@ -12,16 +12,16 @@ _NOT_LINKED = {"__pycache__", ".git", ".mypy_cache", ".pytest_cache", ".ruff_cac
 
 
 def full_revision(text: str) -> str:
-    """Return the commit that a revision names now.
+    """Return the commit that a revision currently refers to.
 
     Raises:
-        MissingError: there is no such revision, or no git repository here.
+        MissingError: there is no such revision, or the current folder is not in a git repository.
     """
     return run_git("rev-parse", "--verify", f"{text}^{{commit}}").strip()
 
 
 def head() -> str | None:
-    """Return the commit that is checked out here; None outside a repository with a commit."""
+    """Return the commit of the current folder, or None outside of a repository with commits."""
     try:
         return full_revision("HEAD")
     except MissingError:
@@ -29,13 +29,13 @@ def head() -> str | None:
 
 
 def changed_files() -> list[str]:
-    """Return the tracked files that differ from the commit that is checked out."""
+    """Return the tracked files with uncommitted changes."""
     status = run_git("status", "--porcelain", "--untracked-files=no", "-z")
     return sorted(entry[3:] for entry in status.split("\0") if entry[2:3] == " ")
 
 
 def is_tracked(path: Path) -> bool:
-    """Return whether git has a file under control here."""
+    """Return whether git tracks a file."""
     return bool(run_git("ls-files", "--", str(path)).strip())
 
 
@@ -45,7 +45,8 @@ def same_files(one: str, other: str) -> bool:
 
 
 def content_hash(revision: str, path: str) -> str:
-    """Return git's hash of a file or folder of a revision, relative to this folder.
+    """Return git's hash of a file or folder in a revision; the path is relative to the current
+    folder.
 
     Raises:
         MissingError: the revision does not contain it.
@@ -56,30 +57,33 @@ def content_hash(revision: str, path: str) -> str:
         raise MissingError(
             f"commit {revision[:9]} does not contain {path}",
             "--protect",
-            "name files and folders that git tracks, relative to this folder",
+            "list files and folders that git tracks, relative to the current folder",
             code="protected-missing",
         ) from None
 
 
 def changed_between(one: str, other: str, paths: Sequence[str]) -> list[str]:
-    """Return the files below some paths, relative to this folder, that differ in two commits."""
+    """Return the files below some paths that differ between two commits; paths are relative to the
+    current folder.
+    """
     listed = run_git("diff", "--name-only", "--relative", "-z", one, other, "--", *paths)
     return sorted(filter(None, listed.split("\0")))
 
 
 @dataclass(frozen=True)
 class Protected:
-    """Files of the evaluation, which all revisions of a campaign take from one commit."""
+    """Evaluation files that all revisions of a campaign take from the same commit."""
 
     revision: str
     paths: tuple[str, ...]  # relative to the folder in which the campaign was started
 
 
 def checkout(campaign: Path, revision: str, protected: Protected | None = None) -> Path:
-    """Return the folder of a revision that corresponds to this one; check it out if necessary.
+    """Return the folder in the checkout of a revision that corresponds to the current folder; check
+    the revision out if necessary.
 
-    A checkout appears complete or not at all, and is restored to its revision if a run changed
-    it. Files that git does not track, such as data, are links to the ones here.
+    A checkout is created atomically, and restored to its revision if a run changed it. Untracked
+    files, such as data, are symbolic links to the files in the current folder.
     """
     target = campaign.resolve() / "checkouts" / revision
     if not _is_checkout_of(target, revision):
@@ -98,7 +102,7 @@ def checkout(campaign: Path, revision: str, protected: Protected | None = None) 
 
 
 def _restore(place: Path, protected: Protected) -> None:
-    """Replace the protected files of a checkout, also the ones that its revision added."""
+    """Restore the protected files of a checkout, and remove those that its revision added."""
     for name in protected.paths:
         path = place / name
         if path.is_dir() and not path.is_symlink():
@@ -124,7 +128,7 @@ def _remove(folder: Path) -> None:
 
 
 def _link_untracked(target: Path, campaign: Path) -> None:
-    """Link the files here that git does not track into a checkout."""
+    """Link the untracked files of the current folder into a checkout."""
     root = Path(run_git("rev-parse", "--show-toplevel").strip())
     listed = run_git("ls-files", "--others", "--directory", "-z", here=root)
     for name in filter(None, listed.split("\0")):
@@ -153,7 +157,7 @@ def run_git(*words: str, here: Path | None = None) -> str:
         raise MissingError(
             f"git {words[0]} failed: {ended.stderr.strip()}",
             str(here or Path.cwd()),
-            "name a revision of the repository in which you start the campaign",
+            "choose a revision of the repository in which the campaign was started",
             code="no-revision",
         )
     return ended.stdout

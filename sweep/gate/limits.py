@@ -1,4 +1,4 @@
-"""The budget of a campaign: runs, hours, a date and proposals, after which it ends."""
+"""The limits of a campaign: numbers of runs and proposals, hours, and a deadline."""
 
 import datetime
 
@@ -9,7 +9,7 @@ from sweep.gate.verdict import GateVerdict
 
 
 def read_deadline(text: str) -> str:
-    """Return a date and time as the campaign records it, with its time zone.
+    """Return a date and time in ISO 8601 format with a time zone, as the campaign records it.
 
     Raises:
         ConfigError: the text is not a date.
@@ -27,16 +27,16 @@ def read_deadline(text: str) -> str:
 
 
 def spent(state: State, spec: CampaignSpec, now: float, *, further_runs: int = 0) -> str:
-    """Return which limit of a campaign is reached, in words; an empty string if none is.
+    """Return a description of the limit that is reached; an empty string if none is.
 
     Args:
-        state: of the campaign.
-        spec: its settings.
+        state: state of the campaign.
+        spec: settings of the campaign.
         now: seconds since 1970.
-        further_runs: runs that would come next.
+        further_runs: number of runs that would be next.
     """
     if spec.max_runs is not None and state.runs + max(further_runs, 1) > spec.max_runs:
-        words = f"{state.runs} of --max-runs {spec.max_runs} runs have ended"
+        words = f"{state.runs} of --max-runs {spec.max_runs} runs are done"
         return f"{words}, and {further_runs} more are needed" if further_runs else words
     hours = (now - state.started.get("time", now)) / 3600
     if spec.max_hours is not None and hours >= spec.max_hours:
@@ -48,16 +48,15 @@ def spent(state: State, spec: CampaignSpec, now: float, *, further_runs: int = 0
 
 
 def are_all_made(state: State, spec: CampaignSpec) -> bool:
-    """Return whether a campaign has as many proposals as it may have."""
+    """Return whether a campaign has reached its maximum number of proposals."""
     return spec.max_proposals is not None and len(state.proposals) >= spec.max_proposals
 
 
 def within_limits(
     verdict: GateVerdict, state: State, spec: CampaignSpec, now: float
 ) -> GateVerdict:
-    """Return a verdict, or the end of the campaign if a limit does not allow what comes next.
-
-    Decisions that the runs so far allow are made after the end, too.
+    """Return the verdict, or the end of the campaign if a limit does not allow the required runs.
+    Decisions that need no further runs are still made after the end.
     """
     if verdict.outcome not in ("more", "ready"):
         return verdict

@@ -1,12 +1,13 @@
-"""What a loop of keep-if-better has recorded, and how many of its keeps the gate would have kept.
+"""Read the record of a keep-if-better loop, and determine which of its keeps the gate would have
+kept.
 
 Two formats are read: ``results.tsv`` of autoresearch (columns commit, the metric, memory_gb,
 status and description; crashes have score 0) and ``autoresearch.jsonl`` of pi-autoresearch (a line
 of type config, then a line for each run).
 
-Such a loop runs each change once. One run does not show how much scores vary, so the noise is given
-(from `sweep noise`), or estimated from the discarded changes between two keeps. Their scores differ
-by noise and by what the changes did, so the estimate is too large rather than too small.
+Such a loop runs each change once. A single run does not show the seed noise, so the noise is passed
+by the user (from `sweep noise`), or estimated from the discarded changes between two keeps. Their
+scores differ by the noise and by the effects of the changes, so the estimate tends to be too large.
 """
 
 import csv
@@ -25,7 +26,7 @@ from loptune.errors import ConfigError, MissingError
 
 _KEPT = "keep"
 _TO_SD = 1.4826  # SD of a normal distribution in units of its median absolute deviation
-_FEWEST = 5  # discarded changes from which noise is estimated
+_FEWEST = 5  # minimum number of discarded changes to estimate the noise
 _NOT_SCORES = ("commit", "memory_gb", "status", "description")
 
 
@@ -33,7 +34,7 @@ _NOT_SCORES = ("commit", "memory_gb", "status", "description")
 class Entry:
     """A run of a loop."""
 
-    status: str  # keep, discard, crash or another reason against it
+    status: str  # keep, discard, crash or another reason for discarding it
     score: float | None  # None: crashed
     description: str
     commit: str = ""
@@ -50,23 +51,23 @@ class LoopRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Keep:
-    """A change that a loop kept, and what the gate would have said."""
+    """A change that a loop kept, and the data for the gate's decision on it."""
 
-    number: int  # of the run, from 1
+    number: int  # number of the run, from 1
     description: str
-    gain: float  # over the change kept before; larger is better
-    error: float | None  # its standard error; None: the noise is unknown
+    gain: float  # improvement over the change kept before; larger is better
+    error: float | None  # standard error of the gain; None: the noise is unknown
     level: float  # significance level of the proposal
     would_keep: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """The keeps of a loop, judged as the gate judges."""
+    """The keeps of a loop, judged by the rules of the gate."""
 
     record: LoopRecord
     sd: float | None
-    sd_from: str  # where it comes from, in words
+    sd_from: str  # source of ``sd``, in words
     keeps: tuple[Keep, ...] = field(default=())
 
     @property
@@ -75,7 +76,7 @@ class Replay:
         return sum(keep.would_keep for keep in self.keeps)
 
     def fields(self) -> dict[str, Any]:
-        """Return the keys of ``--json``."""
+        """Return the content of ``--json``."""
         return {
             "metric": self.record.metric,
             "larger_is_better": self.record.mode == "max",
@@ -103,12 +104,12 @@ def read_record(path: Path, metric: str | None, mode: Literal["max", "min"] | No
 
     Args:
         path: ``results.tsv`` or ``autoresearch.jsonl``.
-        metric: score column; None: the one that the file names.
-        mode: None: as the file says, else smaller is better, as in autoresearch.
+        metric: score column; None: as declared in the file.
+        mode: None: as declared in the file, or else smaller is better, as in autoresearch.
 
     Raises:
         MissingError: there is no such file.
-        ConfigError: it is no such record.
+        ConfigError: the file is not such a record.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -166,7 +167,7 @@ def _read_json_lines(path: Path, text: str, mode: Literal["max", "min"] | None) 
             if record.get("bestDirection") == "higher":
                 stated = "max"
             direction = mode or stated
-            entries = []  # a new target: runs before it had another one
+            entries = []  # a new target starts a new record
         elif "status" in record:
             status = str(record["status"])
             crashed = status not in (_KEPT, "discard")
@@ -192,7 +193,10 @@ def _json_lines(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
             record = None
         if not isinstance(record, dict):
             raise ConfigError(
-                "no JSON object", f"{path}:{line}", "remove the line", code="not-a-record"
+                "the line is not a JSON object",
+                f"{path}:{line}",
+                "remove the line",
+                code="not-a-record",
             )
         yield line, record
 
@@ -210,14 +214,14 @@ def _number(value: Any, where: str) -> float:
 
 
 def replay(record: LoopRecord, *, sd: float | None, false_keeps: float) -> Replay:
-    """Return what the gate would have said to the keeps of a loop.
+    """Return the gate's decisions on the keeps of a loop.
 
-    The first scored run is the baseline. A keep is compared with the one before it, which was kept
-    for a high score: its own luck makes the gain look smaller, not larger.
+    The first scored run is the baseline. Each keep is compared with the keep before it. That one
+    was selected for a high score, so the gain is biased downward, not upward.
 
     Args:
-        record: of the loop.
-        sd: of one score between seeds; None: estimated.
+        record: record of the loop.
+        sd: standard deviation of a score between seeds; None: estimate it.
         false_keeps: bound on the expected fraction of kept changes that are not improvements.
     """
     sign = 1.0 if record.mode == "max" else -1.0
@@ -259,8 +263,8 @@ def replay(record: LoopRecord, *, sd: float | None, false_keeps: float) -> Repla
 
 
 def _estimated_sd(record: LoopRecord) -> tuple[float | None, str]:
-    """Return the SD of a score from the discarded changes between two keeps, robustly, and where it
-    comes from; None for too few.
+    """Return a robust estimate of a score's SD from the discarded changes between two keeps, and
+    its source in words. The estimate is None if there are too few changes.
     """
     stretches: list[list[float]] = [[]]
     for entry in record.entries:

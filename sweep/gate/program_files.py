@@ -1,7 +1,7 @@
 """The files of a campaign's program: all runs of a configuration must use the same ones.
 
 In a git repository that tracks the program, a configuration is a revision and runs in its own
-checkout. Elsewhere it runs in place, and the content of its files is recorded.
+checkout. Otherwise it runs in the current folder, and the hashes of its files are recorded.
 """
 
 import hashlib
@@ -12,12 +12,12 @@ from pathlib import Path
 from loptune.errors import ConfigError
 from sweep.gate import git
 
-_MOST_FILES = 2000  # a folder with more is not a program's
+_MOST_FILES = 2000  # a folder with more files is not considered part of the program
 _SKIPPED = {"__pycache__", "runs", "mlruns", "node_modules", "site-packages"}
 
 
 def tracked_revision(command: Sequence[str]) -> str | None:
-    """Return the commit that is checked out here, if git tracks the files of a command line.
+    """Return the current commit, if git tracks the files of a command line.
 
     Raises:
         ConfigError: tracked files have uncommitted changes.
@@ -30,7 +30,7 @@ def tracked_revision(command: Sequence[str]) -> str | None:
 
 
 def refuse_uncommitted() -> None:
-    """Refuse changes that no revision contains.
+    """Reject uncommitted changes, which are in no revision.
 
     Raises:
         ConfigError: tracked files have uncommitted changes.
@@ -58,10 +58,10 @@ def file_digests(command: Sequence[str], campaign: Path) -> dict[str, str]:
 
 
 def check_files(recorded: Mapping[str, str], campaign: Path) -> None:
-    """Refuse to run a program whose files have changed since they were recorded.
+    """Check that the program's files are unchanged since they were recorded.
 
     Raises:
-        ConfigError: a file has another content, or is missing.
+        ConfigError: a file has changed or is missing.
     """
     changed = []
     for name, digest in recorded.items():
@@ -79,7 +79,7 @@ def check_files(recorded: Mapping[str, str], campaign: Path) -> None:
 
 
 def _named(command: Sequence[str]) -> list[Path]:
-    """Return the files here that the words of a command line name."""
+    """Return the files in the current folder whose paths occur in a command line."""
     here = Path.cwd()
     paths = []
     for word in command:

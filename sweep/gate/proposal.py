@@ -1,4 +1,4 @@
-"""A proposed change of the baseline."""
+"""A proposed change to the baseline."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,20 +10,21 @@ from sweep.gate.arm import Arm
 class Proposal(Arm):
     """A proposed change.
 
-    A proposal that has passed its test is compared once more, if the baseline was replaced or its
-    scores have moved meanwhile. ``baseline`` is then the index of the new baseline, and the runs
-    that decided before are in ``earlier``.
+    If the baseline was replaced or its scores have drifted meanwhile, a proposal that has passed
+    its test is compared again. ``baseline`` is then the index of the new baseline, and ``earlier``
+    contains the runs of the first comparison.
     """
 
-    number: int = 0  # from 1
-    baseline: int = 0  # index of the baseline that it is compared with
+    number: int = 0  # counted from 1
+    baseline: int = 0  # index of the baseline for the comparison
     asked: int = 1  # seeds at the next interim analysis
-    beside: int | None = None  # index of the baseline that ran again before it may be kept
-    earlier: list[tuple[int, Arm]] = field(default_factory=list)  # baseline's index, runs
-    decision: dict[str, Any] | None = None  # the event
+    beside: int | None = None  # index of the repeated baseline that had to run before a keep
+    earlier: list[tuple[int, Arm]] = field(default_factory=list)  # (index of the baseline, runs)
+    decision: dict[str, Any] | None = None  # event that decided the proposal
     decided_at: int = 0  # number of proposals at its decision
-    protected: list[str] = field(default_factory=list)  # files that it changes to no effect
-    given_up: bool = False  # kept, but its chain was not confirmed
+    # protected files that it changes, without effect
+    protected: list[str] = field(default_factory=list)
+    given_up: bool = False  # kept first, but a re-check did not confirm the chain
 
     @property
     def kept(self) -> bool:
@@ -34,7 +35,7 @@ class Proposal(Arm):
 
     @property
     def runs(self) -> int:
-        """The number of its runs that have ended."""
+        """The number of its finished runs."""
         arms = [self, *(arm for _, arm in self.earlier)]
         return sum(len(arm.scores) + len(arm.failed) for arm in arms)
 
@@ -57,8 +58,8 @@ class Proposal(Arm):
 def transferred(proposal: Proposal, base: Arm, current: Arm) -> Arm:
     """Return a proposal's change of ``base`` as a change of ``current``.
 
-    Settings are combined. A command or a revision that the proposal changed is taken as it is,
-    because two revisions cannot be merged here.
+    Settings are merged. A command or revision that the proposal changed replaces the current one,
+    because revisions are not merged.
     """
     settings = dict(current.settings)
     for key, value in proposal.settings.items():

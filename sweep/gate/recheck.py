@@ -1,9 +1,10 @@
-"""Re-check the chain of kept changes: whether the current baseline is better than the first one.
+"""Re-check the chain of kept changes: test whether the current baseline is better than the first
+one.
 
-Each change was compared only with the baseline at that time. A re-check compares today's baseline
-with the first on fresh seeds of both. Scores that once decided for a change do not count. It is one
-group-sequential test, like a proposal's. If a chain is not confirmed, the campaign returns to the
-last confirmed baseline, and the changes kept since then count as discarded.
+Each change was compared only with the baseline at that time. A re-check compares the current
+baseline with the first one on fresh seeds, without the scores that led to earlier decisions. It is
+a group-sequential test, like that of a proposal. If the chain is not confirmed, the campaign
+returns to the last confirmed baseline, and the changes kept since then are discarded.
 """
 
 from dataclasses import dataclass, field
@@ -18,14 +19,14 @@ SEEDS_APART = 500  # distance from a baseline's first seed to the seeds of its r
 
 @dataclass
 class Recheck:
-    """A comparison of a baseline with the first one."""
+    """A comparison of the current baseline with the first one."""
 
     first: Arm
     latest: Arm
-    baseline: int  # index of the baseline that is checked
+    baseline: int  # index of the current baseline
     first_seed: int
-    asked: int = gate.FIRST_CLAIM  # seeds of both at the next interim analysis
-    decision: dict[str, Any] | None = field(default=None)  # the event
+    asked: int = gate.FIRST_CLAIM  # seeds per baseline at the next interim analysis
+    decision: dict[str, Any] | None = field(default=None)  # event that decided the re-check
 
     def usable_seeds(self, count: int) -> tuple[int, ...]:
         """Return the first ``count`` seeds of the re-check on which the first baseline has not

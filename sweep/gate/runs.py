@@ -18,14 +18,15 @@ _logger = logging.getLogger(__name__)
 
 def run_until_decided(campaign: Campaign, *, parallel: int | None = None) -> GateVerdict:
     """Run the required trainings until all open proposals are kept or discarded, or the open
-    re-check is decided; without one, until the baseline is measured. Return the last decision.
+    re-check is decided. If neither is open, stop when the baseline is measured. Return the last
+    decision.
 
     Args:
-        campaign: held with `Campaign.change`.
-        parallel: runs at the same time; None: as many as fit the machine.
+        campaign: campaign locked with `Campaign.change`.
+        parallel: number of parallel runs; None: as many as the machine can run.
 
     Raises:
-        ConfigError: the campaign has no program, or its runs do not end.
+        ConfigError: the campaign has no program, or its runs do not finish.
         MissingError: the machine killed a run; the same call runs it again.
         KeyboardInterrupt: it was interrupted; the same call continues.
     """
@@ -48,10 +49,10 @@ def run_until_decided(campaign: Campaign, *, parallel: int | None = None) -> Gat
 
 
 def _next_batch(campaign: Campaign, needs: Sequence[Need]) -> list[Need]:
-    """Return which needed runs come next, as one sweep.
+    """Return the required runs that are next, for one sweep.
 
-    Runs of a baseline come alone: if it fails on a seed, a proposal does not need the seed either.
-    Proposals that run the same program on the same seeds come together.
+    A baseline runs before the proposals: if it fails on a seed, proposals do not need the seed
+    either. Proposals that run the same program on the same seeds run together.
     """
     first = needs[0]
     if first.arm != PROPOSAL:
@@ -73,7 +74,7 @@ def _next_batch(campaign: Campaign, needs: Sequence[Need]) -> list[Need]:
 
 def _arm(campaign: Campaign, need: Need) -> Arm:
     arm = campaign.target(need.arm, need.seeds[0], need.proposal)
-    assert arm is not None  # the campaign needs its runs
+    assert arm is not None  # only existing arms need runs
     return arm
 
 
@@ -119,7 +120,7 @@ def _run(campaign: Campaign, needs: Sequence[Need], parallel: int | None) -> Non
 
 
 def _label(campaign: Campaign, need: Need, arm: Arm) -> str:
-    """Return the name of a configuration of the campaign, for its sweeps."""
+    """Return the label of a configuration, which starts the names of its sweeps."""
     if campaign.open_recheck is not None:
         return f"recheck-{len(campaign.rechecks)}-{need.arm}"
     if need.arm == BASELINE:
@@ -129,10 +130,11 @@ def _label(campaign: Campaign, need: Need, arm: Arm) -> str:
 
 
 def _place(campaign: Campaign, arm: Arm) -> Path:
-    """Return the folder in which a configuration runs: here, or a checkout of its revision.
+    """Return the folder in which a configuration runs: the current one, or a checkout of its
+    revision.
 
     Raises:
-        ConfigError: it runs here, and its files have changed.
+        ConfigError: it runs in the current folder, and its files have changed.
     """
     if arm.revision is None:
         check_files(arm.files, campaign.folder)

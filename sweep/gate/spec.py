@@ -8,7 +8,7 @@ from dashboards.statistics import gate
 from loptune.section import Count, Positive, Section
 from sweep.gate.recheck import SEEDS_APART
 
-PROGRAM = "program.yaml"  # the search space whose program runs, resolved, in a campaign's folder
+PROGRAM = "program.yaml"  # file in a campaign's folder: the resolved search space of its program
 
 
 class CampaignSpec(Section):
@@ -19,7 +19,7 @@ class CampaignSpec(Section):
     settings: dict[str, Any] = Field({})
     """settings of the first baseline"""
     metric: str = "eval/accuracy"
-    """what the scores are"""
+    """name of the score"""
     mode: Literal["max", "min"] = "max"
     """whether larger or smaller is better"""
     worthwhile: Positive
@@ -27,16 +27,16 @@ class CampaignSpec(Section):
     false_keeps: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """bound on the expected fraction of kept proposals that are not improvements"""
     first_seeds: Annotated[int, Field(ge=gate.OWN_VARIATION)] = 8
-    """runs of every new baseline"""
+    """runs per new baseline"""
     most_seeds: Annotated[int, Field(ge=gate.FIRST_CLAIM, le=SEEDS_APART)] = 32
     """maximum number of runs per proposal"""
     protect: list[str] = Field([])
-    """files and folders of the evaluation: every revision runs with the first baseline's"""
+    """evaluation files and folders: every revision runs with the version of the first baseline"""
     max_runs: Count | None = None
-    """runs after which the campaign ends; null: no limit"""
+    """maximum number of runs in the campaign; null: no limit"""
     max_hours: Positive | None = None
-    """hours since its start after which the campaign ends; null: no limit"""
+    """maximum hours from the start to the end of the campaign; null: no limit"""
     deadline: str | None = None
     """date and time at which the campaign ends, in ISO 8601; null: no limit"""
     max_proposals: Count | None = None
-    """proposals after which the campaign ends; null: no limit"""
+    """maximum number of proposals in the campaign; null: no limit"""

@@ -1,8 +1,8 @@
-"""The state of a campaign, built from its events.
+"""The state of a campaign, computed from its events.
 
-Baselines are numbered from 0, and baseline k runs on the seeds from 1000 k on. A baseline is new
-when a proposal is kept, when a re-check returns to an earlier one, and when the same configuration
-is measured again because its runs are old.
+Baselines are numbered from 0, and baseline k uses seeds 1000 k and above. A new baseline is added
+when a proposal is kept, when a re-check returns to an earlier baseline, and when the same
+configuration is measured again because its runs are old.
 """
 
 from collections.abc import Callable
@@ -14,9 +14,10 @@ from sweep.gate.arm import BASELINE, FIRST, PROPOSAL, Arm
 from sweep.gate.proposal import Proposal
 from sweep.gate.recheck import DUE_AFTER, Recheck
 
-SEEDS_OF_A_BASELINE = 1000  # distance of the seeds of successive baselines
-# Undecided proposals after which the baseline runs again. With a trend of 0.01 SD a proposal, runs
-# of 100 proposals ago would make more than half of the campaigns keep a change that does nothing.
+SEEDS_OF_A_BASELINE = 1000  # distance between the first seeds of successive baselines
+# Number of proposals without a keep after which the baseline runs again. With a drift of 0.01 SD
+# per proposal, baseline runs that are 100 proposals old would make more than half of the campaigns
+# keep a change without effect.
 AGAIN_AFTER = 10
 
 
@@ -27,13 +28,13 @@ class State:
         self.baselines: list[Arm] = []
         self.proposals: list[Proposal] = []
         self.rechecks: list[Recheck] = []
-        self.again: list[tuple[int, int]] = []  # indices of a baseline and of its repetition
+        self.again: list[tuple[int, int]] = []  # (index of a baseline, index of its repetition)
         self.started: Record = {}  # the first event
         self._confirmed = 0  # index of the last baseline that was confirmed
 
     @property
     def baseline(self) -> Arm:
-        """The configuration to beat."""
+        """The current baseline."""
         return self.baselines[-1]
 
     @property
@@ -60,19 +61,19 @@ class State:
 
     @property
     def recheck_due(self) -> bool:
-        """Whether enough was kept since the last re-check."""
+        """Whether enough proposals were kept since the last re-check."""
         return self.open_recheck is None and len(self.unconfirmed) >= DUE_AFTER
 
     @property
     def open_recheck(self) -> Recheck | None:
-        """The re-check that is not decided."""
+        """The undecided re-check, or None."""
         if self.rechecks and self.rechecks[-1].decision is None:
             return self.rechecks[-1]
         return None
 
     @property
     def runs(self) -> int:
-        """The number of runs that have ended."""
+        """The number of finished runs."""
         arms: list[Arm] = list(self.baselines)
         for recheck in self.rechecks:
             arms += [recheck.first, recheck.latest]
@@ -81,7 +82,7 @@ class State:
 
     @property
     def baseline_is_old(self) -> bool:
-        """Whether so many proposals were discarded since the baseline ran that it runs again."""
+        """Whether the baseline must run again, as many proposals were discarded since it ran."""
         current = len(self.baselines) - 1
         discarded = 0
         for proposal in self.proposals:
@@ -90,8 +91,8 @@ class State:
         return discarded >= AGAIN_AFTER
 
     def moves(self) -> list[tuple[int, Move]]:
-        """Return (baseline, change of its scores since it ran before) for each baseline that was
-        measured again, in units of the score.
+        """Return (index, change of the scores in units of the score) for each baseline that was
+        measured again.
         """
         changes = []
         for before, after in self.again:
@@ -107,13 +108,12 @@ class State:
         return self.baselines[index] if 0 <= index < len(self.baselines) else self.baseline
 
     def target(self, arm: str, seed: int, number: int | None = None) -> Arm | None:
-        """Return the configuration whose run on a seed is recorded under the name of an arm; None
-        if there is none now.
+        """Return the configuration for which a run of an arm on a seed is recorded, or None.
 
         Args:
-            arm: its name.
-            seed: of the run.
-            number: of the proposal, for `PROPOSAL`; None: the latest open one.
+            arm: name of the arm.
+            seed: seed of the run.
+            number: number of the proposal, for `PROPOSAL`; None: the latest open one.
         """
         if self.open_recheck is not None:
             checked: dict[str, Arm] = {
@@ -130,7 +130,7 @@ class State:
         return self.proposals[number - 1]
 
     def apply(self, event: Record) -> None:
-        """Change the state by an event."""
+        """Update the state with an event."""
         kinds: dict[str, Callable[[Record], None]] = {
             "baseline": self._apply_start,
             "proposal": self._apply_proposal,
@@ -171,7 +171,7 @@ class State:
     def _apply_results(self, event: Record) -> None:
         for seed, score, reason in event["results"]:
             arm = self.target(event["arm"], seed, event.get("number"))
-            assert arm is not None  # it was checked when it was recorded
+            assert arm is not None  # checked when the event was recorded
             if score is None:
                 arm.failed[seed] = reason
             else:
@@ -223,6 +223,6 @@ class State:
 
 
 def _configuration(event: Record) -> Arm:
-    """Return the configuration that an event names."""
+    """Return the configuration described by an event."""
     files: dict[str, Any] = event.get("files", {})
     return Arm(event["settings"], event["command"], event["revision"], files=files)

@@ -20,11 +20,11 @@ from sweep.gate.state import SEEDS_OF_A_BASELINE, State
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """Runs that are needed before the next decision."""
+    """Runs that the next decision requires."""
 
     arm: ArmName
     seeds: tuple[int, ...]
-    proposal: int | None = None  # number, if a proposal runs
+    proposal: int | None = None  # number of the proposal that runs; None for other arms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class GateVerdict:
 
 
 class Judge:
-    """Judges the proposals and re-checks of a campaign. It changes nothing."""
+    """Judges the proposals and re-checks of a campaign without changing its state."""
 
     def __init__(self, state: State, spec: CampaignSpec, folder: Path) -> None:
         self._state = state
@@ -47,10 +47,10 @@ class Judge:
         self._folder = folder
 
     def of_baseline(self) -> GateVerdict:
-        """Return whether the baseline is measured, or which runs it needs.
+        """Return the status of the baseline: measured, or the runs that it needs.
 
         Raises:
-            ConfigError: the baseline always fails, or its scores do not vary.
+            ConfigError: every run of the baseline fails, or its scores do not vary.
         """
         index = len(self._state.baselines) - 1
         missing = self._missing(index)
@@ -64,10 +64,10 @@ class Judge:
         return GateVerdict(outcome="ready", reason="propose a change")
 
     def of_proposal(self, proposal: Proposal) -> GateVerdict | Record:
-        """Return the verdict on an open proposal, or the event that comes before it.
+        """Return the verdict on an open proposal, or the event that must precede it.
 
         Raises:
-            ConfigError: the baseline always fails, or its scores do not vary.
+            ConfigError: every run of the baseline fails, or its scores do not vary.
         """
         number = proposal.number
         if proposal.failed:
@@ -77,8 +77,8 @@ class Judge:
                 proposal=number,
                 reason=f"seed {seed} failed: {reason or 'no reason given'}",
             )
-        # An analysis counts once: more of them, or one with later runs, would make more false
-        # keeps.
+        # Each interim analysis is performed once: repeating it, or adding runs to it, would raise
+        # the false keep rate.
         scores = self._shared(proposal)
         if len(scores) < proposal.asked:
             return self._more(proposal, self._seeds(proposal.baseline, proposal.asked), None)
@@ -93,8 +93,8 @@ class Judge:
             return GateVerdict(
                 outcome="discard",
                 proposal=number,
-                reason=f"all its {len(scores)} seeds score the same, {scores[min(scores)]:g}, so "
-                "the seed does not reach the program and the scores show no gain",
+                reason=f"all its {len(scores)} seeds score the same, {scores[min(scores)]:g}, "
+                "so the seed has no effect and the scores cannot show a gain",
                 answer=answer,
             )
         if answer.outcome == "keep":
@@ -104,8 +104,8 @@ class Judge:
         )
 
     def _before_keep(self, proposal: Proposal, answer: gate.Answer) -> GateVerdict | Record:
-        """Return whether a proposal that has passed its test is kept: the baseline runs again
-        first, because a proposal is compared with runs from before it.
+        """Return the verdict on a proposal that has passed its test. The baseline runs again first,
+        because the proposal was compared with older runs.
         """
         state = self._state
         keep = GateVerdict(
@@ -121,7 +121,7 @@ class Judge:
                 return GateVerdict(
                     outcome="discard",
                     proposal=proposal.number,
-                    reason="a proposal that was kept meanwhile makes the same change",
+                    reason="another kept proposal makes the same change",
                     answer=answer,
                 )
             return _compared(proposal, latest, arm)
@@ -132,7 +132,8 @@ class Judge:
             return GateVerdict(
                 outcome="more",
                 proposal=proposal.number,
-                reason="it passes, and the baseline runs again to see whether its scores moved",
+                reason="the test is passed; the baseline runs again to check whether its "
+                "scores have drifted",
                 answer=answer,
                 needs=(Need(arm=BASELINE, seeds=missing),),
             )
@@ -142,10 +143,10 @@ class Judge:
         return _compared(proposal, proposal.beside, proposal)
 
     def of_recheck(self, recheck: Recheck) -> GateVerdict:
-        """Return the answer of the runs so far on the chain of kept changes.
+        """Return the verdict on the chain of kept changes from the runs so far.
 
         Raises:
-            ConfigError: the first baseline always fails.
+            ConfigError: every run of the first baseline fails.
         """
         if recheck.latest.failed:
             seed, reason = next(iter(recheck.latest.failed.items()))
@@ -158,9 +159,9 @@ class Judge:
         asked = recheck.usable_seeds(recheck.asked)
         needs = _recheck_needs(recheck, asked)
         if needs:
-            return GateVerdict(outcome="more", reason="the chain is checked", needs=needs)
+            return GateVerdict(outcome="more", reason="the re-check is decided", needs=needs)
         model = self.model()
-        assert model is not None  # both have runs
+        assert model is not None  # both baselines have runs
         latest = self._gains(recheck.latest)
         answer = gate.answer(
             {seed: latest[seed] for seed in latest if seed in asked},
@@ -173,19 +174,22 @@ class Judge:
         if answer.outcome == "more":
             needs = _recheck_needs(recheck, recheck.usable_seeds(answer.next_seeds))
             return GateVerdict(
-                outcome="more", reason="the runs so far do not decide", answer=answer, needs=needs
+                outcome="more",
+                reason="the runs so far are not conclusive",
+                answer=answer,
+                needs=needs,
             )
         if answer.outcome == "keep":
             reason = "the baseline is better than the first one"
             return GateVerdict(outcome="confirmed", reason=reason, answer=answer)
-        reason = f"{answer.seeds} seeds do not show that the baseline is better than the first one"
+        reason = f"{answer.seeds} seeds do not show an improvement over the first baseline"
         return GateVerdict(outcome="unconfirmed", reason=reason, answer=answer)
 
     def model(self) -> gate.SeedModel | None:
-        """Return how scores vary between seeds, from all runs of the campaign."""
+        """Return the model of seed variation, estimated from all runs of the campaign."""
         baselines = self._state.baselines
         arms: list[Arm] = [*baselines, *self._state.proposals]
-        pairs: list[tuple[Arm, Arm]] = []  # compared on the same seeds
+        pairs: list[tuple[Arm, Arm]] = []  # pairs of arms that ran on the same seeds
         for proposal in self._state.proposals:
             pairs.append((proposal, baselines[proposal.baseline]))
             for index, earlier in proposal.earlier:
@@ -202,7 +206,7 @@ class Judge:
     def _answer(self, proposal: Proposal) -> gate.Answer:
         model = self.model()
         assert model is not None  # the baseline has its first seeds
-        # A keep counts for the proposals that came after its decision.
+        # A keep raises the significance level of the proposals after it.
         kept = [each.decided_at for each in self._state.proposals if each.kept]
         before = sorted(place for place in kept if place < proposal.number)
         return gate.answer(
@@ -223,8 +227,8 @@ class Judge:
         return {seed: sign * score for seed, score in scores.items()}
 
     def _shared(self, proposal: Proposal) -> dict[int, float]:
-        """Return the scores of a proposal on the seeds on which its baseline has not failed: there
-        is nothing to compare the others with.
+        """Return the scores of a proposal on the seeds on which its baseline has not failed; the
+        other scores cannot be compared.
         """
         usable = self._state.baselines[proposal.baseline].not_failed(proposal.scores)
         return {seed: proposal.scores[seed] for seed in usable}
@@ -232,7 +236,7 @@ class Judge:
     def _more(
         self, proposal: Proposal, asked: tuple[int, ...], answer: gate.Answer | None
     ) -> GateVerdict:
-        """Return the runs on some seeds that a proposal and its baseline still lack."""
+        """Return the missing runs of a proposal and its baseline on the requested seeds."""
         base = self._state.baselines[proposal.baseline]
         first = self._missing(proposal.baseline)
         rest = tuple(seed for seed in base.missing(asked) if seed not in first)
@@ -244,22 +248,22 @@ class Judge:
         return GateVerdict(
             outcome="more",
             proposal=proposal.number,
-            reason="the runs so far do not decide",
+            reason="the runs so far are not conclusive",
             answer=answer,
             needs=tuple(need for need in needs if need.seeds),
         )
 
     def _seeds(self, index: int, count: int) -> tuple[int, ...]:
-        """Return the first seeds of a baseline. A seed on which it failed is left out."""
+        """Return the first ``count`` seeds of a baseline on which it has not failed."""
         first = index * SEEDS_OF_A_BASELINE
         seeds = range(first, first + SEEDS_OF_A_BASELINE)
         return self._state.baselines[index].not_failed(seeds)[:count]
 
     def _missing(self, index: int) -> tuple[int, ...]:
-        """Return the seeds on which a baseline must run before it counts.
+        """Return the seeds on which a baseline must still run before it can be used.
 
         Raises:
-            ConfigError: it always fails.
+            ConfigError: every run of it fails.
         """
         baseline = self._state.baselines[index]
         if len(baseline.failed) >= self._spec.first_seeds:
@@ -271,17 +275,13 @@ class Judge:
         return ConfigError(
             f"the baseline failed on {len(baseline.failed)} seeds",
             str(self._folder),
-            f"fix the program ({reason or 'no error recorded'}), then start a campaign in "
+            f"fix the program ({reason or 'no error recorded'}), then start a new campaign in "
             "another folder",
             code="baseline-fails",
         )
 
     def _check_noise(self, index: int) -> None:
-        """Refuse a campaign whose scores do not vary.
-
-        Raises:
-            ConfigError: all scores of each configuration are equal.
-        """
+        """Raise ConfigError if all scores of each configuration are equal."""
         scores = list(self._state.baselines[index].scores.values())
         arms: list[Arm] = [*self._state.baselines, *self._state.proposals]
         varies = any(len(set(arm.scores.values())) > 1 for arm in arms)
@@ -289,13 +289,13 @@ class Judge:
             raise ConfigError(
                 f"all {len(scores)} runs of the baseline score {scores[0]:g}",
                 str(self._folder / "events.jsonl"),
-                "either the seed does not reach the program, or the metric is too coarse: "
-                "`sweep noise SPACE` shows which",
+                "either the seed has no effect, or the metric is too coarse: run `sweep noise "
+                "SPACE` to find out",
                 code="seed-without-effect",
             )
 
     def _reason(self, answer: gate.Answer) -> str:
-        """Return why a proposal was kept or discarded."""
+        """Return the reason why a proposal was kept or discarded."""
         worthwhile = self._spec.worthwhile
         if answer.outcome == "keep":
             return "its gain is above 0"
@@ -304,7 +304,8 @@ class Judge:
         if answer.high < worthwhile:
             return f"its gain is below {worthwhile:g}, the smallest worthwhile gain"
         return (
-            f"{answer.seeds} seeds show no gain; a worthwhile one would probably have been detected"
+            f"no gain detected with {answer.seeds} seeds; a worthwhile one would probably "
+            "have been detected"
         )
 
 
@@ -328,7 +329,7 @@ def _recheck_needs(recheck: Recheck, asked: tuple[int, ...]) -> tuple[Need, ...]
 
 
 def numbers(answer: gate.Answer | None) -> Record:
-    """Return the fields of an answer that an event records."""
+    """Return the fields of an answer that are recorded in an event."""
     if answer is None:
         return {}
     low = answer.low if math.isfinite(answer.low) else None  # JSON has no infinity

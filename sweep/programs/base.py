@@ -1,5 +1,5 @@
-"""The interface of a program: the code that a trial runs, and every fact that a sweep needs about
-it.
+"""The interface of a program: the code that a trial runs, and the information that a sweep needs
+about it.
 
 `Program` combines four interfaces, one per caller: the search space, tables with the choice of the
 baseline, the plan (optional), and the driver with its ranks.
@@ -22,13 +22,11 @@ from trainer.types import RunContext
 
 ABSENT: Final = object()  # marks a key that a configuration does not have
 Overrides = Mapping[str, Any]  # searched key -> its value in one configuration
-Values = Mapping[str, Sequence[Any]]  # searched key -> its values, or the two ends of a range
+Values = Mapping[str, Sequence[Any]]  # searched key -> its values, or the two bounds of a range
 
 
 class ResourcesSpec(Section):
-    """Resources of one trial. The trial's own process only waits for its ranks and is not
-    counted.
-    """
+    """Resources of one trial. The process that waits for the ranks is not counted."""
 
     gpus_per_trial: NonNegative = 0
     """GPUs per trial, one per worker; below 1: a fraction of one GPU"""
@@ -44,20 +42,20 @@ class ResourcesSpec(Section):
 
     @property
     def devices(self) -> float:
-        """GPUs of a trial, or its CPUs where it has none."""
+        """GPUs of a trial, or its CPUs if it has no GPU."""
         return self.gpus_per_trial or self.workers_per_trial * self.cpus_per_worker
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """The trial that a rank is to run."""
+    """The trial assigned to a rank."""
 
     trial: str  # c003-s0
     config: Any  # as returned by `Program.configure`
     context: RunContext
     stop_file: Path  # if it exists, every rank stops at the next training step
     credentials: Path = Path()  # credentials file, if the sweep runs on a cluster
-    # on this machine: file with the environment of the person who started the sweep
+    # on a single machine: file with the environment of the user who started the sweep
     environment: Path = Path()
     inputs: tuple[Path, ...] = ()  # on a cluster: paths that every node must see
     # relative paths and reward modules of the configuration are looked up here
@@ -68,7 +66,7 @@ class Assignment:
 class TrialRun(Protocol):
     """One trial in a rank process."""
 
-    stopped: bool  # whether it has stopped because the stop file exists
+    stopped: bool  # whether it stopped because the stop file exists
 
     @property
     def step(self) -> int:
@@ -105,9 +103,9 @@ class Checkpoints:
     """The checkpoints that a trial keeps in its folder [bytes; None: unknown]."""
 
     every_steps: int
-    kept: int  # of a running trial
+    kept: int  # number of checkpoints of a running trial
     running_bytes: int | None  # one checkpoint of a running trial
-    ended_bytes: int | None  # all that an ended trial leaves
+    ended_bytes: int | None  # everything that a finished trial leaves
 
 
 @dataclass(frozen=True)
@@ -143,12 +141,12 @@ class SearchableProgram(Section, ABC):
 
     @abstractmethod
     def check_key(self, key: str, document: YamlDocument) -> None:
-        """Refuse a key that cannot be searched."""
+        """Raise ConfigError for a key that cannot be searched."""
 
     @abstractmethod
     def check_metric(self, metric: str, searched: Values, document: YamlDocument) -> None:
-        """Refuse an objective that the program does not measure, and parameters that change what it
-        measures.
+        """Raise ConfigError for an objective that the program does not measure, or a parameter that
+        changes how it is measured.
         """
 
     @abstractmethod
@@ -159,7 +157,7 @@ class SearchableProgram(Section, ABC):
         max_concurrent: int | None,
         document: YamlDocument,
     ) -> None:
-        """Refuse resources that the program cannot use."""
+        """Raise ConfigError for resources that the program cannot use."""
 
     @abstractmethod
     def values(self, overrides: Overrides, keys: Sequence[str]) -> Overrides:
@@ -176,26 +174,29 @@ class SearchableProgram(Section, ABC):
         """
 
     def advice(self, searched: Values) -> Iterator[Advice]:
-        """Yield advice on settings that are allowed but rarely intended."""
+        """Yield advice on settings that are valid but rarely intended."""
         yield from ()
 
 
 class DescribedProgram(SearchableProgram):
-    """Interface for tables, reports and comparisons: names, and which configuration is plain."""
+    """Interface for tables, reports and comparisons: names, and which configuration is the default
+    baseline.
+    """
 
     always_shown: ClassVar[tuple[str, ...]] = ()  # keys that tables always show
-    rule_keys: ClassVar[tuple[str, ...]] = ()  # keys that the name of the update rule stands for
-    # whether a seed fixes problems, their order and the initial model of every configuration
+    rule_keys: ClassVar[tuple[str, ...]] = ()  # keys that are part of the update rule's name
+    # whether the seed determines the problems, their order and the initial model in every
+    # configuration
     seeds_are_blocks: ClassVar[bool] = False
 
     @abstractmethod
     def setting(self) -> tuple[str, str]:
-        """Return model and task as text."""
+        """Return the names of the model and the task."""
 
     @abstractmethod
     def rule_of(self, resolved: Overrides) -> tuple[str, str]:
-        """Return the algorithm (empty if the program has none) and the update rule of a
-        configuration as text.
+        """Return the names of the algorithm (empty if the program has none) and of the update rule
+        of a configuration.
         """
 
     def flat(self, resolved: Overrides) -> Overrides:
@@ -218,7 +219,7 @@ class PlannableProgram(Section, ABC):
     """Interface for a plan. Every answer is optional: the defaults mean "unknown"."""
 
     forecast_needs: ClassVar[str]  # advice if a plan cannot estimate the length of a trial
-    # whether it can estimate sizes of model and checkpoints
+    # whether it can estimate the sizes of the model and of checkpoints
     estimates_sizes: ClassVar[bool] = False
 
     def steps(self, possible: Values) -> tuple[int | None, bool]:
@@ -232,9 +233,7 @@ class PlannableProgram(Section, ABC):
         return None
 
     def score_step(self, metric: str) -> float | None:
-        """Return by how much one more correct answer moves an evaluation's score; None if that is
-        unknown.
-        """
+        """Return how much one more correct answer changes an evaluation score; None if unknown."""
         return None
 
     def checkpoints(self, on_gpu: bool) -> Checkpoints | None:
@@ -258,7 +257,7 @@ class PlannableProgram(Section, ABC):
         raise ConfigError(
             "--sample works only for loptune's own trainer",
             "command line, --sample",
-            "leave it out",
+            "remove --sample",
             code="no-sample",
         )
 
@@ -266,7 +265,7 @@ class PlannableProgram(Section, ABC):
 class RunnableProgram(Section, ABC):
     """Interface for the driver and the ranks: the code to run, its files and its records."""
 
-    # whether held-out problems replace the others
+    # whether an evaluation on held-out problems replaces the one on other problems
     held_out_instead: ClassVar[bool] = False
 
     @property
@@ -280,7 +279,7 @@ class RunnableProgram(Section, ABC):
 
     @abstractmethod
     def check_early(self, searched: Values, resources: ResourcesSpec, metric: str) -> None:
-        """Check before Ray starts everything that would keep a trial from running."""
+        """Check everything that could prevent a trial from running, before Ray starts."""
 
     @abstractmethod
     def files(self, searched: Values) -> Iterator[tuple[Path, str]]:
@@ -303,9 +302,7 @@ class RunnableProgram(Section, ABC):
         """Start a trial in a rank process."""
 
     def shares_process(self, before: Any, after: Any) -> bool:
-        """Return whether a rank that ran one configuration can run the other in the same
-        process.
-        """
+        """Return whether a rank can run a second configuration in the same process."""
         return True
 
     @abstractmethod
@@ -323,4 +320,4 @@ class RunnableProgram(Section, ABC):
 
 
 class Program(DescribedProgram, PlannableProgram, RunnableProgram):
-    """One kind of program: a section of the search space that answers all four."""
+    """A program that implements all four interfaces."""

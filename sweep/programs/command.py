@@ -1,4 +1,4 @@
-"""Any command line, or Python function, as the program of a sweep: docs/guides/any_trainer.md."""
+"""Run any command line or Python function as the program of a sweep: docs/guides/any_trainer.md."""
 
 import json
 import re
@@ -32,10 +32,10 @@ from trainer.config.tracking import TrackingConfig
 from trainer.tracking.inputs import module_files
 from trainer.tracking.writers import check_installed
 
-_SCRIPT = re.compile(r"[^\s=${},:]+\.(py|sh)")  # an argument that is a script's name
+_SCRIPT = re.compile(r"[^\s=${},:]+\.(py|sh)")  # an argument that is the name of a script
 _INSTALL_IT = "install it, or write its path"
 _SEED = "seed"  # key of the trial's seed in its overrides
-_RESERVED = ("out", "command", "tracking")  # names that the record uses
+_RESERVED = ("out", "command", "tracking")  # names reserved for the trial record
 
 
 class CommandConfig(Section):
@@ -67,7 +67,7 @@ class CommandProgram(Program):
 
     space_key = "external"
     held_out_instead = True
-    forecast_needs = "run this sweep, and plan again once a trial has ended"
+    forecast_needs = "run this sweep, and plan again when the first trial is done"
 
     command: list[str] = Field([])
     """command line as a list; {KEY} is replaced by a value, {out} by the trial's folder"""
@@ -109,23 +109,23 @@ class CommandProgram(Program):
                 "preload-without-python",
                 "program.preload needs a command that starts with `python SCRIPT` or "
                 "`python -m MODULE`, or a function",
-                "remove program.preload, or the words around python",
+                "remove program.preload, or start the command with python",
             )
         return self
 
     @property
     def _places(self) -> set[str]:
-        """The keys that the command names."""
+        """The keys that are used in the command."""
         return named_keys(self.command, self._named)
 
     @property
     def _named(self) -> list[str]:
-        """The keys that the command can name."""
+        """The keys that the command can use."""
         return [*self.defaults, *self.seeds, "out"]
 
     @property
     def _texts(self) -> list[str]:
-        """The keys whose values may be other than numbers."""
+        """The keys whose values may be strings, lists or mappings."""
         defaults = {**self.defaults, **self.held_out}
         return [key for key, value in defaults.items() if not isinstance(value, int | float)]
 
@@ -139,12 +139,12 @@ class CommandProgram(Program):
         return self.model_copy(update={"tracking": self.tracking.model_copy(update=changes)})
 
     def resolved(self, folder: Path, document: YamlDocument) -> "CommandProgram":
-        """Refuse held-out values that equal the search's values."""
+        """Raise ConfigError if the held-out values equal the values of the search."""
         if self.is_held_out and not document.data.get("confirms"):
             raise document.error(
-                "program.held_out changes nothing: its values are the defaults",
+                "program.held_out has no effect: its values are the defaults",
                 ("program", "held_out"),
-                "name the held-out data, or remove it",
+                "set it to the held-out data, or remove it",
                 code="held-out-changes-nothing",
             )
         return self
@@ -158,7 +158,7 @@ class CommandProgram(Program):
         return key in self.defaults or key in (_SEED, *self.seeds)
 
     def check_key(self, key: str, document: YamlDocument) -> None:
-        """Refuse seeds and keys of `program.held_out`."""
+        """Raise ConfigError for the seed and for keys of `program.held_out`."""
         where = document.where(("parameters", key))
         if key not in self.defaults:
             raise ConfigError(
@@ -186,12 +186,12 @@ class CommandProgram(Program):
             )
 
     def check_metric(self, metric: str, searched: Values, document: YamlDocument) -> None:
-        """Refuse names that every line has; any other metric may be logged by the command."""
+        """Raise ConfigError for the reserved names; the command may log any other metric."""
         if metric in ("", "step", *OF_RECORD):
             raise document.error(
                 f"{metric!r} cannot be the objective",
                 ("objective", "metric"),
-                "name a metric that the command logs",
+                "choose a metric that the command logs",
                 code="invalid-objective",
             )
 
@@ -202,10 +202,10 @@ class CommandProgram(Program):
         max_concurrent: int | None,
         document: YamlDocument,
     ) -> None:
-        """Refuse more than one worker."""
+        """Raise ConfigError for more than one worker."""
         if resources.workers_per_trial > 1:
             raise document.error(
-                "a command starts its ranks itself",
+                "a command has to start its ranks itself",
                 ("resources", "workers_per_trial"),
                 "set only gpus_per_trial, and let torchrun or accelerate start the ranks",
                 code="several-workers",
@@ -214,7 +214,7 @@ class CommandProgram(Program):
             raise document.error(
                 f"a trial cannot have {resources.gpus_per_trial:g} GPUs",
                 ("resources", "gpus_per_trial"),
-                "write an integer",
+                "use an integer",
                 code="fractional-gpus",
             )
 
@@ -257,7 +257,7 @@ class CommandProgram(Program):
             return [sys.executable, "-P", "-m", "sweep.programs.call", self.function]
         program, *arguments = self.command
         if program == "python":
-            # The interpreter that runs the sweep, whether or not its environment is activated.
+            # Use the interpreter that runs the sweep, whether or not its environment is activated.
             program = sys.executable
         return [program, *arguments]
 
@@ -311,7 +311,7 @@ class CommandProgram(Program):
         )
 
     def start(self, assignment: Assignment) -> CommandRun:
-        """Prepare the trial; its process starts with the first period."""
+        """Prepare the trial; its process starts with the first call of `train_until_evaluation`."""
         return CommandRun(assignment)
 
     @property
@@ -319,8 +319,8 @@ class CommandProgram(Program):
         return self.function or Path([*self._scripts, *self.command][0]).name
 
     def rule_of(self, resolved: Overrides) -> tuple[str, str]:
-        """Return no algorithm, because the program is the same in every trial, and the non-numeric
-        values, or else the command's name.
+        """Return an empty algorithm, because all trials run the same program, and the non-numeric
+        values or else the name of the command.
         """
         chosen = []
         for key, value in resolved.items():
@@ -329,11 +329,11 @@ class CommandProgram(Program):
         return "", ", ".join(chosen) or self._name
 
     def setting(self) -> tuple[str, str]:
-        """Return the command's name, and "a command of your own" as the task."""
-        return self._name, "a command of your own"
+        """Return the name of the command, and "your own command" as the task."""
+        return self._name, "your own command"
 
     def files(self, searched: Values) -> Iterator[tuple[Path, str]]:
-        """Yield scripts, the function's modules and the named inputs."""
+        """Yield the scripts, the modules of the function, and the files in ``inputs``."""
         if self.function:
             yield from module_files(self.function.partition(":")[0], "program", Path.cwd())
         for module in run_modules(self.command):
@@ -365,7 +365,7 @@ class CommandProgram(Program):
         return self.planned
 
     def advice(self, searched: Values) -> Iterator[Advice]:
-        """Yield advice on searched keys that are missing from a command that names others."""
+        """Yield advice on searched keys that are missing from a command that uses other keys."""
         for key in {**searched, **self.held_out}:
             if self._places and key not in self._places:
                 yield Advice(
@@ -387,7 +387,7 @@ def _no_module(name: str, key: str) -> MissingError:
 
 
 def _hint_of_type(default: Any, value: Any) -> str:
-    """Return how a default and a value of different types become one type."""
+    """Return a hint on how to give a default and a value the same type."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if isinstance(default, bool):
         return "write true or false, or change the default"
@@ -396,12 +396,12 @@ def _hint_of_type(default: Any, value: Any) -> str:
     if isinstance(default, float) and isinstance(value, str):
         return "write a number without quotes"
     if isinstance(default, str):
-        return f"put the value into quotes, or write the default as {json.dumps(value)}"
+        return f"put the value in quotes, or write the default as {json.dumps(value)}"
     return f"write a value of type {type(default).__name__}, or change the default"
 
 
 def _check_function(path: Path, name: str) -> None:
-    """Refuse a file that does not compile or does not contain the function, without running it."""
+    """Check that a file compiles and defines the function, without running it."""
     source = path.read_text(encoding="utf-8", errors="replace")
     try:
         compile(source, path, "exec")

@@ -1,8 +1,8 @@
-"""The environment of the person who started a sweep, for the commands that trials run.
+"""Pass the environment of the user who started a sweep to the commands of its trials.
 
-Ray's workers have variables that Ray and the sweep set for themselves. A command must not inherit
-them: with RAY_AUTH_MODE=token, for example, a command that starts its own Ray writes a token into
-the home folder.
+Ray and the sweep set variables in Ray's workers that a command must not inherit: with
+RAY_AUTH_MODE=token, for example, a command that starts its own Ray writes a token into the home
+folder.
 """
 
 import json
@@ -12,9 +12,9 @@ from pathlib import Path
 
 from loptune.files import write_atomically
 
-# set by `ray.init` in this process and by each worker
+# variables that `ray.init` sets in this process and each worker
 _BY_RAY = {"PYTHONBREAKPOINT": "ray.util.rpdb.", "RAY_CLIENT_MODE": ""}
-# the meeting point of a trial's ranks: a command starts its own ranks
+# rendezvous of the trial's ranks; a command starts its own ranks
 _OF_A_RANK = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 _set_here: dict[str, str] = {}
 

@@ -10,8 +10,8 @@ import sys
 from rewards.supervisor import supervise
 
 if __name__ == "__main__":
-    # SIGTERM reaches the whole group but is meant for the command: a shell would die of it while
-    # its script is still saving.
+    # SIGTERM is sent to the whole process group, but only the command should handle it: otherwise
+    # the shell would exit while its script is still saving.
     asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     supervise(int(sys.argv[1]), lambda: bool(asked))

@@ -59,7 +59,7 @@ from trainer.tracking.inputs import input_files
 if TYPE_CHECKING:  # torch takes seconds to import
     from trainer.loop import Trainer
 
-_ACCURACY = "eval/accuracy"  # of the first set; others: eval/accuracy/SET
+_ACCURACY = "eval/accuracy"  # accuracy on the first set; for others eval/accuracy/SET
 _DECIDE_OPTIMIZER_STEPS = (
     "rollout.prompts_per_step",
     "rollout.group_size",
@@ -69,7 +69,7 @@ _DECIDE_OPTIMIZER_STEPS = (
 _DECIDE_STEPS = ("max_steps", "epochs", "rollout.prompts_per_step")
 _INPUTS = ("data.", "reward.", "evaluation.", *KINDS)
 _TEST_SET = "test"
-# keys of the configuration that a vLLM engine is built from
+# configuration keys that determine a vLLM engine
 _ENGINE_KEYS = (
     "model",
     "data.max_prompt_tokens",
@@ -136,7 +136,7 @@ class LoptuneProgram(Program):
 
     def resolved(self, folder: Path, document: YamlDocument) -> "LoptuneProgram":
         """Return the program with its preset read and its overrides applied."""
-        # A file is named relative to the search space, like `extends:` in a trainer file.
+        # File paths are relative to the search space, as for `extends:` in a trainer file.
         base = self.config or load_config(str(self.preset), relative_to=folder)
         try:
             config = apply_overrides(base, self.overrides)
@@ -147,7 +147,7 @@ class LoptuneProgram(Program):
             raise document.error(error.what, path, error.hint, error.code) from None
         if config.max_hours is not None:
             raise document.error(
-                "max_hours is the time budget of a single run",
+                "max_hours limits a single run",
                 ("trainer",),
                 "write limits: {time_budget_s: SECONDS} for the sweep, and trainer.overrides: "
                 "{max_hours: null} if the preset has one",
@@ -156,7 +156,7 @@ class LoptuneProgram(Program):
         sets = dict(config.evaluation.sets)
         if document.data.get("confirms"):
             return self.model_copy(update={"config": config})
-        # A search evaluates on all sets but the held-out one.
+        # A search evaluates on all sets except the held-out one.
         if next(iter(sets)) == _TEST_SET:
             what = f"{_TEST_SET} is held out in a sweep, so it cannot be the first evaluation set"
             raise document.error(
@@ -174,11 +174,11 @@ class LoptuneProgram(Program):
         return dotted_keys()
 
     def has(self, key: str) -> bool:
-        """Return whether a parameter is the trainer's; a name without a dot may be a switch."""
+        """Return whether a parameter is a trainer key; a name without a dot may be a switch."""
         return "." in key or key in TrainConfig.model_fields
 
     def check_key(self, key: str, document: YamlDocument) -> None:
-        """Refuse the seed, fixed keys, sections and unknown keys."""
+        """Raise ConfigError for the seed, fixed keys, sections and unknown keys."""
         where = document.where(("parameters", key))
         if key == "seed":
             raise ConfigError(
@@ -190,7 +190,7 @@ class LoptuneProgram(Program):
             )
         if key == "max_hours":
             raise ConfigError(
-                "a time budget is not searched",
+                "a time budget cannot be a search parameter",
                 where,
                 "write limits: {time_budget_s: SECONDS}",
                 key=key,
@@ -207,12 +207,14 @@ class LoptuneProgram(Program):
         check_key(key, document.place(("parameters", key)))
 
     def check_metric(self, metric: str, searched: Values, document: YamlDocument) -> None:
-        """Refuse a metric that no search measures, and parameters that change the evaluation."""
+        """Raise ConfigError for a metric that a search does not measure, or a parameter that
+        changes the evaluation.
+        """
         if metric.endswith(f"/{_TEST_SET}"):
             raise document.error(
-                f"{metric} belongs to the held-out set, on which no trial of a search is evaluated",
+                f"{metric} belongs to the held-out set, which is not used during a search",
                 ("objective", "metric"),
-                "name another set, or eval/accuracy",
+                "choose another set, or eval/accuracy",
                 code="held-out-objective",
             )
         ruler = ["evaluation.", "data.task", "data.max_prompt_tokens"]
@@ -221,7 +223,7 @@ class LoptuneProgram(Program):
         searched_rewards = searched.get("reward.functions", ())
         judges = {correctness_reward(functions) for functions in searched_rewards}
         if len(judges) > 1:
-            ruler.append("reward.functions")  # another reward would change accuracy
+            ruler.append("reward.functions")  # the reward determines the accuracy
         for key in searched:
             if key.startswith(tuple(ruler)):
                 raise document.error(
@@ -249,7 +251,9 @@ class LoptuneProgram(Program):
         max_concurrent: int | None,
         document: YamlDocument,
     ) -> None:
-        """Refuse workers that share a GPU, batches they cannot split, and shared vLLM servers."""
+        """Raise ConfigError for workers that share a GPU, batches that they cannot split, and
+        shared vLLM servers.
+        """
         workers = resources.workers_per_trial
         gpus = resources.gpus_per_trial
         is_shared = gpus < 1 and workers == 1
@@ -302,7 +306,9 @@ class LoptuneProgram(Program):
             )
 
     def _possible(self, searched: Values, key: str) -> Sequence[Any]:
-        """Return the values that a key can have: the searched ones, else the base's."""
+        """Return the values that a key can have: the searched values, or else the one in the base
+        configuration.
+        """
         return searched[key] if key in searched else [value_of(self.base, key)]
 
     def check_early(self, searched: Values, resources: ResourcesSpec, metric: str) -> None:
@@ -312,7 +318,7 @@ class LoptuneProgram(Program):
         Warn if a trial seems too large for its GPUs. If data or rewards are searched, no row is
         scored; each trial then checks them itself.
         """
-        # torch and transformers take seconds to import; missing GPUs were refused earlier
+        # torch and transformers take seconds to import; missing GPUs are reported before that
         from trainer.algorithm.rule_check import check_rules
         from trainer.load_check import check_before_trials
         from trainer.policy.load import check_weights
@@ -347,9 +353,9 @@ class LoptuneProgram(Program):
             )
 
     def _device(self, resources: ResourcesSpec) -> Device:
-        """Return the device of a rank: a fraction of a GPU, or this machine's memory."""
+        """Return the device of a rank: a fraction of a GPU, or the memory of this machine."""
         if not resources.gpus_per_trial or self.base.parallel.device == "cpu":
-            import psutil  # with all other imports it would delay every command
+            import psutil  # imported here, because it would delay every command
 
             return Device(False, psutil.virtual_memory().total)
         return Device(True, round((gpu_bytes() or GPU_BYTES) * min(1.0, resources.gpus_per_worker)))
@@ -369,7 +375,7 @@ class LoptuneProgram(Program):
                     yield self.configure({key: value})
 
     def values(self, overrides: Overrides, keys: Sequence[str]) -> Overrides:
-        """Return the values of keys under some overrides; for a rule, its name."""
+        """Return the values of keys under some overrides; for an update rule, its name."""
         data = with_overrides(self.base, overrides)
         return {key: _lookup(data, key) for key in keys}
 
@@ -394,15 +400,17 @@ class LoptuneProgram(Program):
         return _start_trainer(assignment)
 
     def shares_process(self, before: TrainConfig, after: TrainConfig) -> bool:
-        """Return whether a rank's engine can serve both: vLLM does not free all of its GPU memory
-        within a process.
+        """Return whether both configurations can use the same engine: vLLM does not free all of its
+        GPU memory within a process.
         """
         if after.rollout.engine == "transformers" or after.rollout.vllm.mode != "colocate":
             return True
         return all(value_of(before, key) == value_of(after, key) for key in _ENGINE_KEYS)
 
     def flat(self, resolved: Overrides) -> Overrides:
-        """Return the searched values as dotted keys, a rule's parameters below its name."""
+        """Return the searched values as dotted keys, with the parameters of an update rule below
+        its name.
+        """
         return dotted_values(resolved)
 
     def rule_of(self, resolved: Overrides) -> tuple[str, str]:
@@ -435,7 +443,7 @@ class LoptuneProgram(Program):
         return input_files(self._input_configs(searched))
 
     def paths(self, searched: Values) -> Iterator[Path]:
-        """Yield also model folders that exist here; other names are Hub names."""
+        """Yield the `files` and local model folders; other model names are on the Hub."""
         yield from super().paths(searched)
         for name in self._possible(searched, "model.name_or_path"):
             path = Path(name).expanduser().absolute()
@@ -453,7 +461,7 @@ class LoptuneProgram(Program):
             raise ConfigError(
                 f"{like.source} has no held-out problems",
                 like.source,
-                "give them with --test FILE or evaluation.sets.test",
+                "add them with --test FILE or evaluation.sets.test",
                 code="no-held-out-problems",
             )
         if test is not None:
@@ -485,14 +493,12 @@ class LoptuneProgram(Program):
         return None if steps is None else math.ceil(steps / int(every))
 
     def score_step(self, metric: str) -> float | None:
-        """Return the step in which the accuracy on an evaluation set moves, if the number of
-        problems is known.
-        """
+        """Return the accuracy of one correct answer, if the number of problems is known."""
         evaluation = self.base.evaluation
         if metric != _ACCURACY and not metric.startswith(f"{_ACCURACY}/"):
             return None
         name = metric.removeprefix(_ACCURACY).removeprefix("/") or next(iter(evaluation.sets))
-        if name not in evaluation.sets:  # a difficulty
+        if name not in evaluation.sets:  # the name is a difficulty
             return None
         dataset = evaluation.sets[name]
         problems = dataset.limit
@@ -506,7 +512,7 @@ class LoptuneProgram(Program):
         """Return the files that a trial keeps in its folder."""
         kept = self.base.checkpoint
         weights = planned_checkpoint_bytes(self.base, on_gpu, weights_only=True)
-        ended = None  # the last checkpoint and the best ones, as weights
+        ended = None  # the weights of the last checkpoint and of the best ones
         if weights is not None:
             ended = weights * (1 + kept.keep_best)
         return Checkpoints(
@@ -517,8 +523,8 @@ class LoptuneProgram(Program):
         )
 
     def memory(self, resources: ResourcesSpec) -> Footprint | None:
-        """Estimate the memory of a trial of the base; None for the tiny model on a CPU, where it is
-        small.
+        """Estimate the memory of a trial with the base configuration; None for the tiny model on a
+        CPU, which needs little.
         """
         if self.base.model.name_or_path == TINY and not resources.gpus_per_trial:
             return None
@@ -552,10 +558,10 @@ class LoptuneProgram(Program):
         yield from self._advice_on_rules(searched)
 
     def _advice_on_rules(self, searched: Values) -> Iterator[Advice]:
-        """Yield advice if losses are compared that differ in nothing that training sees."""
+        """Yield advice if the compared losses are equivalent under the base configuration."""
         is_default = self.base.algorithm.loss.name == DEFAULT_LOSS
         compares_losses = any(key == LOSS_KEY or key.startswith(f"{LOSS_KEY}.") for key in searched)
-        if not compares_losses or not is_default:  # `advise` has warned about any other loss
+        if not compares_losses or not is_default:  # `advise` warns about all other losses
             return
         decisive = searched.keys() & set(_DECIDE_OPTIMIZER_STEPS)
         if not decisive and optimizer_steps(self.base) == 1:
@@ -563,7 +569,7 @@ class LoptuneProgram(Program):
 
     def sample(self, possible: Values, problems: int) -> Sample:
         """Sample with the base configuration, for each possible group size."""
-        # which imports torch
+        # imports torch
         from trainer.evaluation.pretraining_check import check_before_training
 
         sizes = sorted(set(self._possible(possible, "rollout.group_size")))
@@ -608,11 +614,11 @@ def _start_trainer(assignment: Assignment) -> "Trainer":
 
     config = assignment.config
     context = assignment.context
-    free_memory()  # of the previous trial in this process
+    free_memory()  # memory of the previous trial in this process
     parallel = make_parallel(config)
     tracker: Tracker | NullTracker = NullTracker()
     if parallel.is_main:
-        # MLflow may be down: the record is on disk and is sent when MLflow answers.
+        # If MLflow is down, the record stays on disk and is uploaded later.
         tracker = Tracker(config, context, must_connect=False)
     watcher = _StopWatcher(assignment.stop_file)
     try:

@@ -1,4 +1,4 @@
-"""Words of a command line with placeholders for values: docs/guides/any_trainer.md."""
+"""Fill the placeholders in the arguments of a command line: docs/guides/any_trainer.md."""
 
 import json
 import re
@@ -13,9 +13,9 @@ from sweep.programs.shell_words import code_words, quoted, scripts_of, unsafe_wo
 _NAME = r"[\w./@+~-]+"  # the form of a placeholder; Hydra's keys have + @ ~
 _UNKNOWN = re.compile(rf"(?<!\$)\{{({_NAME})\}}")  # not a shell's ${NAME}
 _LITERAL = re.compile(rf"(?<!\$)\{{\{{({_NAME})\}}\}}")  # {{print}}: the text {print}
-# words of W&B's commands for all values at once
+# W&B's placeholders for all values at once
 _ALL = ("${args}", "${args_no_boolean_flags}", "${args_no_hyphens}", "${args_json}")
-# other placeholders of W&B's commands, with their replacements
+# W&B's other placeholders, with advice on what to write instead
 _NOT_OURS = {
     "${env}": "leave it out",
     "${interpreter}": "write python, which is the interpreter that runs the sweep",
@@ -23,7 +23,7 @@ _NOT_OURS = {
     "${args_json_file}": "leave it out: the file is $LOPTUNE_CONFIG",
 }
 _WANDB = re.compile(r"\$\{(args\w*|env|interpreter|program|envvar:\w+)\}")
-_OUT = "out"  # not one of a program's values
+_OUT = "out"  # the trial folder, not one of the program's values
 _BY_ARGUMENT = (
     "pass it as an argument: [bash, -c, 'COMMAND \"$1\"', _, '{KEY}'], or let a script file do it"
 )
@@ -65,14 +65,14 @@ def _fill_word(word: str, texts: Mapping[str, str]) -> str:
 
 
 def _not_named(command: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that a command's other words do not name."""
+    """Return the values whose keys are not used in the command's other arguments."""
     others = [word for word in command if word not in _ALL]
     named = {_OUT, *named_keys(others, list(values))}
     return {key: values[key] for key in values if key not in named}
 
 
 def named_keys(command: Sequence[str], keys: Sequence[str]) -> set[str]:
-    """Return the keys that a command names."""
+    """Return the keys that are used in a command."""
     if any(word in _ALL for word in command):
         return set(keys)
     named: set[str] = set()
@@ -85,9 +85,8 @@ def named_keys(command: Sequence[str], keys: Sequence[str]) -> set[str]:
 
 
 def check_words(command: Sequence[str], keys: Sequence[str], texts: Sequence[str] = ()) -> None:
-    """Refuse placeholders that would not be replaced, or not safely.
-
-    ``texts`` are the keys whose values may be other than numbers, which are safe anywhere.
+    """Reject placeholders that would not be replaced, or that would be unsafe. ``texts`` are the
+    keys whose values may be strings; numbers are safe everywhere.
 
     Raises:
         PydanticCustomError: the first error, with its code.
@@ -102,31 +101,31 @@ def check_words(command: Sequence[str], keys: Sequence[str], texts: Sequence[str
         _check_form(word, keys, is_script=index in scripts)
         for place in re.finditer(_place(keys), word):
             if index in unsafe and place[1] in (*texts, _OUT):
-                raise _unsafe(place[0], f"{unsafe[index]} reads the text a second time")
+                raise _unsafe(place[0], f"{unsafe[index]} would parse the value again")
             if index in code and place[1] in texts:
-                raise _unsafe(place[0], f"it would become code of {code[index]}")
+                raise _unsafe(place[0], f"the value would become {code[index]} code")
             if index in scripts and place.start() in set(quoted(word)):
                 raise _unsafe(
                     place[0],
                     "it is inside quotes, a comment, arithmetic or a substitution of a shell "
                     "script",
-                    f"write {place[0]} outside of them; its value is quoted when it is put in",
+                    f"write {place[0]} outside of them; loptune quotes the value",
                 )
 
 
 def _unsafe(place: str, why: str, hint: str = "") -> Exception:
     hint = hint or _BY_ARGUMENT.replace("{KEY}", place)
-    return refusal("value-in-shell-text", f"command: {place} cannot stand here: {why}", hint)
+    return refusal("value-in-shell-text", f"command: {place} is not allowed here: {why}", hint)
 
 
 def _check_form(word: str, keys: Sequence[str], is_script: bool) -> None:
-    """Refuse a word with a placeholder that would not be replaced."""
+    """Reject an argument with a placeholder that would not be replaced."""
     for wandb in _WANDB.finditer(word):
         is_variable = is_script and re.search(rf"\b{wandb[1]}=", word)
         if word not in _ALL and not is_variable and (wandb[0] == word or wandb[1][:4] == "args"):
             raise refusal(
                 "wandb-word",
-                f"command: {wandb[0]} is W&B's",
+                f"command: {wandb[0]} is W&B syntax",
                 _NOT_OURS.get(wandb[0], f"write {', '.join(_ALL)} as a whole word, or {{KEY}}"),
             )
     nearly = re.compile(rf"(?<!\$)\{{\{{?\s*({_any(keys)})\s*([:!?\[][^{{}}]*)?\}}")
@@ -151,7 +150,7 @@ def _check_form(word: str, keys: Sequence[str], is_script: bool) -> None:
 
 
 def _all_words(word: str, values: Mapping[str, Any], texts: Mapping[str, str]) -> list[str]:
-    """Return the arguments for all values, as W&B writes them."""
+    """Return the arguments for all values in W&B's format."""
     if word == "${args_json}":
         return [json.dumps(dict(values))]
     words = []
@@ -173,7 +172,7 @@ def _flag_words(flag: str, value: Any, text: str) -> list[str]:
 
 
 def _any(keys: Mapping[str, Any] | Sequence[str]) -> str:
-    """Return a pattern of all keys, the longest first."""
+    """Return a pattern that matches any key, longest first."""
     return "|".join(re.escape(key) for key in sorted(keys, key=len, reverse=True))
 
 

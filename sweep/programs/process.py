@@ -1,4 +1,4 @@
-"""Run one trial of a command: a rank starts the process, reads its metrics and ends it."""
+"""Run one trial of a command: start its process, read its metrics and stop it."""
 
 import contextlib
 import errno
@@ -35,25 +35,26 @@ _SAVE_S = 300.0  # seconds for a command to save and exit after SIGTERM
 _LEAVE_S = 5.0  # seconds to exit if its work is no longer needed
 # seconds since the previous line, from which a trial's cost is computed
 _SECONDS = "time/evaluation"
-# names that the trial's record writes itself
+# names that the trial record adds itself
 OF_RECORD = ("time", "nonfinite", "time/step", _SECONDS, ATTEMPT)
-# variables that the rank hands on to the command: its devices, its caches, and the sweep's marker,
-# by which a later driver finds processes that are left over
+# variables that the rank passes to the command: devices, caches, and the sweep's marker, by which a
+# later driver finds orphaned processes
 _FROM_RANK = ("CUDA_VISIBLE_DEVICES", "LOPTUNE_SWEEP", "VLLM_CACHE_ROOT", GPU_FRACTION_VARIABLE)
 _FULL = os.strerror(errno.ENOSPC)
-# free bytes below which the disk counts as full: the command could not even write its error
+# free bytes below which the disk is considered full: the command may not even be able to write its
+# error
 _FULL_BYTES = 2**20
-# A trial that ends sooner is sent to MLflow by the driver: importing MLflow takes its rank a second
-# of processor time.
+# The driver uploads shorter trials to MLflow, because importing MLflow would take the rank one
+# second of CPU time.
 _UPLOAD_AFTER_S = 30.0
 _LAST_LINES = 5
 _LAST_BYTES = 65_536  # bytes to read from the end of standard error
 _LAST_LINE_BYTES = (
-    256  # of the line before a reader's position, to notice a file that was rewritten
+    256  # bytes to store of the line before a reader's position, to detect a rewritten file
 )
-_LONG_LINE_BYTES = 65_536  # an unfinished line of more bytes is read in parts
+_LONG_LINE_BYTES = 65_536  # a longer incomplete line is read in parts
 _STEP = TypeAdapter(NonNegativeInt)
-_Values = dict[tuple[int, str], str]  # (step, metric) -> its latest value
+_Values = dict[tuple[int, str], str]  # (step, metric) -> latest value as JSON
 
 
 class CommandRun:
@@ -68,7 +69,7 @@ class CommandRun:
         self._errors = RunFolder(self._run_dir).stderr
         self._process: subprocess.Popen[bytes] | WarmProcess | None = None
         self._lifeline = -1
-        # lines that are read but not recorded yet, each with the position of the reader behind it
+        # lines that are read but not yet recorded, each with the reader position after it
         self._waiting: deque[tuple[Record, dict[str, Position]]] = deque()
         self._earlier: _Values = {}  # recorded lines of earlier processes
         self._own: _Values = {}  # lines of this process
@@ -79,7 +80,9 @@ class CommandRun:
         self._read_so_far = ReadSoFar(self._run_dir, RunFolder(self._folder).correctness)
         # step of this process's latest value of the objective, by file
         self._objective_steps: dict[str, int] = {}
-        self._abandoned_seconds = 0.0  # of dropped lines, not yet in the record again
+        self._abandoned_seconds = (
+            0.0  # time of abandoned steps that is not yet part of a new record
+        )
         self.step = 0
         self.done = self.stopped = False
         self._tracker = Tracker(
@@ -96,8 +99,8 @@ class CommandRun:
         return self._tracker.history
 
     def resume(self) -> int:
-        """Read the lines that an earlier process wrote after the last recorded one. The first
-        periods report them, and a new process starts after that.
+        """Read the lines that an earlier process wrote after the last recorded line. They are
+        reported first; then a new process starts.
         """
         self._folder.mkdir(exist_ok=True)
         self._is_used = any(self._folder.iterdir())
@@ -129,7 +132,7 @@ class CommandRun:
             "LOPTUNE_OUT": str(self._folder),
             "LOPTUNE_RESUME": str(int(self._is_used)),
             "OMP_NUM_THREADS": str(max(1, threads // gpus)),
-            "PYTHONUNBUFFERED": "1",  # so that lines on standard output are read at once
+            "PYTHONUNBUFFERED": "1",  # standard output is read without delay
         }
         theirs, self._lifeline = os.pipe()
         words = config.words(self._folder)
@@ -156,8 +159,8 @@ class CommandRun:
                         f"the command line is too long: one argument has {len(longest):,} "
                         "characters, and Linux allows 128 KiB",
                         f"program.command: {shortened(longest, 60)}",
-                        "leave the value out of the command, and read it in the program: the JSON "
-                        "file $LOPTUNE_CONFIG contains every value",
+                        "remove the value from the command, and read it in the program from "
+                        "the JSON file $LOPTUNE_CONFIG, which contains all values",
                         key="program.command",
                         code="argument-too-long",
                     ) from None
@@ -175,14 +178,14 @@ class CommandRun:
         stall_s = self._assignment.stall_timeout_s
         if self._process is None:
             self._moved = time.monotonic()
-            for line in self._recorded():  # of an earlier process
+            for line in self._recorded():  # lines of an earlier process
                 if metric in line:
                     return line
             self._read_so_far.begin_process(self._positions)
             self._tracker.begin_process()
             self._process = self._start()
         while True:
-            # polled before reading, so that its last lines are not missed
+            # poll before reading, so that the last lines are not missed
             code = self._process.poll()
             self._read(ended=code is not None)
             for line in self._recorded():
@@ -241,10 +244,11 @@ class CommandRun:
                 yield line | {"step": step}
 
     def _check_order(self, step: int, line: Record, files: Iterable[str]) -> None:
-        """Refuse an evaluation of the running process at a step below the last one in its file.
+        """Reject an evaluation of the running process if its step is smaller than the last one in
+        the same file.
 
         The score is the mean of the evaluations at the largest steps. If steps decrease, as in a
-        countdown, these are the first ones.
+        countdown, those would be the first evaluations.
         """
         metric = self._assignment.context.metric
         if self._process is None or metric not in line:
@@ -262,13 +266,13 @@ class CommandRun:
             self._objective_steps[file] = step
 
     def _is_new(self, line: Record) -> bool:
-        """Drop the steps that a line of the running process abandons; return whether the line has a
-        value that the remaining records lack.
+        """Drop earlier records of steps that the running process repeats; return whether the line
+        contains new values.
         """
         self._abandon(line["step"])
         values = _values(line)
         is_new = any(self._earlier.get(key) != value for key, value in values.items())
-        if is_new:  # from now on this process has the latest value
+        if is_new:  # this process now has the latest value
             for key in values:
                 self._earlier.pop(key, None)
         return is_new
@@ -312,8 +316,8 @@ class CommandRun:
         if metric not in logged:
             names = sorted(logged - {"step"})
             hint = (
-                f'append lines such as {{"step": 20, "{metric}": 0.61}}; a command that submits a '
-                "job must wait for its end, for example sbatch --wait"
+                f'print or append lines such as {{"step": 20, "{metric}": 0.61}}; a command that '
+                "submits a job must wait for the job, for example with sbatch --wait"
             )
             if names:
                 hint = nearest(metric, names).replace("valid:", "it logged:")
@@ -332,10 +336,10 @@ class CommandRun:
             lines = file.read().decode("utf-8", "replace").split("\n")
         stripped = [line.strip() for line in lines]
         last = [line for line in stripped if line][-_LAST_LINES:]
-        return " | ".join(map(printable, last)) or "nothing on standard error"
+        return " | ".join(map(printable, last)) or "standard error is empty"
 
     def _end(self, patience_s: float) -> None:
-        """End the process and its descendants: SIGTERM first, then SIGKILL."""
+        """Stop the process and its descendants with SIGTERM, then SIGKILL."""
         process = self._process
         if process is None or self._lifeline < 0:
             return
@@ -372,7 +376,7 @@ class _Lines:
 
     @property
     def position(self) -> Position:
-        """How far the file is read: the offset, and the end of the line before it."""
+        """How far the file has been read: the offset, and the end of the line before it."""
         return self._offset, self._last.decode("latin-1")
 
     @position.setter
@@ -383,8 +387,8 @@ class _Lines:
     def new(self, ended: bool) -> Iterator[Record]:
         """Yield the lines since the last call, or all lines if the file was rewritten.
 
-        After the process has ended, a last line without a newline counts if it parses; otherwise it
-        is truncated.
+        After the process has ended, a last line without a newline is used if it can be parsed;
+        otherwise it is treated as truncated.
 
         Raises:
             ConfigError: a line is not a metric line.
@@ -400,7 +404,7 @@ class _Lines:
                     if ended:
                         yield from self._end_line(line, file)
                     return
-                # The line counts as read with its last metrics, so that none is lost by a kill.
+                # The position moves past the line with its last metrics, so that a kill loses none.
                 waiting: Record | None = None
                 for metrics in self._parse(line):
                     if waiting is not None:
@@ -414,8 +418,8 @@ class _Lines:
     def _lines(self, file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
         """Yield the lines from the file's position, each with whether it is complete.
 
-        On standard output a progress bar may write megabytes without a newline. What it has
-        overwritten by a carriage return, and a long text without a metric, is read once.
+        A progress bar may print megabytes without a newline. Text that it has overwritten with a
+        carriage return, and long text without a metric, is read only once.
         """
         for line in file:
             if line.endswith(b"\n"):
@@ -426,7 +430,7 @@ class _Lines:
                 read = line.rfind(b"\r") + 1
                 prefix = self._prefix.encode()
                 if len(line) - read > _LONG_LINE_BYTES and prefix not in line[read:]:
-                    read = len(line) - len(prefix)  # the prefix may have begun
+                    read = len(line) - len(prefix)  # the line may end within a prefix
             if read:
                 yield line[:read], True
             yield line[read:], False
@@ -439,9 +443,11 @@ class _Lines:
             file.truncate(self._offset)
 
     def _parse(self, content: bytes) -> Iterator[Record]:
-        """Yield the metrics of a line: the ones after each prefix, or all of a file's line."""
+        """Yield the metrics of a line: after each prefix on standard output, or the whole line of a
+        file.
+        """
         text = content.decode("utf-8", "replace").strip()
-        # possibly after a progress bar, which writes no newline, or several in one line
+        # after a progress bar, which prints no newline, one line may contain several
         start = text.find(self._prefix)
         while start >= 0 and text:
             text = text[start + len(self._prefix) :].strip()
@@ -451,13 +457,13 @@ class _Lines:
             start = text.find(self._prefix) if self._prefix else -1
 
     def _metrics(self, text: str) -> tuple[Record, int]:
-        """Return the metrics at the start of a text, and their end position."""
+        """Return the metrics at the start of a string, and the position after them."""
         try:
             # another rank may append to the line
             content, end = json.JSONDecoder().raw_decode(text)
             line = dict(content)
         except (ValueError, TypeError):
-            raise self._invalid(text, "no JSON object") from None
+            raise self._invalid(text, "not a JSON object") from None
         score = line.get(self._metric)
         if score is not None and not isinstance(score, int | float):
             kind = "text" if isinstance(score, str) else type(score).__name__
@@ -471,7 +477,7 @@ class _Lines:
         try:
             step = _STEP.validate_python(line.get("step"))
         except ValueError:
-            raise self._invalid(text, "no step, an integer from 0") from None
+            raise self._invalid(text, "no non-negative integer step") from None
         numbers: Record = {}
         for name, value in line.items():
             if name in OF_RECORD or not isinstance(value, int | float | None):
@@ -479,7 +485,7 @@ class _Lines:
             try:
                 numbers[name] = math.nan if value is None else float(value)
             except OverflowError:
-                raise self._invalid(text, "a number too large for a float") from None
+                raise self._invalid(text, "a number is too large for a float") from None
         return {**numbers, "step": step}, end
 
     def _invalid(self, text: str, why: str) -> ConfigError:

@@ -1,4 +1,4 @@
-"""The Python modules that a command line runs: the ones after ``python -m`` and its launchers."""
+"""Find the Python modules that a command line runs, with ``python -m`` or a launcher."""
 
 import re
 import shutil
@@ -16,8 +16,8 @@ _LAUNCHING_MODULES = (
     "torch.distributed.launch",
     "accelerate.commands.launch",
 )
-_WITH_ARGUMENT = ("X", "W")  # python's options that take a word
-# commands that run the rest of their words in the same environment
+_WITH_ARGUMENT = ("X", "W")  # Python options with an argument
+# commands that run their remaining arguments in the same environment
 _PREFIXES = (
     "env",
     "nice",
@@ -38,11 +38,11 @@ class RunModule:
     """A module that a command runs."""
 
     name: str
-    is_checkable: bool  # whether it runs in the environment of the sweep, so it must be found here
+    is_checkable: bool  # whether it runs in the sweep's environment and can be looked up here
 
 
 def run_modules(command: Sequence[str]) -> list[RunModule]:
-    """Return the modules that a command line runs, in their order."""
+    """Return the modules that a command line runs, in order."""
     modules = []
     for index, word in enumerate(command):
         name = Path(word).name
@@ -59,14 +59,14 @@ def run_modules(command: Sequence[str]) -> list[RunModule]:
             and not any(other.startswith("PYTHONPATH=") for other in command)
         )
         modules += [RunModule(each, is_checkable) for each in found if _NAME.fullmatch(each)]
-        break  # later words are arguments
+        break  # the rest are arguments
     return modules
 
 
 def is_importable(name: str, folder: Path) -> bool:
     """Return whether ``import NAME`` finds a module, without importing anything.
 
-    ``folder`` is the one in which the command starts.
+    ``folder`` is the working directory of the command.
     """
     return module_spec(name, folder) is not None
 
@@ -75,7 +75,7 @@ def find_module(name: str, folder: Path) -> str:
     """Return the module that ``python -m`` executes, without importing anything: the module itself,
     or the ``__main__`` of a package; empty if there is none.
 
-    ``folder`` is the one in which the command starts.
+    ``folder`` is the working directory of the command.
     """
     spec = module_spec(name, folder)
     if spec is not None and spec.submodule_search_locations is not None:
@@ -107,7 +107,7 @@ def _behind_python(words: Sequence[str]) -> Iterator[str]:
 
 
 def _behind_launcher(words: Sequence[str]) -> Iterator[str]:
-    """Yield the module behind ``-m`` or ``--module``; none if a script comes first."""
+    """Yield the module after ``-m`` or ``--module``; nothing if a script comes first."""
     for index, word in enumerate(words):
         if word in ("-m", "--module"):
             yield "".join(words[index + 1 : index + 2])

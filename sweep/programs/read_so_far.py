@@ -1,7 +1,7 @@
-"""How far a command's files have been read, over all processes of its trial.
+"""Store how far a command's files have been read, over all processes of its trial.
 
-A command that starts again usually appends to the files of its first process. Without the offset,
-its rank would read the first process's lines again and take them for new ones.
+A command that starts again usually appends to the files of its first process. Without the stored
+offset, the rank would read the lines of the first process again as new ones.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ class ReadSoFar:
         self._path = run_dir / "lines_read.json"
         self._correctness = correctness
         self.positions: dict[str, Position] = {}
-        # the correctness file when the running process started: bytes, and their hash
+        # size in bytes and hash of the correctness file at the start of the running process
         self._before: tuple[int, str] = (0, "")
         # [bytes, hash, step]: lines within these bytes are abandoned after this step
         self._abandoned: list[tuple[int, str, int]] = []
@@ -51,7 +51,7 @@ class ReadSoFar:
         self.save(positions)
 
     def save(self, positions: Mapping[str, Position]) -> None:
-        """Store how far the named files are recorded."""
+        """Store the positions up to which the files are recorded."""
         self.positions |= positions
         state = {"positions": self.positions, "abandoned": self._abandoned}
         write_atomically(self._path, json.dumps(state))
@@ -68,7 +68,7 @@ class ReadSoFar:
         # (size, step): lines within these bytes are abandoned after this step
         limits: list[tuple[int, int]] = []
         for size, digest, step in self._abandoned:
-            if _digest(content[:size]) == digest:  # else the file was rewritten
+            if _digest(content[:size]) == digest:  # otherwise the file was rewritten
                 limits.append((size, step))
         kept = []
         offset = 0

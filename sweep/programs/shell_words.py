@@ -1,8 +1,8 @@
-"""Words of a command line that a shell reads as its script, and whether a value may be inserted
-into them.
+"""Find the arguments that a shell runs as a script, and the positions in them where a value can be
+inserted.
 
-A value in a script is quoted when it is put in, so that it stays one word. That fails inside
-quotes, and where the text is read a second time, such as behind ``eval`` or ``ssh``.
+A value is quoted when it is inserted into a script, so that it stays one word. This fails inside
+quotes, and if the text is parsed again, for example by ``eval`` or ``ssh``.
 """
 
 import re
@@ -11,7 +11,7 @@ from pathlib import Path
 
 _SHELLS = ("sh", "bash", "rbash", "dash", "zsh", "ksh", "mksh", "ksh93", "ash")
 _OTHER_SHELLS = ("fish", "csh", "tcsh", "pwsh", "powershell", "nu", "xonsh", "elvish", "cmd")
-# commands that hand one argument to a POSIX shell: the options before it
+# commands that pass an argument to a POSIX shell -> options before the argument
 _SCRIPT_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "su": ("-c", "--command", "--session-command"),
     "runuser": ("-c", "--command", "--session-command"),
@@ -20,20 +20,20 @@ _SCRIPT_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "nix-shell": ("--run", "--command"),
     "sbatch": ("--wrap",),
 }
-# commands that join all of their arguments, or split one again, by rules of their own
+# commands that join all of their arguments or split one again, by their own rules
 _REREADERS = (
     "ssh", "rsh", "mosh", "watch", "parallel", "pdsh", "clush", "hyperfine", "tmux", "screen",
     "entr", "at", "batch", "expect", "make", "gmake", "eval",
 )  # fmt: skip
-# Whole words of a script that read text a second time, also with the folder of a program before
-# them. ``eval/accuracy`` and ``--metric=eval`` are other words.
+# Commands in a script that parse text again, with or without a path before them. ``eval/accuracy``
+# and ``--metric=eval`` are other words.
 _IN_WORD = r"[\w./=:,@%+-]"
 _REREADING = re.compile(
     rf"(?<!{_IN_WORD})(?:/[\w./-]*bin/)?(eval|let|trap|ssh|rsh|mosh|su|runuser|watch|parallel|xargs"
     r"|pdsh|clush|tmux|screen|flock|fish|csh|tcsh|pwsh|env\s+(-\S+\s+)*-\w*S|env\s+.*--split-string"
     rf"|({'|'.join(_SHELLS)})\s+(-\S+\s+)*-\w*c)(?!{_IN_WORD})"
 )
-# -c and -e of these take code of another language
+# programs whose options -c and -e take code in another language
 _CODE_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "python": ("-c",),
     "perl": ("-e", "-E"),
@@ -44,11 +44,11 @@ _CODE_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "julia": ("-e", "-E"),
     "Rscript": ("-e",),
 }
-_COMMENT_BEFORE = " \t\n;|&("  # a # behind one of these begins a comment
+_COMMENT_BEFORE = " \t\n;|&("  # a # after one of these starts a comment
 
 
 def scripts_of(command: Sequence[str]) -> set[int]:
-    """Return the positions of words that a POSIX shell reads as its script."""
+    """Return the positions of arguments that a POSIX shell runs as a script."""
     scripts = {position for position, _ in _behind_shells(command, _SHELLS)}
     for index, word in enumerate(command):
         options = _SCRIPT_OPTIONS.get(Path(word).name)
@@ -58,7 +58,7 @@ def scripts_of(command: Sequence[str]) -> set[int]:
 
 
 def unsafe_words(command: Sequence[str]) -> dict[int, str]:
-    """Return the positions of words in which no value is safe, with the command that reads each."""
+    """Return position -> command for arguments in which no value is safe."""
     unsafe = dict(_behind_shells(command, _OTHER_SHELLS))
     for index, word in enumerate(command):
         name = Path(word).name
@@ -70,7 +70,7 @@ def unsafe_words(command: Sequence[str]) -> dict[int, str]:
                 if not command[position].startswith("-"):
                     break
                 if re.match(r"-\w*S|--split-string", command[position]):
-                    # the option's own word, or the one behind it
+                    # the option itself, or the next argument
                     unsafe |= dict.fromkeys(range(position, len(command)), "env -S")
                     break
     for index in scripts_of(command):
@@ -81,7 +81,7 @@ def unsafe_words(command: Sequence[str]) -> dict[int, str]:
 
 
 def code_words(command: Sequence[str]) -> dict[int, str]:
-    """Return the positions of words that are code of another language, each with its program."""
+    """Return position -> program for arguments that are code in another language."""
     code = {}
     for index, word in enumerate(command):
         name = re.sub(r"[\d.]+$", "", Path(word).name)
@@ -95,11 +95,11 @@ def code_words(command: Sequence[str]) -> dict[int, str]:
 
 
 def quoted(script: str) -> Iterator[int]:
-    """Yield the positions at which a quoted value would not stay one word. Syntax that is hard to
-    follow (a substitution inside quotes, a here-document) counts as quoted up to the end.
+    """Yield the positions at which a quoted value would not stay one word. After complicated syntax
+    (a substitution inside quotes, a here-document), the rest of the script is treated as quoted.
     """
-    state = ""  # the character that ends it
-    escapes = False  # whether a backslash counts in this state
+    state = ""  # the character that ends the quotation
+    escapes = False  # whether a backslash escapes in this state
     index = 0
     while index < len(script):
         character = script[index]
@@ -131,7 +131,7 @@ def quoted(script: str) -> Iterator[int]:
 
 
 def _behind_shells(command: Sequence[str], shells: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Yield the position of each script behind ``sh -c``, and the shell."""
+    """Yield the position of each script after ``sh -c``, and the shell."""
     for index, word in enumerate(command):
         if Path(word).name not in shells:
             continue
@@ -139,7 +139,7 @@ def _behind_shells(command: Sequence[str], shells: Sequence[str]) -> Iterator[tu
         position = index + 1
         while position < len(command) and command[position][:1] in ("-", "+", "/"):
             option = command[position]
-            if option.startswith("/") and option.lower() not in ("/c", "/k"):  # cmd's
+            if option.startswith("/") and option.lower() not in ("/c", "/k"):  # an option of cmd
                 break
             position += 1
             if option == "--":
@@ -156,7 +156,7 @@ def _behind_shells(command: Sequence[str], shells: Sequence[str]) -> Iterator[tu
 
 
 def _behind_options(command: Sequence[str], start: int, options: Sequence[str]) -> Iterator[int]:
-    """Yield the positions of the arguments of some options: the next word, or the option's own if
+    """Yield the positions of the values of some options: the next argument, or the option itself if
     it is written ``--option=TEXT`` or ``-cTEXT``.
     """
     for position in range(start + 1, len(command)):

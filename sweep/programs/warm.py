@@ -1,14 +1,14 @@
-"""An interpreter that imports modules once and then forks a process for each trial of a Python
-command: the child of `sweep.programs.warm_interpreter`.
+"""An interpreter that imports modules once, then forks a process for each trial of a Python
+command. `sweep.programs.warm_interpreter` starts it.
 
-``python sweep/programs/warm.py SOCKET_FD MODULE ...``. It is run as a file, and loads nothing of
-ours by name, because a trial may have packages of the same names.
+``python sweep/programs/warm.py SOCKET_FD MODULE ...``. It runs as a file and imports no loptune
+module by name, because a trial may have packages with the same names.
 """
 
 # ruff: noqa: E402
 import sys
 
-del sys.path[0]  # our folder, which no trial has
+del sys.path[0]  # the folder of this file, which must not be on a trial's import path
 
 import gc
 import importlib.util
@@ -25,12 +25,14 @@ from pathlib import Path
 from typing import Any
 
 _HEADER = struct.Struct("!I")
-# A fork ends this thread of jemalloc, which then starts it again.
+# a thread of jemalloc, which restarts it after a fork
 _FORK_SAFE_THREADS = ("jemalloc_bg_thd",)
 
 
 def main() -> None:
-    """Import the modules, then fork a process for each request until the rank closes its end."""
+    """Import the modules, then fork a process for each request until the rank closes the
+    connection.
+    """
     connection = socket.socket(fileno=int(sys.argv[1]))
     connection.set_inheritable(False)
     supervisor = _module_at(Path(__file__).parents[2] / "rewards" / "supervisor.py")
@@ -49,7 +51,7 @@ def main() -> None:
             except SystemExit:
                 raise
             except BaseException:
-                # like an interpreter that runs the script itself
+                # as an interpreter that runs the script directly
                 traceback.print_exc()
                 sys.exit(1)
             sys.exit(0)
@@ -60,26 +62,30 @@ def main() -> None:
 
 
 def _preload(modules: list[str]) -> str:
-    """Import modules. Return why the process must not be forked afterwards; empty if it may."""
+    """Import modules. Return the reason why the process cannot be forked afterwards, or an empty
+    string.
+    """
     sys.path.insert(0, os.getcwd())
-    gc.disable()  # the collector takes a fifth of the time of imports
+    gc.disable()  # garbage collection takes a fifth of the import time
     try:
         for entry in modules:
             module, _, name = entry.partition(":")
             imported = import_module(module)
-            if name:  # a package such as trl imports most modules at the first use of a name
+            if name:  # a package such as trl imports most modules when a name is first used
                 getattr(imported, name)
     except BaseException as error:
         return f"{type(error).__name__}: {error}"
     finally:
         sys.path.remove(os.getcwd())
-        gc.freeze()  # so that no trial copies the pages of objects that all trials share
+        gc.freeze()  # keeps memory pages of shared objects from being copied in trials
         gc.enable()
     return _unsafe()
 
 
 def _unsafe() -> str:
-    """Return the resources that a forked process would lack: threads, or a GPU in use."""
+    """Return a description of resources that a fork would lose (threads, a GPU in use), or an empty
+    string.
+    """
     threads = [thread.name for thread in threading.enumerate()][1:]
     if not threads:
         for task in os.listdir("/proc/self/task"):
@@ -91,7 +97,7 @@ def _unsafe() -> str:
     for descriptor in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{descriptor}")
-        except OSError:  # the descriptor of the listing itself
+        except OSError:  # the descriptor of the directory listing itself
             continue
         if target.startswith("/dev/nvidia"):
             return "the import used a GPU"
@@ -114,7 +120,8 @@ def _become_trial(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.environ.update(environment)
     if "numpy.random" in sys.modules:
-        # Python draws a new seed after a fork. NumPy does not: trials would share their noise.
+        # Python's generator is reseeded after a fork. NumPy's is not, so all trials would share
+        # random numbers.
         sys.modules["numpy.random"].seed()
     _run(words)
 
@@ -170,7 +177,7 @@ def _send(connection: socket.socket, message: dict[str, Any]) -> None:
     content = json.dumps(message).encode()
     try:
         connection.sendall(_HEADER.pack(len(content)) + content)
-    except OSError:  # the rank has ended, and its lifeline ends every trial
+    except OSError:  # the rank has ended, which ends every trial through its lifeline
         sys.exit(0)
 
 

@@ -44,14 +44,14 @@ class WarmProcess:
         self._interpreter = interpreter
 
     def poll(self) -> int | None:
-        """Return the exit code; None while it runs."""
+        """Return the exit code, or None while the process runs."""
         return self._look(0.0)
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the exit code.
 
         Raises:
-            subprocess.TimeoutExpired: it still runs.
+            subprocess.TimeoutExpired: the process is still running.
         """
         code = self._look(timeout)
         if code is None:
@@ -62,17 +62,17 @@ class WarmProcess:
         if self.returncode is None:
             answer = self._interpreter.answer(timeout)
             if answer is not None:
-                # the trial has ended with its interpreter
+                # the trial ended with its interpreter
                 self.returncode = int(answer.get("code", -signal.SIGKILL))
         return self.returncode
 
 
 class WarmInterpreter:
-    """A process that has imported modules, and forks a trial on request; it ends with this one.
+    """A process that has imported modules and forks trials on request. It ends with this process.
 
     Args:
         modules: the modules that it imports.
-        environment: of its trials, without the variables of a single trial.
+        environment: environment of its trials, without the variables of a single trial.
     """
 
     def __init__(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -101,7 +101,7 @@ class WarmInterpreter:
     def start(
         self, words: Sequence[str], environment: Mapping[str, str], output: BinaryIO, lifeline: int
     ) -> WarmProcess | str:
-        """Fork a trial, and return it; or the reason why a new interpreter must run it."""
+        """Fork a trial and return it, or return the reason why a new interpreter must run it."""
         request = json.dumps({"words": list(words), "environment": dict(environment)}).encode()
         try:
             socket.send_fds(
@@ -116,8 +116,8 @@ class WarmInterpreter:
         return str(answer.get("problem", "its interpreter has exited"))
 
     def answer(self, timeout: float | None) -> dict[str, Any] | None:
-        """Return the interpreter's next message; empty if it has exited, None if there is none
-        within ``timeout`` seconds.
+        """Return the interpreter's next message: an empty mapping if it has exited, None after
+        ``timeout`` seconds without one.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -137,7 +137,7 @@ class WarmInterpreter:
             return {}
 
     def close(self) -> None:
-        """End the interpreter and the trial that it runs."""
+        """Stop the interpreter and its running trial."""
         self._connection.close()
         self._process.kill()
         self._process.wait()
@@ -147,12 +147,14 @@ _current: WarmInterpreter | None = None
 
 
 def current_interpreter() -> WarmInterpreter | None:
-    """Return this process's interpreter; None before the first trial and after it is closed."""
+    """Return the interpreter of this process, or None before the first trial and after it is
+    closed.
+    """
     return _current
 
 
 def close_interpreter() -> None:
-    """End this process's interpreter, if there is one; the next trial starts another."""
+    """Stop the interpreter of this process, if any; the next trial starts a new one."""
     global _current
     if _current is not None:
         _current.close()

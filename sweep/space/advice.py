@@ -1,5 +1,5 @@
-"""Advice on choices in a search space that are allowed but rarely intended. It is printed and never
-stops a sweep.
+"""Advice on choices in a search space that are valid but rarely intended. Advice is printed and
+never stops a sweep.
 """
 
 import re
@@ -14,7 +14,7 @@ _SMALLER_IS_BETTER = ("loss", "error", "perplexity", "ppl", "nll", "mse", "rmse"
 
 
 def _words(metric: str) -> list[str]:
-    """Return the words of a metric's name, without digits: pass@1 has the word pass."""
+    """Return the words of a metric name without digits; for pass@1, the word pass."""
     return re.findall(r"[a-z]+|f1", metric.lower())
 
 
@@ -39,7 +39,7 @@ def _coarse_scores(spec: SweepSpec) -> Iterator[Advice]:
     step = spec.program.score_step(objective.metric)
     if step is None:
         return
-    step /= objective.window  # a score is the mean of so many evaluations
+    step /= objective.window  # a score averages this many evaluations
     if step >= objective.worthwhile:
         yield Advice(
             f"scores change in steps of {step:.2g}, so a single additional correct answer would "

@@ -9,8 +9,8 @@ def arms(spec: SweepSpec) -> dict[str, SweepSpec]:
     """Return each arm's search space by name, in the order of the choice; the first is the
     baseline.
 
-    An arm has the baselines with its value, and `search.configurations` configurations besides
-    them. A search without arms is one arm with an empty name.
+    An arm runs the baselines with its value and `search.configurations` further configurations. A
+    search without arms is a single arm with an empty name.
     """
     key = spec.search.tune_within
     if key is None:
@@ -38,7 +38,7 @@ def arm_key(spec: SweepSpec) -> str | None:
 
 
 def arm_name(spec: SweepSpec, parameters: Parameters) -> str:
-    """Return the name of a point's arm, also in a confirmation of arms; empty without arms."""
+    """Return the name of a point's arm (also in a confirmation of arms); empty without arms."""
     key = arm_key(spec)
     return "" if key is None else str(parameters.get(key, ""))
 

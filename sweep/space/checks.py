@@ -21,7 +21,7 @@ MAX_GRID = 10_000
 
 
 def check_space(spec: SweepSpec, document: YamlDocument) -> None:
-    """Refuse a space that could not run.
+    """Check that a space can run.
 
     Raises:
         ConfigError: the first error, with file, line and key.
@@ -77,7 +77,7 @@ def _check_switch(
         if ending_alike:
             hint = f"did you mean {ending_alike[0]}?"
         raise ConfigError(
-            f"{key} is neither a key of the program nor a switch that a `when` uses",
+            f"{key} is neither a key of the program nor a switch used by a `when`",
             where,
             hint,
             key=key,
@@ -85,7 +85,8 @@ def _check_switch(
         )
     if parameter.has_else:
         raise ConfigError(
-            f"switch {key} has an `else`, which nothing reads: an inactive switch meets no `when`",
+            f"switch {key} has an `else`, which has no effect: an inactive switch satisfies no "
+            "`when`",
             where,
             f"remove `else`, or remove `when` from {key}",
             key=key,
@@ -107,8 +108,7 @@ def _check_conditions(parameters: Mapping[str, ParameterSpec], document: YamlDoc
             where = document.where(("parameters", key, "when", parent))
             if parent not in parameters:
                 raise ConfigError(
-                    f"the condition of {key} names {parent}, which is not a parameter of this "
-                    "space",
+                    f"the condition of {key} uses {parent}, which is not a parameter of this space",
                     where,
                     nearest(parent, parameters),
                     key=key,
@@ -117,9 +117,9 @@ def _check_conditions(parameters: Mapping[str, ParameterSpec], document: YamlDoc
             options = parameters[parent].options
             if options is None:
                 raise ConfigError(
-                    f"the condition of {key} names {parent}, which has no list of values",
+                    f"the condition of {key} uses {parent}, which has no list of values",
                     where,
-                    f"give {parent} a choice, or add a switch",
+                    f"write {parent} as a choice, or add a switch",
                     key=key,
                     code="continuous-parent",
                 )
@@ -219,11 +219,12 @@ def _complete_baseline(
 
 
 def _check_combinations(program: SearchableProgram, space: Space, document: YamlDocument) -> None:
-    """Try the corners of the space: values that are valid alone may be an invalid combination."""
+    """Try combinations of extreme values, as separately valid values may be invalid together."""
     all_corners = space.grid(lambda parameter: parameter.extremes)
     corners = list(itertools.islice(all_corners, _MAX_CORNERS + 1))
     if len(corners) > _MAX_CORNERS:
-        # The first corners would all have the same values of the first parameters.
+        # Corners are chosen at random: the first ones in order would share the values of the first
+        # parameters.
         chance = random.Random(0)
 
         def draw(_: str, parameter: ParameterSpec) -> Any:
@@ -247,7 +248,8 @@ def _try_point(
     try:
         program.configure(space.resolve(point, program))
     except ConfigError as error:
-        # An error of one key is reported at its line; an error of a combination at the whole point.
+        # An error in one key is reported at its line, an error in a combination for the whole
+        # point.
         for key in space.parameters:
             if error.key == key or error.key.startswith(f"{key}."):
                 raise document.error(error.what, (*path, key), error.hint, error.code) from None
@@ -306,7 +308,7 @@ def _check_arms(spec: SweepSpec, document: YamlDocument) -> None:
         if choices:
             hint = nearest(key, choices)
         raise ConfigError(
-            f"tune_within names {key}, which is not an unconditional choice with several values",
+            f"tune_within is {key}, which is not an unconditional choice with several values",
             where,
             hint,
             key="search.tune_within",
@@ -346,7 +348,7 @@ def _can_be_arms(parameter: ParameterSpec) -> bool:
 def _check_limits(spec: SweepSpec, document: YamlDocument) -> None:
     if spec.limits.gpu_hours is not None and not spec.resources.gpus_per_trial:
         raise document.error(
-            "limits.gpu_hours has no effect: trials have no GPU",
+            "limits.gpu_hours has no effect, because trials use no GPU",
             ("limits", "gpu_hours"),
             "remove it",
             code="limit-without-gpus",

@@ -30,7 +30,7 @@ from sweep.space.spec import SweepSpec
 
 
 def published_spaces() -> dict[str, Path]:
-    """Return the published search spaces: name -> file."""
+    """Return the built-in search spaces: name -> file."""
     spaces = {}
     for entry in resources.files("search_spaces").iterdir():
         if entry.name.endswith(".yaml"):
@@ -39,8 +39,8 @@ def published_spaces() -> dict[str, Path]:
 
 
 def find_space(name: str) -> Path:
-    """Return the file of a search space, given a path or the name of a published space
-    (``quickstart``).
+    """Return the file of a search space, given a path or the name of a built-in space such as
+    ``quickstart``.
 
     Raises:
         MissingError: neither exists; the error suggests the nearest name.
@@ -62,20 +62,20 @@ def find_space(name: str) -> Path:
 
 
 def load_space(path: Path, overrides: Sequence[str] = ()) -> SweepSpec:
-    """Read a search space, apply the overrides and check all of it against the trainer.
+    """Read a search space, apply the overrides and check the result against the trainer.
 
-    An override is ``key=value`` with keys of the space, or ``trainer.KEY=value``
-    (``trainer.optim.lr=1e-4``).
+    An override is ``KEY=VALUE`` with a key of the space, or ``trainer.KEY=VALUE`` such as
+    ``trainer.optim.lr=1e-4``.
 
     Raises:
-        ConfigError: with file, line, key and the nearest valid key.
-        MissingError: a named file does not exist.
+        ConfigError: the space is invalid; the error has the file, line, key and nearest valid key.
+            MissingError: a file does not exist.
     """
     return resolve_space(read_yaml(path), path.parent, overrides)
 
 
 def resolve_space(document: YamlDocument, folder: Path, overrides: Sequence[str] = ()) -> SweepSpec:
-    """Check a document like ``load_space``; the path of its trainer file is relative to
+    """Check a document as `load_space` does; the path of its trainer file is relative to
     ``folder``.
     """
     document = _apply_space_overrides(document, overrides)
@@ -91,8 +91,8 @@ def resolve_space(document: YamlDocument, folder: Path, overrides: Sequence[str]
 def automatic_sampler(spec: SweepSpec) -> tuple[str, str]:
     """Return the sampler that ``auto`` stands for, and the reason.
 
-    Optuna's Gaussian process does not model conditions and learns only from complete trials. Within
-    an arm, a condition on the arm's value is always met and does not count.
+    Optuna's Gaussian process does not model conditions and learns only from complete trials.
+    Conditions on the arm are ignored, because they are constant within an arm.
     """
     if spec.scheduler.asha:
         return "tpe", "trials are stopped early"
@@ -117,7 +117,7 @@ def dump_space(spec: SweepSpec) -> str:
 
 @dataclass(frozen=True)
 class _OverriddenDocument(YamlDocument):
-    """A document with some keys from the command line."""
+    """A document in which some keys come from the command line."""
 
     overridden: frozenset[KeyPath] = frozenset()
 
@@ -139,7 +139,7 @@ def _apply_space_overrides(document: YamlDocument, overrides: Sequence[str]) -> 
             parent[part] = below if isinstance(below, dict) else {}
             parent = parent[part]
         if path[0] == "parameters" and path[-1] in KINDS and len(path) == 3:
-            for kind in KINDS:  # one range replaces the other
+            for kind in KINDS:  # the new range replaces the old one
                 parent.pop(kind, None)
         parent[path[-1]] = value
     overridden = frozenset(path for path, _ in places)
@@ -154,8 +154,8 @@ def override_keys() -> list[str]:
 
 
 def _parameter_path(rest: str, data: dict[str, Any]) -> list[str]:
-    """Split the key of a parameter, which may have dots, from the words of its range:
-    ``optim.lr.when.rule`` is the condition of ``optim.lr`` on ``rule``.
+    """Split a dotted path into the key of a parameter, which may contain dots, and the keys below
+    it: ``optim.lr.when.rule`` is the condition of ``optim.lr`` on ``rule``.
     """
     written = data.get("parameters")
     program = data.get("program")
@@ -180,7 +180,7 @@ def _parameter_path(rest: str, data: dict[str, Any]) -> list[str]:
 
 
 def _override_place(text: str, data: dict[str, Any]) -> tuple[tuple[str, ...], Any]:
-    """Return where in the space an override is written, and its value."""
+    """Return the path in the space that an override sets, and its value."""
     key, value = parse_override(text)
     head, _, rest = key.partition(".")
     sections = field_names(SweepSpec)

@@ -1,5 +1,5 @@
-"""Translate the ranges of other tools (W&B sweeps, Optuna, Ray Tune, Hydra's sweepers) into ours,
-for the error that refuses them.
+"""Translate ranges of other tools (W&B sweeps, Optuna, Ray Tune, Hydra's sweepers) into ours, for
+the hint in the error message.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any
 from loptune.errors import ConfigError, shortened
 from loptune.yaml_document import parse_value
 
-# word -> our kind of range, for words that take [low, high] or [low, high, step]
+# name in another tool -> our kind of range, for ranges written [low, high] or [low, high, step]
 _RANGES = {
     "float": "uniform",
     "interval": "uniform",
@@ -71,14 +71,12 @@ _HIGH = ("max", "high", "upper", "upper_bound")
 _STEP = ("q", "step", "quantization")
 _NAME_OF_KIND = ("distribution", "type", "sampling")
 _CALL = re.compile(r"(?:\w+\.)*(\w+)\((.*)\)", re.DOTALL)
-_LONGEST = 200  # characters of a suggested range
+_LONGEST = 200  # maximum number of characters of a suggested range
 
 
 def our_form(written: Any, known: Sequence[str]) -> tuple[str, str] | None:
-    """Return the name of another tool's range, and its equivalent here; None if the mapping has no
-    word of another tool.
-
-    ``known`` are the keys of a range of ours.
+    """Return a description of another tool's range and the equivalent range in loptune's syntax, or
+    None if the mapping is not such a range. ``known`` are the keys of loptune's ranges.
     """
     if isinstance(written, list):
         return "a bare list is not a range", f"write {_show('choice', written)}"
@@ -101,8 +99,8 @@ def our_form(written: Any, known: Sequence[str]) -> tuple[str, str] | None:
 
 
 def _nested_key(written: Mapping[Any, Any], known: Sequence[str]) -> str:
-    """Return the dotted key of the first range below a key that is not a word for ranges; empty if
-    there is none. W&B nests ranges below ``parameters``.
+    """Return the dotted key of the first range nested below another key; empty if there is none.
+    W&B nests ranges below ``parameters``.
     """
     ranges = {*known, *_RANGES, *_CHOICES, *_WITHOUT_A_FORM, *_LOW, *_HIGH, *_NAME_OF_KIND}
     for key, below in written.items():
@@ -119,7 +117,7 @@ def _nested_key(written: Mapping[Any, Any], known: Sequence[str]) -> str:
 
 def _of_call(word: str, arguments: str, known: Sequence[str]) -> tuple[str, str] | None:
     """Translate a call such as ``tune.loguniform(1e-6, 1e-3)`` or Hydra's ``interval(0, 1)``."""
-    what = f"{word}(...) is another tool's word"
+    what = f"{word}(...) is the syntax of another tool"
     if word == "tag":  # tag(log, interval(1, 100))
         inner = _CALL.fullmatch(arguments.partition(",")[2].strip())
         if inner is None:
@@ -137,14 +135,14 @@ def _of_call(word: str, arguments: str, known: Sequence[str]) -> tuple[str, str]
     if word not in _RANGES and word not in _WITHOUT_A_FORM:
         return None
     is_log = "log=true" in arguments.lower().replace(" ", "")
-    if "suggest" in word and is_log:  # of Optuna; the first argument is the name
+    if "suggest" in word and is_log:  # Optuna; the first argument is the name
         kind = "logint" if _RANGES[word] == "int" else "loguniform"
         return what, f"write {_show(kind, numbers[:2])}"
     return what, _hint_for(word, numbers)
 
 
 def _listed(arguments: str) -> list[Any]:
-    """Return the arguments of a call as YAML values; empty if they are none."""
+    """Return the arguments of a call as YAML values; empty if they are not valid YAML."""
     try:
         values: list[Any] = parse_value(f"[{arguments}]", "")
     except ConfigError:
@@ -216,7 +214,7 @@ def _first(written: Mapping[Any, Any], names: Sequence[str]) -> Any:
 
 
 def _show(kind: str, value: Any) -> str:
-    """Format a range as we write it. JSON is valid YAML."""
+    """Format a range in loptune's syntax, as JSON, which is valid YAML."""
     try:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError):  # a date

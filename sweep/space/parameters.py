@@ -24,12 +24,12 @@ _IntegerRange = Annotated[list[int], Field(min_length=2, max_length=3)]
 _LogIntegerRange = Annotated[list[int], Field(min_length=2, max_length=2)]
 
 KINDS = ("choice", "uniform", "quniform", "loguniform", "int", "logint", "value", "by")
-_LISTED = ("choice", "value", "by")  # kinds that list their values
-_MAX_VALUES = 100_000  # largest range with a step that is enumerated
+_LISTED = ("choice", "value", "by")  # kinds with explicit values
+_MAX_VALUES = 100_000  # maximum number of values in a range with a step
 
 
 class ParameterSpec(Section):
-    """One parameter: exactly one kind of range, and the condition under which it is searched."""
+    """A parameter: exactly one kind of range, and the condition under which it is searched."""
 
     choice: list[Any] | None = Field(None, min_length=1)
     """one of these values"""
@@ -38,23 +38,23 @@ class ParameterSpec(Section):
     quniform: _SteppedRange | None = None
     """[low, high, step]: low, low + step, and so on"""
     loguniform: _FloatRange | None = None
-    """[low, high], uniform in the logarithm"""
+    """[low, high], log-uniform"""
     integer: _IntegerRange | None = Field(None, alias="int")
-    """[low, high] or [low, high, step], whole numbers"""
+    """[low, high] or [low, high, step], integers"""
     logint: _LogIntegerRange | None = None
-    """[low, high], whole numbers uniform in the logarithm"""
+    """[low, high], log-uniform integers"""
     value: Any = None
     """always this value"""
     by: dict[str, dict[Any, Any]] | None = None
-    """{other: {its value: value}}: a constant for each value of another parameter"""
+    """{OTHER: {ITS VALUE: VALUE}}: a constant for each value of another parameter"""
     when: ValueMapping = Field({})
-    """active only where these parameters have these values (or one of a list)"""
+    """active only if these parameters have these values (or a value in the list)"""
     otherwise: Any = Field(None, alias="else")
-    """value while inactive (default: the trainer preset's)"""
+    """value while inactive (default: the value in the trainer preset)"""
 
     @property
     def kind(self) -> str:
-        """The one of ``KINDS`` that is set."""
+        """The kind of range, one of ``KINDS``."""
         return self._kinds[0]
 
     @property
@@ -68,7 +68,7 @@ class ParameterSpec(Section):
 
     @property
     def bounds(self) -> tuple[float, float, float | None]:
-        """Low, high and step (None if continuous) of a numeric range."""
+        """Low, high and step of a numeric range; the step is None if it is continuous."""
         numbers: Sequence[float] = getattr(self, _field(self.kind))
         low, high = numbers[0], numbers[1]
         step: float | None = None
@@ -85,7 +85,7 @@ class ParameterSpec(Section):
 
     @property
     def options(self) -> list[Any] | None:
-        """All possible values, or None for a range that is not enumerated."""
+        """All possible values, or None for a continuous or too large range."""
         if self.kind == "choice":
             return list(self.choice or [])
         if self.kind == "value":
@@ -127,7 +127,7 @@ class ParameterSpec(Section):
         return low <= value <= high
 
     def given(self, point: Mapping[str, Any]) -> "ParameterSpec":
-        """Return the parameter for a partly chosen point; a `by` becomes the constant for it."""
+        """Return the parameter for a partial point, with a `by` replaced by its constant."""
         if self.by is None:
             return self
         parent, values = next(iter(self.by.items()))
@@ -136,8 +136,8 @@ class ParameterSpec(Section):
     @model_validator(mode="before")
     @classmethod
     def _read(cls, data: Any) -> Any:
-        """Refuse another tool's words. Turn `by` into a condition: the parameter is active if the
-        other has one of the listed values.
+        """Reject the syntax of other tools, and turn `by` into a condition: the parameter is active
+        if the other one has one of the listed values.
         """
         if isinstance(data, ParameterSpec):
             return data
@@ -177,7 +177,7 @@ _NEEDS_A_RANGE = "write one range, such as {uniform: [0.0, 0.5]} or {choice: [a,
 
 
 def _check_words(data: Any) -> None:
-    """Refuse values that are not mappings, and the syntax of W&B, Optuna, Ray and Hydra."""
+    """Reject values that are not mappings, and the syntax of W&B, Optuna, Ray and Hydra."""
     known = [field.alias or name for name, field in ParameterSpec.model_fields.items()]
     meant = our_form(data, known)
     if meant is not None:
@@ -187,13 +187,13 @@ def _check_words(data: Any) -> None:
     plain = data.get("uniform")
     if isinstance(plain, list) and len(plain) == 3:
         hint = f"write {{quniform: {json.dumps(plain, default=str)}}} for a step"
-        raise refusal("step-of-uniform", "uniform has two ends and no step", hint)
+        raise refusal("step-of-uniform", "uniform takes two bounds and no step", hint)
     log_range = data.get("loguniform")
     if isinstance(log_range, list) and len(log_range) == 3:
         raise refusal(
             "step-on-log-scale",
-            "loguniform has no step",
-            "leave the step out, write logint for integers, or list the values in a choice",
+            "loguniform takes no step",
+            "remove the step, use logint for integers, or list the values in a choice",
         )
 
 
@@ -202,7 +202,9 @@ def _field(kind: str) -> str:
 
 
 def _stepped(low: float, high: float, step: float) -> list[float]:
-    """Return low, low + step, ... up to high, as the decimal numbers that a person would write."""
+    """Return low, low + step, ... up to high, without floating-point artifacts such as
+    0.30000000000000004.
+    """
     first, last, width = (Decimal(str(number)) for number in (low, high, step))
     return [float(first + index * width) for index in range(int((last - first) / width) + 1)]
 
@@ -214,7 +216,7 @@ def _check_choice(values: Sequence[Any]) -> None:
                 "not-finite", f"choice contains {value}, which is not finite", "remove it"
             )
         for earlier in values[:index]:
-            # `1` and `true` are the same choice to Optuna as well, so plain equality is meant here.
+            # Plain equality, because Optuna also treats `1` and `true` as the same choice.
             if value != earlier:
                 continue
             left, right = json.dumps(earlier), json.dumps(value)
@@ -223,7 +225,7 @@ def _check_choice(values: Sequence[Any]) -> None:
             raise refusal(
                 "equal-choices",
                 f"choice lists {left} and {right}, which count as the same value",
-                "remove one, or put one into quotes if the program reads text",
+                "remove one, or put one in quotes if the program expects a string",
             )
 
 
@@ -238,7 +240,7 @@ def _check_bounds(kind: str, low: float, high: float, step: float | None) -> Non
         raise refusal(
             "log-of-zero",
             f"{kind}: low {low} must be above 0 on a logarithmic scale",
-            "raise it, or write a range that is not logarithmic",
+            "raise it, or use a range that is not logarithmic",
         )
     if step is not None and not 0 < step <= high - low:
         raise refusal(
@@ -248,5 +250,5 @@ def _check_bounds(kind: str, low: float, high: float, step: float | None) -> Non
         )
     if kind != "logint" and step is not None and (high - low) / step > _MAX_VALUES:
         raise refusal(
-            "too-many-values", f"{kind}: more than {_MAX_VALUES:,} values", "write a larger step"
+            "too-many-values", f"{kind}: more than {_MAX_VALUES:,} values", "use a larger step"
         )

@@ -1,8 +1,7 @@
 """Turn points of the search space into configurations of a program.
 
 A point is a mapping of the active parameters, switches included, to their values. A parameter is
-active if all of its ``when`` conditions are true; one whose condition names an inactive parameter
-is inactive too.
+active if all of its ``when`` conditions are true; a condition on an inactive parameter is false.
 """
 
 import hashlib
@@ -45,8 +44,8 @@ class Space:
         self.parameters.setdefault(key, parameters[key])
 
     def is_active(self, key: str, decided: Overrides) -> bool:
-        """Return whether the conditions of a parameter are true, given the active parameters before
-        it.
+        """Return whether the conditions of a parameter are true, given the values of earlier active
+        parameters.
         """
         for parent, values in self.parameters[key].when.items():
             if parent not in decided or not _is_among(decided[parent], allowed_values(values)):
@@ -83,11 +82,11 @@ class Space:
         return all(self.parameters[key].contains(value) for key, value in point.items())
 
     def resolve(self, point: Overrides, program: SearchableProgram) -> Parameters:
-        """Return the value of every searched key of the program: the point's, else ``else:``, else
-        the program's.
+        """Return the value of every searched key that the program has: from the point, else from
+        ``else:``, else the default of the program.
 
-        The keys are the same for all points of a space, so that trials can be compared column by
-        column; parameters of rules other than the point's are left out.
+        All points of a space have the same keys, so trials can be compared column by column.
+        Parameters of update rules other than the point's are left out.
         """
         keys = [key for key in self.parameters if program.has(key)]
         chosen: Parameters = {}
@@ -101,10 +100,11 @@ class Space:
         return {key: value for key, value in values.items() if value is not ABSENT}
 
     def complete(self, baseline: Overrides, program: SearchableProgram) -> Parameters:
-        """Complete a baseline to a point: keys that it leaves out get the program's value.
+        """Complete a baseline to a point: missing keys get the default of the program.
 
         Raises:
-            KeyError: an active switch has no value, or the program has none for an active key.
+            KeyError: an active switch has no value, or the program has no default for an active
+                key.
         """
         named = {key: value for key, value in baseline.items() if program.has(key)}
         below = program.values(named, list(self.parameters))
@@ -124,7 +124,7 @@ class Space:
     def distinct(
         self, baselines: Sequence[Overrides], program: SearchableProgram
     ) -> dict[str, Parameters]:
-        """Return the baselines as complete points, each once: fingerprint -> point."""
+        """Return the distinct baselines as complete points: fingerprint -> point."""
         points = {}
         for baseline in baselines:
             point = self.complete(baseline, program)
@@ -132,7 +132,7 @@ class Space:
         return points
 
     def grid(self, values: Callable[[ParameterSpec], list[Any]]) -> Iterator[Parameters]:
-        """Yield every combination of ``values(parameter)`` that the conditions allow, each once."""
+        """Yield every distinct combination of ``values(parameter)`` that the conditions allow."""
 
         def extend(point: Parameters, rest: list[str]) -> Iterator[Parameters]:
             if not rest:
@@ -162,7 +162,7 @@ class Space:
         """Return a parameter none of whose values satisfies all conditions of ``key`` and its
         parents; empty if there is no such conflict.
         """
-        left: dict[str, list[Any]] = {}  # parent -> its values that satisfy the conditions so far
+        left: dict[str, list[Any]] = {}  # parent -> values that satisfy the conditions so far
         waiting = [key]
         while waiting:
             conditions = self.parameters[waiting.pop()].when

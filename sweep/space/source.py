@@ -1,7 +1,7 @@
 """The file that a sweep's space was read from, to detect later edits.
 
-A sweep resumes and extends with its own copy, ``space.lock.yaml``: later configurations must be
-comparable with the earlier ones.
+Resuming or extending a sweep uses its own copy, ``space.lock.yaml``, so that later configurations
+are comparable with earlier ones.
 """
 
 import json
@@ -17,8 +17,8 @@ from sweep.space.file import dump_space, load_space
 from sweep.space.points import Space
 from sweep.space.spec import SweepSpec
 
-_NAME = "space.source.json"  # in the sweep's folder
-_LONGEST = 80  # characters of a value
+_NAME = "space.source.json"  # file in the sweep folder
+_LONGEST = 80  # maximum number of characters of a value
 # written by `sweep run` itself
 _OWN = (
     "search.warm_start",
@@ -34,11 +34,11 @@ class SpaceSource:
     """The file or preset that a space was read from."""
 
     file: str  # absolute path
-    overrides: Sequence[str]  # of the command line
+    overrides: Sequence[str]  # overrides on the command line
 
 
 def write_source(root: Path, source: SpaceSource) -> None:
-    """Note in a sweep's folder where its space was read from."""
+    """Record in the sweep folder where its space was read from."""
     write_atomically(root / _NAME, json.dumps(asdict(source)))
 
 
@@ -46,9 +46,8 @@ _OVERRIDES = "trainer.overrides"
 
 
 def edits_since(root: Path, spec: SweepSpec) -> list[str]:
-    """Return a line for each key that the space's file has otherwise than the sweep's own copy.
-
-    Empty if the sweep does not say which file that was, or the file is missing.
+    """Return a line for each key whose value in the space file differs from the sweep's own copy.
+    Empty if the file was not recorded or is missing.
     """
     path = root / _NAME
     if not path.is_file():
@@ -70,7 +69,7 @@ def edited_file(root: Path) -> str:
 
 
 def _flat_space(spec: SweepSpec) -> dict[str, Any]:
-    # the sweep's own copy has each baseline once, with the values that follow from its switches
+    # the sweep's copy lists each baseline once, with the values that its switches imply
     points = Space(spec.parameters).distinct(spec.baselines, spec.program)
     spec = spec.model_copy(update={"baselines": list(points.values())})
     return dict(_flat(parse_yaml(dump_space(spec), "space").data, ""))
@@ -91,7 +90,7 @@ def _differences(locked: Mapping[str, Any], edited: Mapping[str, Any]) -> Iterat
         if key in (*_OWN, *_OWN_TRACKING) or (is_warm and key == "baselines"):
             continue
         if key.startswith(_OVERRIDES):
-            continue  # the sweep's copy has them in the trainer's configuration
+            continue  # part of the trainer's configuration in the sweep's copy
         before, after = locked.get(key), edited.get(key)
         if before == after:
             continue

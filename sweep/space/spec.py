@@ -43,7 +43,7 @@ class SearchSpec(Section):
     sampler: Literal["auto", "tpe", "random", "grid", "gp"] = "auto"
     """Optuna sampler; auto: gp, or tpe with conditions or early stopping"""
     configurations: Annotated[int, Field(ge=0)] | None = None
-    """number of configurations besides the baselines; null: the full grid"""
+    """number of configurations in addition to the baselines; null: the full grid"""
     tune_within: str | None = None
     """parameter whose values are tuned separately, each with its own budget of configurations"""
     seed: int = Field(0, ge=0)
@@ -60,8 +60,8 @@ class SearchSpec(Section):
         if self.configurations is None and self.sampler != "grid":
             raise refusal(
                 "no-configuration-count",
-                f"search.configurations is missing: how many configurations may {self.sampler} "
-                "propose",
+                f"search.configurations is missing: {self.sampler} needs the number of "
+                "configurations to propose",
                 "add search.configurations, such as 12",
             )
         return self
@@ -91,7 +91,7 @@ def _read_scheduler(value: Any) -> Any:
         return {}
     if isinstance(value, str):
         return {value: {}}
-    if isinstance(value, dict):  # `asha:` with nothing behind it means its defaults
+    if isinstance(value, dict):  # an empty `asha:` means its defaults
         return {key: {} if item is None else item for key, item in value.items()}
     return value
 
@@ -108,22 +108,22 @@ class LimitsSpec(Section):
     gpu_hours: Positive | None = None
     """stop the sweep after this many GPU hours"""
     stall_timeout_s: Positive = 1800
-    """a trial without a step or an evaluation for this long has failed [s]"""
+    """a trial fails after this time without a step or an evaluation [s]"""
 
 
 class ConfirmsSpec(Section):
-    """The origin of finalists, in the space that `sweep confirm` writes."""
+    """Where the finalists come from; part of the space that `sweep confirm` writes."""
 
     sweep: str
-    """name of the sweep that chose them"""
+    """name of the sweep that selected them"""
     configurations: list[int]
     """configuration numbers of the `baselines` in that sweep"""
     tune_within: str | None = None
-    """its `search.tune_within`: the parameter that names each finalist's arm"""
+    """`search.tune_within` of that sweep: the parameter whose values are the arms"""
 
 
 class SweepSpec(Section):
-    """A search space, read and checked."""
+    """A validated search space."""
 
     docs_hint: ClassVar[str] = "docs/reference/search_space.md lists every key"
 
@@ -138,7 +138,7 @@ class SweepSpec(Section):
     ] = None
     """configuration that every trial of loptune's own trainer starts from"""
     external: CommandProgram | None = Field(None, alias="program")
-    """a command or function of your own"""
+    """your own command or function"""
     objective: ObjectiveSpec = ObjectiveSpec()
     """the number to optimize"""
     parameters: dict[str, ParameterSpec] = Field({})
@@ -164,7 +164,7 @@ class SweepSpec(Section):
     def program(self) -> Program:
         """The program that a trial runs."""
         program = self.trainer or self.external
-        assert program is not None, "one of them is written"
+        assert program is not None, "either trainer or program is set"
         return program
 
     def with_program(self, program: Program) -> "SweepSpec":
@@ -173,7 +173,7 @@ class SweepSpec(Section):
 
     @property
     def searched(self) -> dict[str, list[Any]]:
-        """The program's searched keys with their values, or the two ends of a range."""
+        """The program's searched keys with their values, or the two bounds of a range."""
         keys = [key for key in self.parameters if self.program.has(key)]
         return {key: self.parameters[key].extremes for key in keys}
 
@@ -221,8 +221,8 @@ class SweepSpec(Section):
 
     @property
     def evaluations(self) -> int | None:
-        """Evaluations of the longest trial after its first step; None if that depends on the
-        data.
+        """Number of evaluations of the longest trial after its first step; None if it depends on
+        the data.
         """
         return self.program.count_evaluations(self.possible)
 
@@ -231,7 +231,7 @@ class SweepSpec(Section):
         if (self.trainer is None) == (self.external is None):
             raise refusal(
                 "trainer-or-program",
-                "set either trainer or program: it is what a trial runs",
+                "set either trainer or program, which define what a trial runs",
                 "write trainer: PRESET, or program: {command: [...]}",
             )
         return self
@@ -240,5 +240,5 @@ class SweepSpec(Section):
     @classmethod
     def _check_name(cls, name: str) -> str:
         if not is_name(name):
-            raise refusal("invalid-name", f"a name has {NAME_RULE}")
+            raise refusal("invalid-name", f"a name must have {NAME_RULE}")
         return name
