@@ -17,6 +17,7 @@ import contextlib
 import hashlib
 import os
 import random
+import signal
 import subprocess
 import tempfile
 import threading
@@ -63,6 +64,7 @@ class Chaos:
     disk: bool  # whether ``runs`` is a disk of its own, small enough to be filled
     happened: list[str] = field(default_factory=list)
     outage: threading.Timer | None = None  # brings MLflow back
+    killed_alone: bool = False  # whether the driver was killed before it had started a process
 
     @property
     def runs(self) -> Path:
@@ -90,6 +92,7 @@ class Chaos:
                 return
             # no sweep: its folder was away before the driver had looked for it
             resumable = driver.returncode == 4 or BY_FORCE in err or "no sweep named" in err
+            resumable |= self.killed_alone and driver.returncode == -signal.SIGKILL
             assert resumable, (
                 f"exit code {driver.returncode} after {self.happened}:\n{out[-2000:]}\n{err}"
             )
@@ -122,7 +125,7 @@ class Chaos:
         """Let something happen; False where there is nothing yet that it could happen to."""
         root = sweep_folder(self.runs, NAME).root
         strike: dict[str, Callable[[], bool]] = {
-            "driver": lambda: _kill([psutil.Process(driver.pid)]),
+            "driver": lambda: self._kill_driver(driver),
             "rank": lambda: _kill(self._rank()),
             "raylet": lambda: _kill(self._daemons("raylet")),
             "control server": lambda: _kill(self._daemons("gcs_server")),
@@ -197,6 +200,11 @@ class Chaos:
                 return _kill([rank])
             rank.resume()
         return False
+
+    def _kill_driver(self, driver: "subprocess.Popen[str]") -> bool:
+        """Kill the driver. Before its guard is there, nobody can say that it was killed."""
+        self.killed_alone = not sweep_processes(sweep_folder(self.runs, NAME).root)
+        return _kill([psutil.Process(driver.pid)])
 
     def _kill_scorer(self) -> bool:
         """Stop a process that scores, so that a batch is under way, and kill it."""
