@@ -1,5 +1,5 @@
-"""The verdict and its rivals on real trainings: how often each claims what is not there, and finds
-what is.
+"""The verdict and its rivals on public DQN and PPO runs: how often each claims what is not there,
+and finds what is.
 
     # cases a study; minutes on one core:
     python -m research.verdict_on_real_runs --cases 400
