@@ -43,8 +43,8 @@ def direction(score: str, mode: Mode | None, of_source: Mode | None) -> tuple[Mo
     return DEFAULT, []
 
 
-def guard_direction(metric: str, mode: Mode | None) -> Mode:
-    """Return whether larger or smaller values of a guarded metric are better: as specified, or else
+def usual_direction(metric: str, mode: Mode | None) -> Mode:
+    """Return whether larger or smaller values of a metric are better: as specified, or else
     inferred from its name.
     """
     if mode is not None:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from dashboards.results import Results
 from dashboards.sources.conditions import equalities, split_list
-from dashboards.sources.directions import guard_direction
+from dashboards.sources.directions import usual_direction
 from dashboards.sources.names import find_column
 from dashboards.statistics.composites import Composite
 from dashboards.trial import Curve, Mode, TrialRecord, joint_state
@@ -123,7 +123,7 @@ def guards_of(text: str | Sequence[str]) -> list[GuardSpec]:
             raise ConfigError(
                 f"{metric} is guarded twice", "--guard", "keep one of the two", code="named-twice"
             )
-        guards.append(GuardSpec(metric, margin, guard_direction(metric, mode)))
+        guards.append(GuardSpec(metric, margin, usual_direction(metric, mode)))
     return guards
 
 

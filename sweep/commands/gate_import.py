@@ -17,7 +17,9 @@ def import_(
     record: Annotated[
         str | Path,
         Option(
-            "results.tsv of autoresearch, or autoresearch.jsonl of pi-autoresearch", is_path=True
+            "results.tsv of autoresearch, autoresearch-rl or NeMo RL's auto-research skill, or "
+            "autoresearch.jsonl of pi-autoresearch",
+            is_path=True,
         ),
     ],
     *,
@@ -26,7 +28,7 @@ def import_(
     ] = None,
     mode: Annotated[
         Literal["max", "min"] | None,
-        Option("whether larger or smaller is better (default: as the file says, else min)"),
+        Option("whether larger or smaller is better (default: as the file says, else by its name)"),
     ] = None,
     sd: Annotated[
         Positive | None,

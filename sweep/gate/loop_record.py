@@ -1,9 +1,10 @@
 """Read the record of a keep-if-better loop, and determine which of its keeps the gate would have
 kept.
 
-Two formats are read: ``results.tsv`` of autoresearch (columns commit, the metric, memory_gb,
-status and description; crashes have score 0) and ``autoresearch.jsonl`` of pi-autoresearch (a line
-of type config, then a line for each run).
+Two formats are read: tables such as ``results.tsv`` of autoresearch (columns commit, the metric,
+memory_gb, status and description; crashes have score 0), also with the columns metric_name and
+metric_value as in autoresearch-rl and in NeMo RL's auto-research skill; and ``autoresearch.jsonl``
+of pi-autoresearch (a line of type config, then a line for each run).
 
 Such a loop runs each change once. A single run does not show the seed noise, so the noise is passed
 by the user (from `sweep noise`), or estimated from the discarded changes between two keeps. Their
@@ -21,12 +22,14 @@ from typing import Any, Literal
 import numpy as np
 from scipy import special
 
+from dashboards.sources.directions import usual_direction
 from dashboards.statistics.online_levels import lord_level
 from loptune.errors import ConfigError, MissingError
 
 _KEPT = "keep"
 _TO_SD = 1.4826  # SD of a normal distribution in units of its median absolute deviation
 _FEWEST = 5  # minimum number of discarded changes to estimate the noise
+_NAME, _VALUE = "metric_name", "metric_value"  # columns
 _NOT_SCORES = ("commit", "memory_gb", "status", "description")
 
 
@@ -105,7 +108,7 @@ def read_record(path: Path, metric: str | None, mode: Literal["max", "min"] | No
     Args:
         path: ``results.tsv`` or ``autoresearch.jsonl``.
         metric: score column; None: as declared in the file.
-        mode: None: as declared in the file, or else smaller is better, as in autoresearch.
+        mode: None: as declared in the file, or else inferred from the metric's name.
 
     Raises:
         MissingError: there is no such file.
@@ -132,10 +135,13 @@ def _read_table(
     rows = list(csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE))
     columns = list(rows[0]) if rows else []
     scores = [name for name in columns if name not in _NOT_SCORES]
-    name = metric or (scores[0] if scores else "")
-    if "status" not in columns or name not in columns:
+    column = metric or (scores[0] if scores else "")
+    name = column
+    if metric is None and _VALUE in columns:
+        column, name = _VALUE, (rows[0].get(_NAME) or "score")
+    if "status" not in columns or column not in columns:
         raise ConfigError(
-            f"no column {'status' if 'status' not in columns else name}",
+            f"no column {'status' if 'status' not in columns else column}",
             str(path),
             f"columns: {', '.join(columns) or 'none'}. autoresearch writes commit, val_bpb, "
             "memory_gb, status and description, separated by tabs",
@@ -148,12 +154,12 @@ def _read_table(
         entries.append(
             Entry(
                 status=status,
-                score=None if crashed else _number(row[name], f"{path}:{line}"),
+                score=None if crashed else _number(row[column], f"{path}:{line}"),
                 description=row.get("description") or "",
                 commit=row.get("commit") or "",
             )
         )
-    return LoopRecord(metric=name, mode=mode or "min", entries=tuple(entries))
+    return LoopRecord(metric=name, mode=usual_direction(name, mode), entries=tuple(entries))
 
 
 def _read_json_lines(path: Path, text: str, mode: Literal["max", "min"] | None) -> LoopRecord:

@@ -18,6 +18,18 @@ c3d4e5f\t1.005000\t44.0\tdiscard\tswitch to GeLU activation
 d4e5f6g\t0.000000\t0.0\tcrash\tdouble model width (OOM)
 e5f6g7h\t0.953200\t44.0\tkeep\tlonger warmup
 """
+NEMO = """\
+index\tcommit\trecipe\tmetric_name\tmetric_value\tmemory_gb\tstatus\tdescription
+1\tabc1234\tgrpo.yaml\tval_accuracy\t0.000000\t0.0\tcrash\tfailed before training
+2\tdef5678\tgrpo.yaml\tval_accuracy\t0.742100\t43.9\tkeep\tcompact answer schema
+3\tfedcba9\tgrpo.yaml\tval_accuracy\t0.751200\t44.1\tdiscard\tlarger rollout batch
+"""
+AUTORESEARCH_RL = """\
+commit\tmetric_name\tmetric_value\tmemory_gb\tstatus\tdescription\tepisode_id\titer\tscore
+a9f9a9e\teval_score\t0.520909\t0.0\tkeep\tconc=4\te92167e16168\t0\t-0.520909
+a9f9a9e\teval_score\t0.422727\t0.0\tdiscard\tconc=4\te92167e16168\t1\t-0.520909
+a9f9a9e\teval_score\t0.525455\t0.0\tkeep\tconc=4\te92167e16168\t2\t-0.525455
+"""
 LINES = [
     {"type": "config", "name": "tests", "metricName": "seconds", "bestDirection": "lower"},
     {"run": 1, "commit": "a", "metric": 10.0, "metrics": {}, "status": "keep", "description": "b"},
@@ -44,6 +56,20 @@ def test_a_table_of_autoresearch(tmp_path):
     assert second.level == lord_level([], 4, 0.1)
     assert [first.would_keep, second.would_keep] == [False, True]
     assert replayed.fields()["would_keep"] == 1
+
+
+def test_a_table_of_nemo_rl_and_of_autoresearch_rl(tmp_path):
+    path = tmp_path / "auto_research_results.tsv"
+    path.write_text(NEMO)
+    record = read_record(path, None, None)
+    assert (record.metric, record.mode) == ("val_accuracy", "max")
+    assert [entry.score for entry in record.entries] == [None, 0.7421, 0.7512]
+    assert record.entries[1].commit == "def5678"
+    path.write_text(AUTORESEARCH_RL)
+    record = read_record(path, None, None)
+    assert (record.metric, record.mode) == ("eval_score", "max")
+    assert [entry.score for entry in record.entries] == [0.520909, 0.422727, 0.525455]
+    assert read_record(path, None, "min").mode == "min"
 
 
 def test_noise_that_a_table_does_not_show_is_unknown(tmp_path):
