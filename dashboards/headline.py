@@ -12,7 +12,7 @@ from dashboards.pictures.tournament import tournament_line
 from dashboards.results import Results, Rounds
 from dashboards.sources.unseeded_runs import NOTE as UNSEEDED
 from dashboards.statistics.blocks import Blocks
-from dashboards.statistics.verdict import Tested, Verdict
+from dashboards.statistics.verdict import Verdict
 from dashboards.words import Name, device_time, number, signed
 from loptune.parameter_names import short_names, shown
 from loptune.terminal.table import counted
@@ -96,7 +96,7 @@ def _ended_below_start(results: Results) -> str:
 
 def _guards(results: Results, name: Name) -> str:
     """State the guards of the verdict's configuration."""
-    answer = results.fresh_verdict or results.verdict
+    answer = results.answer
     if not results.guards or answer is None or answer.best == answer.baseline:
         return ""
     return words.guards(results.checked_guards(answer.best), name(answer.best))
@@ -105,7 +105,7 @@ def _guards(results: Results, name: Name) -> str:
 def _costs(results: Results, name: Name) -> str:
     """State what configurations used more of than the baseline, the verdict's own first."""
     judged = results if results.fresh is None else results.fresh
-    answer = results.fresh_verdict or results.verdict
+    answer = results.answer
     if results.arms or results.against is not None or answer is None:
         return ""
     ratios = judged.cost_ratios
@@ -194,22 +194,18 @@ def _in_search(results: Results, name: Name) -> str:
     if judged.configuration.nunique() == 1 and results.against is None:
         mean = number(judged.score.mean())
         return f"Only the baseline {name(answer.baseline)} has finished: {metric} {mean}."
-    if _not_guarded(results, answer):
+    if results.fresh_verdict is None and results.not_guarded is not None:
         return words.not_guarded(answer, results.checked_guards(answer.best), name)
     if results.nothing_chosen:
         return words.confirmed(answer, name, results.objective.worthwhile, "seed")
     return words.searched(answer, name)
 
 
-def _not_guarded(results: Results, answer: Verdict) -> bool:
-    """Return whether a verdict claims a gain for which a guard does not hold."""
-    if not isinstance(answer, Tested) or answer.claim == "none":
-        return False
-    return results.guard_state(answer.best) != "holds"
-
-
 def _on_fresh(results: Results, fresh: Results, name: Name) -> str:
     """State the result of a confirmation; empty before it has anything to compare."""
+    unguarded = results.not_guarded
+    if unguarded is not None and results.fresh_verdict is not None:
+        return words.not_guarded(unguarded, results.checked_guards(unguarded.best), name)
     if fresh.rounds is not None:
         return _in_rounds(fresh, fresh.rounds, name)
     judged = results.fresh_verdict
@@ -217,8 +213,6 @@ def _on_fresh(results: Results, fresh: Results, name: Name) -> str:
         return "Not confirmed: the baseline failed on every fresh seed."
     if judged is None or judged.best == judged.baseline:
         return ""
-    if _not_guarded(results, judged):
-        return words.not_guarded(judged, results.checked_guards(judged.best), name)
     return words.confirmed(judged, name, results.objective.worthwhile)
 
 

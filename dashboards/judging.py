@@ -36,7 +36,7 @@ class Judgement:
         """
         if self.results.arms:
             return None
-        return self.results.fresh_verdict or self.results.verdict
+        return self.results.answer
 
     def write_report(self, folder: str | Path) -> Path:
         """Write ``report.html`` and ``trials.csv``, and return the path of the page."""

@@ -39,7 +39,8 @@ def chosen(results: Results) -> Choice | None:
     fresh = results.fresh
     if fresh is not None and fresh.rounds is not None:
         if fresh.rounds.winner is not None:
-            return Choice(fresh.rounds.winner.configuration, is_gain=True)
+            winner = fresh.rounds.winner.configuration
+            return Choice(winner, is_gain=True) if results.not_guarded is None else None
         if fresh.rounds.outcome == "not better":
             return Choice(fresh.compared_with, is_gain=False)
         return None
@@ -49,8 +50,7 @@ def chosen(results: Results) -> Choice | None:
     if judged is None or judged.best == judged.baseline:
         return None
     if isinstance(judged, Tested) and judged.claim == "evidence":
-        holds = results.guard_state(judged.best) == "holds"
-        return Choice(judged.best, is_gain=True) if holds else None
+        return Choice(judged.best, is_gain=True) if results.not_guarded is None else None
     if words.keeps_baseline(judged, results.objective.worthwhile):
         return Choice(None if results.against is not None else judged.baseline, is_gain=False)
     return None
@@ -115,8 +115,8 @@ def next_step(results: Results, name: Name | None = None) -> NextStep | None:
 
 def _after_guards(results: Results) -> NextStep | None:
     """Advise on a gain for which a guard does not hold; None if there is no such gain."""
-    judged = results.fresh_verdict or results.verdict
-    if not isinstance(judged, Tested) or judged.claim == "none":
+    judged = results.not_guarded
+    if judged is None:
         return None
     checked = results.checked_guards(judged.best)
     failed = [each.metric for each in checked if each.outcome == "fails"]
@@ -126,7 +126,7 @@ def _after_guards(results: Results) -> NextStep | None:
             "the gain."
         )
     undecided = [each.metric for each in checked if each.outcome == "undecided"]
-    if undecided and judged.claim == "evidence":
+    if undecided and judged.claim not in ("candidate", "too few seeds"):
         return NextStep(f"Next: run more seeds of both, to decide on {' and '.join(undecided)}.")
     return None
 

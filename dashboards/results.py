@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Collection, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -24,8 +24,8 @@ from dashboards.statistics.layouts import Pairing
 from dashboards.statistics.levels import repeats_factor
 from dashboards.statistics.problems import Answers
 from dashboards.statistics.seed_noise import Scores, finite_scores, oriented
-from dashboards.statistics.verdict import Verdict, conclude
-from dashboards.trial import FIELDS, Objective, TrialRecord, best_first
+from dashboards.statistics.verdict import Tested, Verdict, conclude
+from dashboards.trial import FIELDS, Mode, Objective, TrialRecord, best_first
 from loptune.declared_metrics import METRICS
 from loptune.errors import printable
 from loptune.parameter_names import short_names
@@ -380,6 +380,49 @@ class Results:
             return None
         scores = self.fresh.seed_scores
         return self.fresh._concluded(self.fresh_comparison, scores, self.seed_scores, self._guarded)
+
+    @cached_property
+    def answer(self) -> Verdict | None:
+        """The verdict of the best evidence: fresh seeds if they were run, there the one on the
+        winner of rounds; else the search's seeds.
+        """
+        rounds = None if self.fresh is None else self.fresh.rounds
+        if rounds is not None and rounds.winner is not None:
+            return self.verdict_on_fresh(rounds.winner.configuration)
+        return self.fresh_verdict or self.verdict
+
+    @property
+    def not_guarded(self) -> Tested | None:
+        """The `answer`, if it claims a gain for which a guard does not hold; else None."""
+        answer = self.answer
+        if not self.guards or not isinstance(answer, Tested):
+            return None
+        rounds = None if self.fresh is None else self.fresh.rounds
+        if answer.claim == "none" and (rounds is None or rounds.winner is None):
+            return None
+        return None if self.guard_state(answer.best) == "holds" else answer
+
+    def scored_by(self, metric: str, mode: Mode, margin: float | None = None) -> "Results":
+        """Return the same trials with another of their scores; of a guard with its margin."""
+        trials = []
+        for trial in self.trials:
+            score = math.nan if trial.state == "FAIL" else trial.scores.get(metric, math.nan)
+            trials.append(replace(trial, score=score, solved=None))
+        fresh = None if self.fresh is None else self.fresh.scored_by(metric, mode, margin)
+        objective = replace(self.objective, metric=metric, mode=mode, benchmarks=())
+        if margin is not None:
+            objective = replace(objective, worthwhile=0.0)
+        return replace(
+            self,
+            objective=objective,
+            trials=tuple(trials),
+            fresh=fresh,
+            rounds=None,
+            not_worse_by=margin,
+            by_score={},
+            guards=(),
+            warnings=(),
+        )
 
     def checked_guards(self, configuration: str) -> list[CheckedGuard]:
         """Return what the seeds show of every guard for a configuration."""

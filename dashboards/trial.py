@@ -51,11 +51,15 @@ class Objective:
     window: int = 3
     worthwhile: float = 0.01  # smallest improvement that matters
     held_out: bool = False  # whether the metric itself is measured on held-out problems
+    benchmarks: tuple[str, ...] = ()  # metrics of a composite
 
     @property
     def held_out_metric(self) -> str:
         """The objective metric on the held-out problems."""
-        return self.metric if self.held_out else "/".join([*self.metric.split("/")[:2], TEST_SET])
+        if self.held_out:
+            return self.metric
+        metric = self.benchmarks[0] if self.benchmarks else self.metric
+        return "/".join([*metric.split("/")[:2], TEST_SET])
 
     @property
     def sign(self) -> int:
@@ -113,6 +117,7 @@ class TrialRecord:
     curves: Mapping[str, Curve] = field(default_factory=dict)
     # latest value of each tokens/* metric
     latest: Mapping[str, float] = field(default_factory=dict)
+    scores: Mapping[str, float] = field(default_factory=dict)  # of benchmarks and guards
     # column that grows -> its amount where the run is compared, such as tokens
     costs: Mapping[str, float] = field(default_factory=dict)
     # fraction correct per problem, over the evaluations that make up the score

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from dashboards.sources.run_columns import RunColumns
-from dashboards.statistics.budgets import Budget, common_budget, score_at
+from dashboards.statistics.budgets import Budget, amounts_at, common_budget, score_at
 from dashboards.trial import Curve, TrialRecord
 from loptune.errors import ConfigError, listed
 from loptune.parameter_names import shown
@@ -104,16 +104,10 @@ def _filled(rows: pd.DataFrame, columns: RunColumns) -> pd.DataFrame:
     blank = rows[columns.axis].isna() & rows[columns.step].notna()
     if by_step.empty or not blank.any():
         return rows
-    steps = by_step.index.to_numpy(float)
-    values = by_step.to_numpy(float)
-    if len(steps) > 1:
-        spacing = float(np.median(np.diff(steps)))
-        rate = (values[-1] - values[-2]) / (steps[-1] - steps[-2])
-        steps = np.append(steps, steps[-1] + spacing)
-        values = np.append(values, values[-1] + rate * spacing)
-    wanted = rows.loc[blank, columns.step].to_numpy(float)
+    amounts = Curve(tuple(by_step.index.astype(float)), tuple(by_step.astype(float)))
+    wanted = rows[columns.step][blank].astype(float).tolist()
     filled = rows.copy()
-    filled.loc[blank, columns.axis] = np.interp(wanted, steps, values, left=np.nan, right=np.nan)
+    filled.loc[blank, columns.axis] = amounts_at(wanted, amounts)
     return filled
 
 

@@ -92,7 +92,7 @@ def composite_of(text: str, names: Sequence[str]) -> Composite:
     return Composite("weights", weights)
 
 
-def guards_of(text: str | Sequence[str]) -> list[GuardSpec]:
+def guards_of(text: str | Sequence[str], where: str = "--guard") -> list[GuardSpec]:
     """Return guards written as ``METRIC``, ``METRIC:MARGIN`` or ``METRIC:MARGIN:min``.
 
     Raises:
@@ -115,13 +115,13 @@ def guards_of(text: str | Sequence[str]) -> list[GuardSpec]:
         if not 0 <= margin < math.inf:
             raise ConfigError(
                 f"the margin of {metric} is {margin:g}",
-                "--guard",
+                where,
                 f"write the tolerated loss as a number of at least 0, such as {metric}:0.02",
                 code="negative-margin",
             )
         if any(guard.metric == metric for guard in guards):
             raise ConfigError(
-                f"{metric} is guarded twice", "--guard", "keep one of the two", code="named-twice"
+                f"{metric} is guarded twice", where, "keep one of the two", code="named-twice"
             )
         guards.append(GuardSpec(metric, margin, usual_direction(metric, mode)))
     return guards

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dashboards.trial import Curve
+from loptune.score import mean
 
 WINDOW = 0.1  # of the budget, if no window is given
 
@@ -23,6 +24,11 @@ class Budget:
     axis: str
     at: float
     window: float  # length on the axis before it, over which a curve is averaged
+
+    @classmethod
+    def of(cls, axis: str, at: float) -> "Budget":
+        """Return the budget with the usual window."""
+        return cls(axis, at, WINDOW * at)
 
     @property
     def start(self) -> float:
@@ -48,6 +54,38 @@ def common_budget(
         first = max(curve.steps[0] for curve in curves)
         window = max(0.0, min(WINDOW * at, at - first))
     return Budget(axis, float(at), float(window))
+
+
+def amounts_at(places: Sequence[float], amounts: Curve) -> list[float]:
+    """Return the amount of an axis at places of a run's steps, linear between neighboring amounts.
+
+    After the last amount it continues at the last rate, by at most one distance between two
+    amounts, because an evaluation is often logged just after the last amount. NaN elsewhere.
+
+    Args:
+        places: training steps.
+        amounts: by training step, of at least one.
+    """
+    steps = np.asarray(amounts.steps, float)
+    values = np.asarray(amounts.values, float)
+    if len(steps) > 1:
+        spacing = float(np.median(np.diff(steps)))
+        rate = (values[-1] - values[-2]) / (steps[-1] - steps[-2])
+        steps = np.append(steps, steps[-1] + spacing)
+        values = np.append(values, values[-1] + rate * spacing)
+    return list(np.interp(places, steps, values, left=np.nan, right=np.nan))
+
+
+def over_amounts(curve: Curve, amounts: Curve) -> Curve:
+    """Return a curve over training steps as one over the amounts of an axis. Points without an
+    amount are left out; values at one amount of a coarse axis are averaged.
+    """
+    at: dict[float, list[float]] = {}
+    for amount, value in zip(amounts_at(curve.steps, amounts), curve.values, strict=True):
+        if np.isfinite(amount):
+            at.setdefault(amount, []).append(value)
+    places = sorted(at)
+    return Curve(tuple(places), tuple(mean(at[place]) for place in places))
 
 
 def score_at(curve: Curve, budget: Budget) -> float:

@@ -4,10 +4,11 @@ A composite is taken within a run. So a benchmark never counts as a run, and the
 comparable seed by seed.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
+from loptune.score import mean
 
 
 @dataclass(frozen=True)
@@ -22,12 +23,13 @@ class Composite:
     def of(self, scores: Mapping[str, float]) -> float:
         """Return the composite of benchmark -> score; NaN if one of them is."""
         values = list(scores.values())
+        if any(math.isnan(value) for value in values):
+            return math.nan
         if self.kind == "weights":
-            weights = [self.weights[name] for name in scores]
-            return float(np.average(values, weights=weights))
+            return _weighted_mean(values, [self.weights[name] for name in scores])
         if self.kind == "iqm":
             return interquartile_mean(values)
-        return float(np.mean(values))
+        return mean(values)
 
     def label(self, benchmarks: Sequence[str]) -> str:
         """Return the composite in words."""
@@ -43,8 +45,19 @@ def interquartile_mean(values: Sequence[float]) -> float:
 
     Agarwal et al., Deep reinforcement learning at the edge of the statistical precipice, 2021.
     """
-    ordered = np.sort(np.asarray(values, float))
+    ordered = sorted(values)
     count = len(ordered)
-    places = np.arange(count)
-    inside = np.minimum(places + 1, 0.75 * count) - np.maximum(places, 0.25 * count)
-    return float(np.average(ordered, weights=np.clip(inside, 0, None)))
+    weights = []
+    for place in range(count):
+        inside = min(place + 1, 0.75 * count) - max(place, 0.25 * count)
+        weights.append(max(0.0, inside))
+    return _weighted_mean(ordered, weights)
+
+
+def _weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    """Return the mean of values that count by their weights; a weight of 0 leaves a value out."""
+    parts = []
+    for value, weight in zip(values, weights, strict=True):
+        if weight > 0:
+            parts.append(weight * value)
+    return math.fsum(parts) / math.fsum(weights)

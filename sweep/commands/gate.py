@@ -120,7 +120,7 @@ def start(
         path = str(file.resolve())
         spec = load_space(file)
         _check_metric(metric, space, spec)
-        name = spec.objective.metric
+        name = spec.objective.name
         direction = mode or spec.objective.mode
         if "worthwhile" in spec.objective.model_fields_set:
             worthwhile = worthwhile or spec.objective.worthwhile
@@ -188,9 +188,9 @@ def start(
 
 def _check_metric(metric: str | None, space: str, spec: "SweepSpec") -> None:
     """Refuse a metric that is not the objective of the space."""
-    if metric not in (None, spec.objective.metric):
+    if metric not in (None, spec.objective.name):
         raise ConfigError(
-            f"the space's objective is {spec.objective.metric}, not {metric}",
+            f"the space's objective is {spec.objective.name}, not {metric}",
             space,
             "leave --metric out, or change objective.metric",
             key="objective.metric",

@@ -89,7 +89,7 @@ def noise(
 def show(noise: Noise) -> None:
     """Print the noise in sentences, with a table of detectable improvements."""
     report = noise.report
-    for line in _noise_sentences(report, noise.objective.metric, noise.objective.worthwhile):
+    for line in _noise_sentences(report, noise.objective.name, noise.objective.worthwhile):
         print(line)
     if report.seed_matters:
         rows = []

@@ -213,7 +213,8 @@ def _check_program(spec: SweepSpec) -> None:
     text = "checking the trials' program"
     say(text)
     with waiting(text):
-        spec.program.check_early(spec.searched, spec.resources, spec.objective.metric)
+        measured = [*spec.objective.metrics, *spec.objective.guarded]
+        spec.program.check_early(spec.searched, spec.resources, measured)
 
 
 def _check_and_record_inputs(sweep: SweepRecord, options: Options) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol, Self
 
+from dashboards.statistics.scoring import Scoring
 from loptune.errors import ConfigError
 from loptune.section import Count, NonNegative, Section
 from loptune.yaml_document import YamlDocument
@@ -61,6 +62,8 @@ class Assignment:
     # relative paths and reward modules of the configuration are looked up here
     working_dir: Path = Path()
     stall_timeout_s: float = 1800
+    # by default of the context's metric
+    scoring: Scoring | None = None
 
 
 class TrialRun(Protocol):
@@ -82,8 +85,8 @@ class TrialRun(Protocol):
 
     @property
     def history(self) -> Mapping[int, float]:
-        """The objective by training step, without steps that were abandoned; empty on ranks without
-        a record.
+        """The metric that ends a period by training step, without steps that were abandoned; empty
+        on ranks without a record.
         """
 
     def resume(self) -> int:
@@ -185,6 +188,8 @@ class DescribedProgram(SearchableProgram):
 
     always_shown: ClassVar[tuple[str, ...]] = ()  # keys that tables always show
     rule_keys: ClassVar[tuple[str, ...]] = ()  # keys that are part of the update rule's name
+    # axis -> the metrics of a step that add up to it
+    amounts: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     # whether the seed determines the problems, their order and the initial model in every
     # configuration
     seeds_are_blocks: ClassVar[bool] = False
@@ -278,7 +283,9 @@ class RunnableProgram(Section, ABC):
         """Return the program with changed `tracking_settings`."""
 
     @abstractmethod
-    def check_early(self, searched: Values, resources: ResourcesSpec, metric: str) -> None:
+    def check_early(
+        self, searched: Values, resources: ResourcesSpec, metrics: Sequence[str]
+    ) -> None:
         """Check everything that could prevent a trial from running, before Ray starts."""
 
     @abstractmethod

@@ -218,7 +218,9 @@ class CommandProgram(Program):
                 code="fractional-gpus",
             )
 
-    def check_early(self, searched: Values, resources: ResourcesSpec, metric: str) -> None:
+    def check_early(
+        self, searched: Values, resources: ResourcesSpec, metrics: Sequence[str]
+    ) -> None:
         """Check the command, its scripts and inputs, and the trackers it reports to."""
         check_installed(self)
         missing = [name for name in [*self._scripts, *self.inputs] if not Path(name).is_file()]

@@ -5,7 +5,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -88,6 +88,10 @@ class LoptuneProgram(Program):
     forecast_needs = "set the number of steps with trainer.max_steps=N"
     estimates_sizes = True
     seeds_are_blocks = True
+    amounts: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "tokens": ("rollout/tokens",),
+        "completions": ("rollout/completions",),
+    }
     always_shown = ("algorithm.ar_alpha", "algorithm.lopti_eta")
     rule_keys = (ADVANTAGE_KEY, LOSS_KEY)
 
@@ -311,7 +315,9 @@ class LoptuneProgram(Program):
         """
         return searched[key] if key in searched else [value_of(self.base, key)]
 
-    def check_early(self, searched: Values, resources: ResourcesSpec, metric: str) -> None:
+    def check_early(
+        self, searched: Values, resources: ResourcesSpec, metrics: Sequence[str]
+    ) -> None:
         """Load models, tokenizer and data as a trial does, run custom rules once, and score one
         row.
 
@@ -343,14 +349,15 @@ class LoptuneProgram(Program):
         measured = list(metric_names(prepared.sets))
         if self.base.evaluation.composite:
             measured.append("eval/composite")
-        if metric not in measured:
-            raise ConfigError(
-                f"no evaluation measures {metric}",
-                "objective.metric",
-                nearest(metric, measured),
-                key="objective.metric",
-                code="unmeasured-objective",
-            )
+        for metric in metrics:
+            if metric not in measured:
+                raise ConfigError(
+                    f"no evaluation measures {metric}",
+                    "objective",
+                    nearest(metric, measured),
+                    key="objective.metric",
+                    code="unmeasured-objective",
+                )
 
     def _device(self, resources: ResourcesSpec) -> Device:
         """Return the device of a rank: a fraction of a GPU, or the memory of this machine."""

@@ -30,8 +30,8 @@ class BestConfiguration:
         """Return one line that describes it."""
         return (
             f"best: configuration {self.configuration}{self.origin}  {self.shown}  "
-            f"{objective.metric} {number(self.score)} (mean of {counted(self.seeds, 'seed')}, "
-            f"last {counted(objective.window, 'evaluation').removeprefix('1 ')})"
+            f"{objective.name} {number(self.score)} (mean of {counted(self.seeds, 'seed')}, "
+            f"{objective.place})"
         )
 
 

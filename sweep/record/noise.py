@@ -17,6 +17,7 @@ from loptune.run_names import MAX_NAME_LENGTH
 from loptune.terminal.table import counted
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import Configuration, outcome
+from sweep.space.scoring import scoring_of
 from sweep.space.spec import SchedulerSpec, SweepSpec
 
 _MAX_NAMED = 3  # sweeps
@@ -167,8 +168,4 @@ def _measured(spec: SweepSpec, earlier: Iterable[SweepRecord]) -> tuple[Noise, s
 
 
 def _alike(before: SweepSpec, spec: SweepSpec) -> bool:
-    return (
-        before.objective.metric == spec.objective.metric
-        and before.objective.window == spec.objective.window
-        and spec.program.scores_like(before.program)
-    )
+    return scoring_of(before) == scoring_of(spec) and spec.program.scores_like(before.program)

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dashboards.results import TRAINING_CURVES, Results, Rounds
+from dashboards.results import TRAINING_CURVES, Guard, Results, Rounds
+from dashboards.sources.scores import guards_of
+from dashboards.statistics.scoring import Scoring, Values
 from dashboards.trial import Curve, Objective, TrialRecord
 from loptune.files import Record, read_records
 from loptune.run_names import lock_owner
@@ -20,12 +22,14 @@ from sweep.record.recorded_rounds import recorded_rounds
 from sweep.record.sweep_record import SweepRecord, spent_seconds
 from sweep.search.history import Configuration, open_trial
 from sweep.space.arms import arm_name, arms
-from sweep.space.spec import SweepSpec
+from sweep.space.scoring import axes, scoring_of
+from sweep.space.spec import STEP, SweepSpec
 from trainer.evaluation.correctness import read_correctness
 from trainer.run_folder import RunFolder
 from trainer.tracking.inputs import accepted_changes
 
 _ACCURACY = "eval/accuracy"
+_GUARDS = "objective.guards"
 _MAX_POINTS = 200  # per training curve, to keep the page small
 
 
@@ -43,14 +47,14 @@ def read_results(sweep: SweepRecord, *, may_run: bool = True) -> Results:
         results = dataclasses.replace(results, running=False)
     folder = sweep.folder.confirmation
     if not folder.event_log.exists():
-        return results
+        return _with_scores(sweep.spec, results)
     fresh = _results(SweepRecord(read_spec(folder), folder), results.searched)
     fresh = dataclasses.replace(
         fresh,
         earlier_confirmations=len(sweep.folder.confirmations) - 1,
         search_labels=results.labels,
     )
-    return dataclasses.replace(results, fresh=fresh)
+    return _with_scores(sweep.spec, dataclasses.replace(results, fresh=fresh))
 
 
 def _results(sweep: SweepRecord, searched: tuple[str, ...] | None = None) -> Results:
@@ -60,9 +64,24 @@ def _results(sweep: SweepRecord, searched: tuple[str, ...] | None = None) -> Res
     spec = sweep.spec
     configurations = sweep.configurations
     running = lock_owner(sweep.folder.root) is not None
-    objective_fields = spec.objective.model_dump(include={"metric", "mode", "window", "worthwhile"})
-    objective = Objective(**objective_fields, held_out=spec.program.is_held_out)
-    reader = _TrialReader(sweep=sweep, objective=objective, running=running)
+    scoring = scoring_of(spec)
+    objective = Objective(
+        metric=scoring.name,
+        mode=spec.objective.mode,
+        window=scoring.window,
+        worthwhile=spec.objective.worthwhile,
+        held_out=spec.program.is_held_out,
+        benchmarks=scoring.metrics if len(scoring.metrics) > 1 else (),
+    )
+    guards = guards_of(spec.objective.guards, _GUARDS)
+    measured = (*scoring.metrics, *(guard.metric for guard in guards))
+    reader = _TrialReader(
+        sweep=sweep,
+        scoring=scoring,
+        measured=tuple(dict.fromkeys(measured)),
+        objective=objective,
+        running=running,
+    )
     trials = []
     for configuration in configurations:
         # including seeds of a longer earlier plan
@@ -100,8 +119,24 @@ def _results(sweep: SweepRecord, searched: tuple[str, ...] | None = None) -> Res
         rounds=rounds,
         warnings=tuple(_warnings(sweep)),
         runs_dir=str(sweep.folder.runs_dir),
+        place=STEP if scoring.axis is None else scoring.axis.name,
+        at_equal_amounts=scoring.axis is not None,
+        budget=scoring.budget,
     )
     return dataclasses.replace(results, baseline=_baseline(sweep, results))
+
+
+def _with_scores(spec: SweepSpec, results: Results) -> Results:
+    """Add the results by benchmark, and the guards."""
+    objective = results.objective
+    by_score = {}
+    for metric in objective.benchmarks:
+        by_score[metric] = results.scored_by(metric, objective.mode)
+    guards = []
+    for guard in guards_of(spec.objective.guards, _GUARDS):
+        judged = results.scored_by(guard.metric, guard.mode, guard.margin)
+        guards.append(Guard(guard.metric, guard.margin, judged))
+    return dataclasses.replace(results, by_score=by_score, guards=tuple(guards))
 
 
 def _baseline(sweep: SweepRecord, results: Results) -> str | None:
@@ -141,6 +176,8 @@ class _TrialReader:
     """Adds the results in a trial's folder to its record in the event log."""
 
     sweep: SweepRecord
+    scoring: Scoring
+    measured: tuple[str, ...]  # metrics of the score and of guards
     objective: Objective
     running: bool  # whether a driver runs the sweep
 
@@ -152,20 +189,24 @@ class _TrialReader:
         records = read_records(RunFolder(run_dir).metrics)
         if ended is None and not records:
             return None
-        curves = self._curves(records)
-        measured = self._described(trial, configuration, records, curves)
+        values = self.scoring.of(*self.measured).values(records)
+        described = self._described(trial, configuration, records, values)
         if ended is None:
-            return self._from_running(measured, curves)
-        return self._from_ended(measured, run_dir)
+            return self._from_running(described, values)
+        return self._from_ended(described, run_dir)
 
-    def _curves(self, records: list[Record]) -> dict[str, Curve]:
+    def _curves(self, records: list[Record], values: Values) -> dict[str, Curve]:
         """Return metric -> curve, also of metrics without a point."""
         objective = self.objective
-        curves = {}
-        for metric in (objective.metric, objective.held_out_metric):
-            curves[metric] = _curve(records, metric)
+        curves = {metric: self.scoring.curve(values, metric) for metric in self.measured}
+        held_out = objective.held_out_metric
+        if held_out != objective.metric:
+            curves[held_out] = _curve(records, held_out)
+        if objective.benchmarks:
+            combined = {**values, objective.metric: self.scoring.history(values)}
+            curves[objective.metric] = self.scoring.curve(combined, objective.metric)
         for metric in TRAINING_CURVES:
-            curves[metric] = _curve(records, metric, _MAX_POINTS)
+            curves.setdefault(metric, _curve(records, metric, _MAX_POINTS))
         return curves
 
     def _described(
@@ -173,14 +214,17 @@ class _TrialReader:
         trial: TrialRecord,
         configuration: Configuration,
         records: list[Record],
-        curves: Mapping[str, Curve],
+        values: Values,
     ) -> TrialRecord:
         """Add the fields that do not depend on how the trial ended."""
+        curves = self._curves(records, values)
         spec = self.sweep.spec
         program = spec.program
         shown = program.values({}, program.always_shown)
         algorithm, rule = program.rule_of(configuration.resolved)
-        evaluated = curves[self.objective.metric].steps
+        evaluated = [
+            step for step, value in self.scoring.history(values).items() if math.isfinite(value)
+        ]
         seconds = sum(spent_seconds(record) for record in records)
         return dataclasses.replace(
             trial,
@@ -189,19 +233,26 @@ class _TrialReader:
             algorithm=algorithm,
             rule=rule,
             arm=arm_name(spec, configuration.parameters),
-            step=float(evaluated[-1]) if evaluated else math.nan,
+            step=float(max(evaluated)) if evaluated else math.nan,
             hours=spec.resources.devices * seconds / 3600,
-            test=curves[self.objective.held_out_metric].score(self.objective.window),
+            test=self._held_out_score(curves, values),
             curves={metric: curve for metric, curve in curves.items() if curve.steps},
+            scores={metric: self.scoring.of(metric).score(values) for metric in self.measured},
+            costs=_amounts(spec, self.scoring, records),
             latest=_latest(records),
         )
 
-    def _from_running(self, trial: TrialRecord, curves: Mapping[str, Curve]) -> TrialRecord:
+    def _held_out_score(self, curves: Mapping[str, Curve], values: Values) -> float:
+        """Return the score on held-out problems; NaN if there were none."""
+        objective = self.objective
+        if objective.held_out:
+            return self.scoring.score(values)
+        return curves[objective.held_out_metric].score(objective.window)
+
+    def _from_running(self, trial: TrialRecord, values: Values) -> TrialRecord:
         """Add the state and the score so far of a trial that has not ended."""
         return dataclasses.replace(
-            trial,
-            state="RUNNING" if self.running else "KILLED",
-            score=curves[self.objective.metric].score(self.objective.window),
+            trial, state="RUNNING" if self.running else "KILLED", score=self.scoring.score(values)
         )
 
     def _from_ended(self, trial: TrialRecord, run_dir: Path) -> TrialRecord:
@@ -211,9 +262,29 @@ class _TrialReader:
                 trial, score=math.nan, reason=self.sweep.failure_reason(trial)
             )
         if trial.state == "COMPLETE":
-            solved = _solved(RunFolder(run_dir).correctness, self.objective)
+            solved = None
+            if self.scoring.is_plain:
+                solved = _solved(RunFolder(run_dir).correctness, self.objective)
             return dataclasses.replace(trial, solved=solved)
         return trial
+
+
+def _amounts(spec: SweepSpec, scoring: Scoring, records: list[Record]) -> dict[str, float]:
+    """Return axis -> the amount that a trial had used where it is compared; without time, which
+    depends on the machine's load.
+    """
+    amounts = {}
+    for name in spec.program.amounts:
+        used = Scoring((), axis=axes(spec)[name]).amounts(records)
+        if not used or not any(used.values()):
+            continue
+        amounts[name] = used[max(used)]
+        if scoring.axis is not None:
+            along = scoring.amounts(records)
+            steps = sorted(set(along).intersection(used))
+            places = [along[step] for step in steps]
+            amounts[name] = float(np.interp(scoring.at, places, [used[step] for step in steps]))
+    return amounts
 
 
 def _curve(records: list[Record], metric: str, most: int | None = None) -> Curve:

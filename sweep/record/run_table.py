@@ -1,5 +1,6 @@
 """A sweep's folder as a table of runs, for `sweep judge`."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -7,12 +8,15 @@ import pandas as pd
 
 from dashboards.sources.delimited import NOTES
 from dashboards.sources.directions import DIRECTION
+from dashboards.statistics.scoring import Scoring
 from dashboards.trial import TrialRecord
 from loptune.files import read_records
 from loptune.terminal.table import counted
 from sweep.record.folder import SweepFolder
 from sweep.record.results import read_results
 from sweep.record.sweep_record import SweepRecord, open_sweep
+from sweep.space.scoring import axes
+from sweep.space.spec import ObjectiveSpec
 from trainer.run_folder import RunFolder
 from trainer.tracking.uploading import ATTEMPT
 
@@ -30,9 +34,9 @@ def sweep_at(path: Path) -> SweepFolder | None:
 
 
 def table_of_sweep(folder: SweepFolder, score: str) -> pd.DataFrame:
-    """Return one row per evaluation: trial, seed, state, the searched parameters and what the trial
-    logged. A trial that logged nothing has one row. Window and direction of the sweep's objective
-    are noted if it is the ``score``.
+    """Return one row per evaluation: trial, seed, state, the searched parameters, what the trial
+    logged and what it had used so far. A trial that logged nothing has one row. The options that
+    judge by the sweep's own objective are noted if the ``score`` belongs to it.
 
     Raises:
         StorageError: a record of the sweep is damaged.
@@ -45,18 +49,39 @@ def table_of_sweep(folder: SweepFolder, score: str) -> pd.DataFrame:
         logged = _logged(sweep, trial)
         rows += [{**line, **described} for line in logged] or [described]
     table = pd.DataFrame(rows, columns=None if rows else ["trial", "seed", "state"])
-    objective = results.objective
+    objective = sweep.spec.objective
     notes = [f"Read as a sweep of loptune: {folder.root}, {counted(len(results.trials), 'trial')}."]
-    is_objective = score == objective.metric
-    if is_objective and objective.window != _JUDGED_WINDOW:
+    is_objective = score in objective.metrics
+    options = _options(objective)
+    if is_objective and options:
         notes.append(
-            f"The sweep's own score is the mean of the last {objective.window} evaluations of "
-            f"{objective.metric}. Judge the same score with --window {objective.window}."
+            f"The sweep's own score is {objective.name}, {objective.place}. To judge by its "
+            f"objective: {shlex.join(options)}"
         )
     table.attrs[NOTES] = notes
     if is_objective:
         table.attrs[DIRECTION] = objective.mode
     return table
+
+
+def _options(objective: ObjectiveSpec) -> list[str]:
+    """Return what a sweep's objective changes of the defaults of `sweep judge`."""
+    options = []
+    if len(objective.metrics) > 1:
+        options += ["--score", ",".join(objective.metrics)]
+        combined = objective.combined
+        if combined.kind == "weights":
+            weights = [f"{name}={weight:g}" for name, weight in combined.weights.items()]
+            options += ["--composite", ",".join(weights)]
+        elif combined.kind != "mean":
+            options += ["--composite", combined.kind]
+    if objective.at is not None:
+        options += ["--axis", objective.axis, "--at", f"{objective.at:g}"]
+    elif objective.window != _JUDGED_WINDOW:
+        options += ["--window", str(objective.window)]
+    if objective.guards:
+        options += ["--guard", ",".join(objective.guards)]
+    return options
 
 
 def _described(trial: TrialRecord, searched: tuple[str, ...]) -> dict[str, Any]:
@@ -67,8 +92,15 @@ def _described(trial: TrialRecord, searched: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _logged(sweep: SweepRecord, trial: TrialRecord) -> list[dict[str, Any]]:
-    """Return the lines of a trial's record."""
+    """Return the lines of a trial's record, each with the amounts that it had used by then."""
+    records = read_records(RunFolder(sweep.folder.trial(trial.name)).metrics)
+    used = {}
+    for name, axis in axes(sweep.spec).items():
+        used[name] = Scoring((), axis=axis).amounts(records)
     lines = []
-    for record in read_records(RunFolder(sweep.folder.trial(trial.name)).metrics):
-        lines.append({name: value for name, value in record.items() if name not in _BOOKKEEPING})
+    for record in records:
+        line = {name: value for name, value in record.items() if name not in _BOOKKEEPING}
+        for name, amounts in used.items():
+            line.setdefault(name, amounts.get(record["step"]))
+        lines.append(line)
     return lines

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+from dashboards.statistics.scoring import Scoring, Values
 from loptune.errors import DivergedError
-from loptune.score import score
 
 TuneResult = dict[str, Any]  # the result that a trial reports to Tune, and Tune passes on
 
@@ -41,24 +41,27 @@ class TrialReport:
     storage: tuple[str, str, str, str] | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)  # eval/* of this evaluation
 
-    def scored(self, history: Mapping[int, float], metric: str, window: int) -> "TrialReport":
+    def scored(self, scoring: Scoring, values: Values) -> "TrialReport":
         """Return the report with the score of these evaluations, without a score if the last one is
         not finite.
 
-        ``history`` maps training steps to values of ``metric``.
-
         Raises:
+            ConfigError: the trial has finished without what its score needs.
             DivergedError: the last two evaluations are not finite, or the last one of a trial that
             has finished. One such evaluation between finite ones may be a failed evaluation.
         """
-        values = [history[step] for step in sorted(history)] or [math.nan]
-        is_last_finite = math.isfinite(values[-1])
-        is_earlier_finite = len(values) == 1 or math.isfinite(values[-2])
+        history = scoring.history(values)
+        last = [history[step] for step in sorted(history)] or [math.nan]
+        is_last_finite = math.isfinite(last[-1])
+        is_earlier_finite = len(last) == 1 or math.isfinite(last[-2])
+        if self.finished and not scoring.is_plain:
+            scoring.check_complete(values)
         if not is_last_finite and (self.finished or not is_earlier_finite):
-            raise DivergedError(self.step, metric, values[-1])
+            raise DivergedError(self.step, scoring.name, last[-1])
+        score = scoring.score(values)
         return replace(
             self,
-            score=score(history, window) if is_last_finite else None,
+            score=score if is_last_finite and math.isfinite(score) else None,
             evaluation=sum(1 for step in history if step > 0),
         )
 

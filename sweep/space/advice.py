@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from dashboards.trial import sign_of
 from sweep.programs.base import Advice, ineffective_key_warnings
-from sweep.space.spec import SweepSpec
+from sweep.space.spec import STEP, SweepSpec
 
 _LARGER_IS_BETTER = ("acc", "accuracy", "reward", "score", "f1", "auc", "pass", "bleu", "return")
 _SMALLER_IS_BETTER = ("loss", "error", "perplexity", "ppl", "nll", "mse", "rmse", "mae", "wer")
@@ -36,7 +36,9 @@ def _is_seed(key: str) -> bool:
 def _coarse_scores(spec: SweepSpec) -> Iterator[Advice]:
     """Yield a warning if one more correct answer would look like a worthwhile improvement."""
     objective = spec.objective
-    step = spec.program.score_step(objective.metric)
+    if len(objective.metrics) > 1 or objective.axis != STEP:
+        return  # a mean of several sets, or of a curve, takes many more values
+    step = spec.program.score_step(objective.metrics[0])
     if step is None:
         return
     step /= objective.window  # a score averages this many evaluations
@@ -53,14 +55,14 @@ def advise_space(spec: SweepSpec) -> Iterator[Advice]:
     """Yield advice on the search space."""
     window = spec.objective.window
     evaluations = spec.evaluations
-    if evaluations is not None and window > evaluations:
+    if spec.objective.axis == STEP and evaluations is not None and window > evaluations:
         yield Advice(
             f"a score is the mean of the last {window} evaluations, but a trial has {evaluations}",
             "objective.window",
             f"lower it to at most {evaluations}, or evaluate more often: "
             "trainer.evaluation.every_steps",
         )
-    metric = spec.objective.metric
+    metric = spec.objective.name
     if sign_of(spec.objective.mode) < 0 and _is_better_if_larger(metric):
         yield Advice(
             f"the sweep looks for the smallest {metric}",

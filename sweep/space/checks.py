@@ -13,7 +13,8 @@ from sweep.programs.base import Overrides, SearchableProgram
 from sweep.space.arms import arms
 from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Parameters, Space, allowed_values, fingerprint
-from sweep.space.spec import SchedulerSpec, SweepSpec
+from sweep.space.scoring import HOURS, axes
+from sweep.space.spec import STEP, SchedulerSpec, SweepSpec
 
 _CONFIRMATION = re.compile(r"-confirm(-\d+)?$")
 _MAX_CORNERS = 512
@@ -33,10 +34,12 @@ def check_space(spec: SweepSpec, document: YamlDocument) -> None:
             "choose a name that does not end like this",
             code="reserved-name",
         )
-    spec.program.check_metric(spec.objective.metric, spec.searched, document)
     objective = spec.objective
+    for metric in (*objective.metrics, *objective.guarded):
+        spec.program.check_metric(metric, spec.searched, document)
+    _check_axis(spec, document)
     for key in ("worthwhile", "published"):
-        is_accuracy = spec.trainer and objective.metric.startswith("eval/accuracy")
+        is_accuracy = spec.trainer and objective.metrics[0].startswith("eval/accuracy")
         if is_accuracy and (getattr(objective, key) or 0) >= 1:
             raise document.error(
                 "an accuracy cannot improve by 1, which is 100%",
@@ -53,6 +56,27 @@ def check_space(spec: SweepSpec, document: YamlDocument) -> None:
     _check_scheduler(spec, document)
     _check_limits(spec, document)
     spec.program.check_machine(spec.searched, spec.resources, spec.limits.max_concurrent, document)
+
+
+def _check_axis(spec: SweepSpec, document: YamlDocument) -> None:
+    axis = spec.objective.axis
+    if axis == STEP:
+        return
+    known = list(axes(spec))
+    if axis not in known and (spec.trainer is not None or axis in HOURS):
+        raise document.error(
+            f"the trials of this sweep do not record {axis}",
+            ("objective", "axis"),
+            nearest(axis, [STEP, *known]),
+            code="unknown-axis",
+        )
+    if spec.scheduler != SchedulerSpec():
+        raise document.error(
+            f"ASHA compares trials at equal steps, but the objective at equal amounts of {axis}",
+            ("scheduler",),
+            "write scheduler: none, or leave out objective.axis and objective.at",
+            code="asha-along-an-axis",
+        )
 
 
 def _check_keys(spec: SweepSpec, document: YamlDocument) -> None:

@@ -4,16 +4,21 @@ This is the schema of the YAML files in ``search_spaces/``. `sweep.space.file` r
 `sweep.space.checks` checks them.
 """
 
+import json
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
+from dashboards.statistics.composites import Composite
 from loptune.run_names import NAME_RULE, is_name
-from loptune.section import Count, Positive, Section, Seed, needs, refusal
+from loptune.section import Count, NonNegative, Positive, Section, Seed, needs, refusal
+from loptune.terminal.table import counted
 from sweep.programs.base import Program, ResourcesSpec
 from sweep.programs.command import CommandProgram
 from sweep.programs.loptune import LoptuneProgram
 from sweep.space.parameters import ParameterSpec, ValueMapping
+
+STEP = "step"  # the axis of scores that are means of the last evaluations
 
 
 def _unique(values: list[Any]) -> list[Any]:
@@ -25,16 +30,80 @@ def _unique(values: list[Any]) -> list[Any]:
 class ObjectiveSpec(Section):
     """The objective of a sweep."""
 
-    metric: str = "eval/accuracy"
-    """evaluation metric"""
+    metric: str | Annotated[list[str], AfterValidator(_unique), Field(min_length=2)] = (
+        "eval/accuracy"
+    )
+    """evaluation metric; a list becomes one score by `composite`"""
+    composite: Literal["mean", "iqm"] | dict[str, NonNegative] = "mean"
+    """one score of several metrics: mean, iqm (interquartile mean), or metric -> weight"""
     mode: Literal["max", "min"] = "max"
     """whether larger or smaller is better"""
     window: Count = 3
-    """score = mean of the last N evaluations"""
+    """score = mean of the last N evaluations; along an axis, of the last tenth before `at`"""
+    axis: str = STEP
+    """what trials are compared at equal amounts of: step, seconds, gpu_hours or cpu_hours; of
+    loptune's trainer also tokens, completions; of a program any metric that grows"""
+    at: Positive | None = None
+    """amount of the axis at which trials are compared; needed because they are scored one by one"""
     worthwhile: Positive = 0.01
     """smallest improvement over the baseline that matters"""
     published: Positive | None = None
     """published improvement to plan for, in `sweep plan`"""
+    guards: list[str] = Field([])
+    """METRIC:MARGIN: a better configuration must not be worse by more; METRIC:MARGIN:min if smaller
+    values are better"""
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics of the score."""
+        return (self.metric,) if isinstance(self.metric, str) else tuple(self.metric)
+
+    @property
+    def combined(self) -> Composite:
+        """How the metrics become one score."""
+        if isinstance(self.composite, str):
+            return Composite(self.composite)
+        return Composite("weights", self.composite)
+
+    @property
+    def name(self) -> str:
+        """The name of the score."""
+        return self.metric if isinstance(self.metric, str) else self.combined.label(self.metric)
+
+    @property
+    def place(self) -> str:
+        """The evaluations of a run that make up its score."""
+        if self.at is not None:
+            return f"at {self.axis} {self.at:.6g}"
+        return f"last {counted(self.window, 'evaluation').removeprefix('1 ')}"
+
+    @property
+    def guarded(self) -> list[str]:
+        """The metrics of the guards."""
+        if not self.guards:
+            return []
+        from dashboards.sources.scores import guards_of  # imports pandas
+
+        return [guard.metric for guard in guards_of(self.guards, "objective.guards")]
+
+    @model_validator(mode="after")
+    def _check(self) -> "ObjectiveSpec":
+        if (self.axis == STEP) != (self.at is None):
+            raise refusal(
+                "axis-without-amount",
+                "objective.axis and objective.at belong together: trials are scored one by one, at "
+                "an amount that is known before",
+                "write both, such as axis: tokens and at: 1e6, or leave both out",
+            )
+        if not isinstance(self.composite, str):
+            weighted = set(self.composite)
+            if weighted != set(self.metrics) or not sum(self.composite.values()) > 0:
+                raise refusal(
+                    "other-weights",
+                    "objective.composite does not weight the metrics of objective.metric",
+                    "write one weight for each: " + json.dumps(dict.fromkeys(self.metrics, 1)),
+                )
+        return self
 
 
 class SearchSpec(Section):

@@ -90,7 +90,7 @@ def view_state(spec: SweepSpec) -> dict[str, Any]:
 
 
 def _charts(spec: SweepSpec, searched: list[str]) -> list[dict[str, Any]]:
-    metric = spec.objective.metric
+    metric = spec.objective.metrics[0]
     charts = {
         f"{metric} of every trial, a color per update rule": {
             **_TEMPLATE["lines"],

@@ -7,13 +7,14 @@ from typing import Any
 
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
-from loptune.score import score
+from dashboards.statistics.scoring import until
+from loptune.files import read_records
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.trial_report import EVALUATION, SCORE, STEP
+from sweep.space.scoring import scoring_of
 from sweep.space.spec import SchedulerSpec, SweepSpec
 from sweep.trials.internals import forget_scores, milestones_reached, only_scores
 from trainer.run_folder import RunFolder
-from trainer.tracking.uploading import recorded_values
 
 logger = logging.getLogger(__name__)
 
@@ -118,14 +119,14 @@ class _ReplayedTrial:
 
 
 def _replay(scheduler: TrialScheduler, ended: _ReplayedTrial, sweep: SweepRecord) -> None:
-    objective = sweep.spec.objective
-    run_folder = RunFolder(sweep.folder.trial(ended.trial_id))
-    history = recorded_values(run_folder.metrics, objective.metric)
+    scoring = scoring_of(sweep.spec)
+    values = scoring.values(read_records(RunFolder(sweep.folder.trial(ended.trial_id)).metrics))
+    history = scoring.history(values)
     scheduler.on_trial_add(None, ended)
     evaluated = sorted(step for step in history if step > 0)
     for count, last in enumerate(evaluated, start=1):
         if not math.isfinite(history[last]):
             continue  # it was reported without a score
-        seen = {step: value for step, value in history.items() if step <= last}
-        result = {EVALUATION: count, SCORE: score(seen, objective.window), STEP: last}
+        seen = {metric: until(values[metric], last) for metric in values}
+        result = {EVALUATION: count, SCORE: scoring.score(seen), STEP: last}
         scheduler.on_trial_result(None, ended, result)

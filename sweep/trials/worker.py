@@ -20,7 +20,9 @@ import ray
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from dashboards.statistics.scoring import Scoring, Values
 from loptune.errors import one_line
+from loptune.files import read_records
 from sweep.programs.base import Assignment, RunnableProgram, TrialRun
 from sweep.search.trial_report import TrialReport
 from sweep.trials.credentials import take_credentials
@@ -56,6 +58,7 @@ class RankWorker:
     def __init__(self) -> None:
         self._run: TrialRun | None = None
         self._context: RunContext | None = None
+        self._scoring: Scoring | None = None
         self._port = reserve_port()
 
     def describe(self) -> dict[str, Any]:
@@ -89,6 +92,8 @@ class RankWorker:
         take_credentials(assignment.credentials)
         started = time.monotonic()
         self._context = assignment.context
+        context = assignment.context
+        self._scoring = assignment.scoring or Scoring((context.metric,), context.window)
         self._run = program.start(assignment)
         gc.set_threshold(_AS_USUAL)  # everything is imported; see `prepare_worker`
         step = self._run.resume()
@@ -107,11 +112,12 @@ class RankWorker:
             The report of the trial; only rank 0, which keeps the record, adds the score.
 
         Raises:
-            DivergedError: as `TrialReport.scored`.
+            DivergedError, ConfigError: as `TrialReport.scored`.
         """
         run = self._run
         context = self._context
-        assert run is not None and context is not None, "build() comes first"
+        scoring = self._scoring
+        assert run is not None and context is not None and scoring is not None, "build() first"
         measured: Mapping[str, float] = {}
         # done: stopped after its last step, before it could be reported
         if not run.done:
@@ -130,7 +136,10 @@ class RankWorker:
         )
         if report.stopped or os.environ.get("RANK", "0") != "0":
             return report
-        return report.scored(run.history, context.metric, context.window)
+        values: Values = {context.metric: run.history}
+        if not scoring.is_plain:
+            values = scoring.values(read_records(RunFolder(context.run_dir).metrics))
+        return report.scored(scoring, values)
 
     def close(self, status: str) -> None:
         """End the trial's run; the process stays."""

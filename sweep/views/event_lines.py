@@ -158,7 +158,7 @@ class EventLines:
             folder = RunFolder(self._folder.trial(trial))
             if folder.metrics.exists():
                 return
-            metric = self._spec.objective.metric
+            metric = self._spec.objective.metrics[0]
             lines = _last_lines(folder.stdout)
             printed = "It has printed nothing on standard output."
             if lines:

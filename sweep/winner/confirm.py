@@ -129,7 +129,9 @@ def fresh_space(
         ConfigError: the program has no held-out problems.
     """
     spec = sweep.spec
-    program = spec.program.held_out_run(spec.objective.metric, test) if held_out else spec.program
+    program = (
+        spec.program.held_out_run(spec.objective.metrics[0], test) if held_out else spec.program
+    )
     program = program.with_tracking(experiment=spec.experiment)
     confirms = {
         "sweep": sweep.folder.name,

@@ -248,6 +248,6 @@ def _plan_text(rounds: RecordedRounds, spec: SweepSpec) -> str:
     return (
         f"plan: {counted(design.finalists, 'finalist')} and the baseline, with interim analyses "
         f"after {', '.join(map(str, design.analyses))} fresh seeds each; an improvement of "
-        f"{design.worthwhile:g} in {spec.objective.metric} is worthwhile; "
+        f"{design.worthwhile:g} in {spec.objective.name} is worthwhile; "
         f"{spread}"
     )

@@ -17,7 +17,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -171,7 +171,9 @@ def open_tracker(assignment: Assignment) -> Any:
 class FakeProgram(LoptuneProgram):
     """loptune's trainer but for what it trains."""
 
-    def check_early(self, searched: Values, resources: ResourcesSpec, metric: str) -> None:
+    def check_early(
+        self, searched: Values, resources: ResourcesSpec, metrics: Sequence[str]
+    ) -> None:
         """Take whatever model and data the space names."""
 
     def start(self, assignment: Assignment) -> Any:

@@ -130,7 +130,11 @@ def rollout_metrics(sample: SampledGroups, has_stop_strings: bool = False) -> Me
     completions = float(totals.pop("completions"))
     totals_over_groups = {name: totals.pop(name) for name in sums_over_groups}
     metrics = metric_values(totals_over_groups, groups_in_all) | metric_values(totals, completions)
-    return metrics | {"rollout/dropped_groups": float(sample.dropped)}
+    return metrics | {
+        "rollout/dropped_groups": float(sample.dropped),
+        "rollout/completions": completions,
+        "rollout/tokens": float(totals["rollout/completion_length"]),
+    }
 
 
 def batch_metrics(batch: TrainBatch, algorithm: AlgorithmConfig) -> Metrics:

@@ -1,10 +1,15 @@
 import math
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 
+from dashboards.statistics.scoring import Scoring
 from loptune.errors import DivergedError
 from sweep.search.trial_report import TrialReport
+
+METRIC = "eval/accuracy"
+SCORING = Scoring((METRIC,), window=3)
 
 
 @pytest.mark.parametrize(
@@ -23,14 +28,15 @@ def test_an_objective_that_is_not_finite_twice_or_at_the_end_has_diverged(values
     history = dict(enumerate(values, start=1))
     report = TrialReport(len(values), finished=done)
     with pytest.raises(DivergedError) if diverges else nullcontext():
-        report.scored(history, "eval/accuracy", 3)
+        report.scored(SCORING, {METRIC: history})
 
 
 def test_a_report_is_read_back_from_tunes_result():
     report = TrialReport(step=4, finished=True, metrics={"eval/accuracy": 0.5})
-    scored = report.scored({0: 0.9, 2: math.nan, 3: 0.25, 4: 0.5}, "eval/accuracy", 2)
+    values = {0: 0.9, 2: math.nan, 3: 0.25, 4: 0.5}
+    scored = report.scored(replace(SCORING, window=2), {METRIC: values})
     assert (scored.score, scored.evaluation) == (0.375, 3)
     result = scored.to_result(ranks=[7])
     assert result["ranks"] == [7] and result["eval/accuracy"] == 0.5 and result["done"]
     assert TrialReport.of({**result, "pid": 1}) == scored
-    assert TrialReport(4).scored({2: 0.5, 4: math.nan}, "eval/accuracy", 2).score is None
+    assert TrialReport(4).scored(SCORING, {METRIC: {2: 0.5, 4: math.nan}}).score is None

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import ray
 
+from dashboards.statistics.scoring import Scoring
 from sweep.trials import worker
 from sweep.trials.worker import (
     RankWorker,
@@ -152,7 +153,8 @@ def test_the_rank_that_keeps_the_record_reports_the_score(
     monkeypatch.setenv("RANK", rank)
     worker = object.__new__(RankWorker)
     worker._run = Run(history, done)
-    worker._context = RunContext(tmp_path, tmp_path, "e", "n", window=2)
+    worker._context = RunContext(tmp_path, tmp_path, "e", "n")
+    worker._scoring = Scoring(("eval/accuracy",), window=2)
     report = worker.train_until_evaluation()
     assert report.score == (None if score is None else pytest.approx(score))
     assert (report.step, report.total_steps, report.finished) == (2, 4, done)

@@ -1,0 +1,178 @@
+"""How what a run has logged becomes its score, in a sweep as in `sweep judge`.
+
+A score is the mean of the last evaluations of a metric, or the mean of its curve before an amount
+of an axis; of several benchmarks it is their composite.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from dashboards.statistics.composites import Composite
+from dashboards.trial import Curve
+from loptune.errors import ConfigError
+from loptune.files import Record
+from loptune.score import score
+
+if TYPE_CHECKING:
+    from dashboards.statistics.budgets import Budget
+
+Values = Mapping[str, Mapping[int, float]]  # metric, or axis -> training step -> value
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An amount that grows during a run."""
+
+    name: str
+    parts: tuple[str, ...] = ()  # metrics that add up to it; empty: it is logged itself
+    unit: float = 1.0  # of these metrics in one of the axis
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How the evaluations of a run become its score."""
+
+    metrics: tuple[str, ...]
+    window: int = 1  # evaluations averaged into a score; unused along an axis
+    composite: Composite = field(default_factory=Composite)
+    axis: Axis | None = None
+    at: float = math.inf  # amount of the axis at which runs are compared
+
+    @property
+    def name(self) -> str:
+        """The name of the score."""
+        if len(self.metrics) == 1:
+            return self.metrics[0]
+        return self.composite.label(self.metrics)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the score needs only the values of one metric."""
+        return len(self.metrics) == 1 and self.axis is None
+
+    def of(self, *metrics: str) -> "Scoring":
+        """Return the scoring of other metrics in the same way."""
+        return replace(self, metrics=metrics)
+
+    def values(self, records: Sequence[Record]) -> Values:
+        """Return what the score needs from a run's records; NaN where it was not finite."""
+        values: dict[str, dict[int, float]] = {metric: {} for metric in self.metrics}
+        for record in records:
+            for metric in self.metrics:
+                if metric in record:
+                    values[metric][int(record["step"])] = _number(record[metric])
+        if self.axis is not None:
+            values[self.axis.name] = self.amounts(records)
+        return values
+
+    def amounts(self, records: Sequence[Record]) -> dict[int, float]:
+        """Return the amount of the axis by training step."""
+        assert self.axis is not None
+        amounts: dict[int, float] = {}
+        used = 0.0
+        for record in records:
+            parts = [_number(record.get(part, 0.0)) for part in self.axis.parts]
+            used += self.axis.unit * sum(part for part in parts if math.isfinite(part))
+            amount = used if self.axis.parts else _number(record.get(self.axis.name))
+            if math.isfinite(amount):
+                amounts[int(record["step"])] = amount
+        return amounts
+
+    def history(self, values: Values) -> dict[int, float]:
+        """Return the composite at every step at which all metrics have a value."""
+        first = values[self.metrics[0]]
+        if len(self.metrics) == 1:
+            return dict(first)
+        history = {}
+        for step in first:
+            if all(step in values[metric] for metric in self.metrics):
+                history[step] = self.composite.of(
+                    {metric: values[metric][step] for metric in self.metrics}
+                )
+        return history
+
+    @property
+    def budget(self) -> "Budget | None":
+        """Where runs are compared; None without an axis."""
+        from dashboards.statistics.budgets import Budget  # NumPy would delay every command
+
+        return None if self.axis is None else Budget.of(self.axis.name, self.at)
+
+    def curve(self, values: Values, metric: str) -> Curve:
+        """Return the finite values of a metric, over the axis if there is one."""
+        from dashboards.statistics.budgets import over_amounts
+
+        finite = {step: value for step, value in values[metric].items() if math.isfinite(value)}
+        curve = _curve(finite)
+        if self.axis is None or not curve.steps:
+            return curve
+        amounts = values.get(self.axis.name)
+        return over_amounts(curve, _curve(amounts)) if amounts else Curve((), ())
+
+    def score(self, values: Values) -> float:
+        """Return the score so far, along an axis at the latest amount up to ``at``; NaN without
+        one.
+        """
+        scores = {metric: self._score(values, metric) for metric in self.metrics}
+        return self.composite.of(scores) if len(scores) > 1 else scores[self.metrics[0]]
+
+    def _score(self, values: Values, metric: str) -> float:
+        from dashboards.statistics.budgets import Budget, score_at
+
+        if self.axis is None:
+            return score(values[metric], self.window)
+        curve = self.curve(values, metric)
+        if not curve.steps:
+            return math.nan
+        budget = Budget.of(self.axis.name, min(self.at, curve.steps[-1]))
+        return score_at(curve, budget)
+
+    def check_complete(self, values: Values) -> None:
+        """Refuse a run that has ended without what its score needs.
+
+        Raises:
+            ConfigError: it did not log a metric, or ended before the amount of the axis.
+        """
+        for metric in self.metrics:
+            curve = self.curve(values, metric)
+            if not values[metric] or (self.axis is not None and not curve.steps):
+                missing = metric if not values[metric] or self.axis is None else self.axis.name
+                raise ConfigError(
+                    f"the run ended without logging {missing}",
+                    "objective",
+                    "choose a metric that the program logs",
+                    code="metric-not-logged",
+                )
+            if self.axis is not None and curve.steps[-1] < self.at:
+                raise ConfigError(
+                    f"the run ended at {self.axis.name} {curve.steps[-1]:.6g}, before "
+                    f"{self.at:.6g}",
+                    "objective.at",
+                    "train longer, or compare at a smaller amount",
+                    code="short-run",
+                )
+            if self.budget is not None and curve.steps[0] > self.budget.start:
+                raise ConfigError(
+                    f"the first evaluation is at {self.budget.axis} {curve.steps[0]:.6g}, after "
+                    f"{self.budget.start:.6g}, where the score's window begins",
+                    "objective.at",
+                    "evaluate earlier, or compare at a larger amount",
+                    code="late-run",
+                )
+
+
+def until(values: Mapping[int, float], last: int) -> dict[int, float]:
+    """Return the values up to a training step."""
+    return {step: value for step, value in values.items() if step <= last}
+
+
+def _number(value: float | None) -> float:
+    """Return a value of a record as a number; NaN where it is null."""
+    return math.nan if value is None else float(value)
+
+
+def _curve(values: Mapping[int, float]) -> Curve:
+    steps = sorted(values)
+    return Curve(tuple(map(float, steps)), tuple(values[step] for step in steps))
