@@ -55,7 +55,7 @@ __all__ = [
     "train",
 ]
 
-# name -> (module, name there; "": the module itself)
+# name -> (module, name in the module; "" for the module itself)
 _HOMES = {
     "ConfigError": ("loptune.errors", "ConfigError"),
     "Judgement": ("dashboards.judging", "Judgement"),
@@ -85,7 +85,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, attribute = _HOMES[name]
-    if not module.startswith("loptune."):  # a user's script may report beside its own trainer.py
+    if not module.startswith("loptune."):  # reporting must work next to a user's own trainer.py
         find_own_packages_first()
     found = import_module(module)
     return getattr(found, attribute) if attribute else found

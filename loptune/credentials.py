@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from loptune.errors import ConfigError
 
-CREDENTIALS_IN_URL = "credentials_in_url"  # type of the error; its input must not be shown
+CREDENTIALS_IN_URL = "credentials_in_url"  # error type; its input must not be printed
 
 
 def split_credentials(url: str) -> tuple[str, str, str]:
@@ -35,10 +35,10 @@ def has_credentials(url: str) -> bool:
 
 
 def check_address(url: str | None, where: str) -> None:
-    """Refuse an address with credentials, without printing it. ``where`` names the option.
+    """Reject an address with credentials, without printing it. ``where`` names the option.
 
     Raises:
-        ConfigError: it has some.
+        ConfigError: the address has credentials.
     """
     if url is not None and has_credentials(url):
         raise ConfigError(

@@ -24,7 +24,7 @@ class Metric:
 
 _TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 _DECLARED = [Metric(name, *declared) for name, declared in _TABLE.items()]
-# a family's last name part comes from the data or the configuration
+# the last part of the name comes from the data or the configuration
 METRIC_FAMILIES = {metric.name: metric for metric in _DECLARED if metric.name.endswith("/")}
 METRICS = {metric.name: metric for metric in _DECLARED if metric.name not in METRIC_FAMILIES}
 

@@ -31,7 +31,7 @@ def _escaped(character: str) -> str:
 
 
 def listed(names: Sequence[str], most: int, separator: str = ", ") -> str:
-    """Join the first ``most`` names, and say how many more there are: ``a, b and 3 more``."""
+    """Join the first ``most`` names and count the remaining ones: ``a, b and 3 more``."""
     text = separator.join(names[:most])
     if len(names) > most:
         text += f" and {len(names) - most} more"
@@ -47,8 +47,9 @@ class UserError(Exception):
     """An error that the user can fix, printed as three lines and mapped to an exit code.
 
     ``where`` is the file, key or resource at fault, ``hint`` the next thing to type or change.
-    ``code`` names the kind of problem in kebab case. It is printed behind the first line and stays
-    the same when the wording changes; ``key`` is the dotted key of the setting at fault, if any.
+    ``code`` identifies the kind of problem in kebab case. It is printed at the end of the first
+    line, and does not change with the wording. ``key`` is the dotted key of the setting at fault,
+    if any.
     """
 
     exit_code = 2

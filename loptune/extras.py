@@ -1,11 +1,11 @@
-"""Optional packages: which extra brings them, and the error if it is missing."""
+"""Optional packages: the extras that install them, and the error if one is missing."""
 
 import sys
 from importlib.util import find_spec
 
 from loptune.errors import MissingError
 
-# package as it is imported -> the extra that brings it
+# import name of a package -> extra that installs it
 EXTRA_OF = {
     "accelerate": "train",
     "aiohttp": "train",
@@ -35,20 +35,18 @@ EXTRA_OF = {
 
 
 def require(package: str, where: str) -> None:
-    """Check that an optional package is installed. ``where`` names what needs it: a command, file
-    or key.
+    """Check that an optional package is installed. ``where`` is the command, file or key that needs
+    it.
 
     Raises:
-        MissingError: it is not.
+        MissingError: the package is not installed.
     """
     if not is_installed(package):
         raise _missing(package, where)
 
 
 def missing_extra(error: ModuleNotFoundError) -> MissingError | None:
-    """Return the error for a package that an extra brings and that is not installed; None for any
-    other module.
-    """
+    """Return the error for a missing package that an extra installs; None for any other module."""
     package = (error.name or "").partition(".")[0]
     if package not in EXTRA_OF or is_installed(package):
         return None
@@ -56,7 +54,9 @@ def missing_extra(error: ModuleNotFoundError) -> MissingError | None:
 
 
 def is_installed(package: str) -> bool:
-    """Return whether a package can be imported. A folder of its name without code cannot."""
+    """Return whether a package can be imported. A folder with its name but without code does not
+    count.
+    """
     if package in sys.modules:
         return sys.modules[package] is not None
     found = find_spec(package)

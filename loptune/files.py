@@ -60,18 +60,18 @@ def storage_error(
 
 
 def text_encoding(start: bytes) -> str:
-    """Return the encoding of a text by its first bytes: UTF-16 with its byte order mark, else UTF-8
-    with or without one.
+    """Return the encoding of a text file from its first bytes: UTF-16 with its byte order mark,
+    else UTF-8 with or without one.
     """
     return "utf-16" if start.startswith(_UTF16) else "utf-8-sig"
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file for reading; never waits for another program, as opening a pipe would.
+    """Open a file for reading without ever blocking, as opening a pipe would.
 
     Raises:
-        StorageError: a pipe, device, socket or folder.
-        OSError: it cannot be opened.
+        StorageError: the path is a pipe, device, socket or folder.
+        OSError: the file cannot be opened.
     """
     check_regular(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -113,13 +113,13 @@ def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> Non
     """
     # per-process name: a driver and a report may write the same file at once
     draft = path.with_name(f".{path.name}.{os.getpid()}.new")
-    # A leftover of a dead writer, or a planted symlink: never write through it.
+    # It may be left over from a dead writer, or a planted symlink: never write through it.
     new = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     try:
         draft.unlink(missing_ok=True)
         with open(draft, "wb", opener=lambda name, _: os.open(name, new, mode)) as file:
             if isinstance(content, str):
-                # a file name outside the locale's encoding has characters that UTF-8 does not have
+                # surrogates come from file names that the locale's encoding cannot represent
                 content = content.encode("utf-8", "backslashreplace")
             file.write(content)
             file.flush()

@@ -1,4 +1,6 @@
-"""Read YAML that somebody else wrote: plain values only, in time and memory bounded by its size."""
+"""Read YAML files of other programs: plain values only, in time and memory proportional to the
+size.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +12,7 @@ from loptune.yaml_document import scalar_value
 
 MAX_BYTES = 1 << 18
 MAX_VALUES = 100_000
-_MAX_CHARS = 1 << 20  # of all values, with everything that aliases repeat
+_MAX_CHARS = 1 << 20  # length limit of all values, including repetitions by aliases
 _MAX_DEPTH = 64
 _MERGE = "<<"
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # only its events are used
@@ -18,7 +20,7 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # only its events are u
 
 @dataclass(frozen=True)
 class _Node:
-    """A value, and how much is in it, with everything that aliases repeat."""
+    """A value with its size, including repetitions by aliases."""
 
     value: Any
     count: int  # values
@@ -26,24 +28,22 @@ class _Node:
 
 
 class ForeignYamlError(ValueError):
-    """YAML that is invalid, or larger or deeper than any settings are."""
+    """The YAML is invalid, or larger or more deeply nested than settings can be."""
 
 
 def read_foreign_yaml(text: str, *, typed: bool = True) -> Any:
     """Return the value of a YAML document; None if it is empty.
 
-    Tags are ignored: a Python object is the plain value that it was written as. An alias counts as
-    all the values that it stands for, and so does a merge key. Of a repeated key, the last value
-    is returned.
+    Tags are ignored: a Python object is read as a plain value. An alias or merge key counts as all
+    the values that it refers to. If a key is repeated, the last value is used.
 
     Args:
         text: at most `MAX_BYTES` of UTF-8.
-        typed: whether numbers, truth values and null are told from texts; otherwise every scalar is
-            a text.
+        typed: whether to convert numbers, booleans and null; otherwise every scalar is a string.
 
     Raises:
-        ForeignYamlError: invalid, larger than `MAX_BYTES`, more than `MAX_VALUES` values, or nested
-            too deeply.
+        ForeignYamlError: the text is invalid, larger than `MAX_BYTES`, more than `MAX_VALUES`
+            values, or nested too deeply.
     """
     if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise ForeignYamlError(f"more than {MAX_BYTES >> 10} KiB")
@@ -55,7 +55,7 @@ def read_foreign_yaml(text: str, *, typed: bool = True) -> Any:
 
 
 class _Builder:
-    """Builds values from a parser's events, of which every one is looked at once."""
+    """Builds values from parser events in a single pass."""
 
     def __init__(self, events: Iterator[yaml.Event], typed: bool) -> None:
         self._events = events
@@ -75,7 +75,7 @@ class _Builder:
             raise ForeignYamlError("nested too deeply")
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self._anchors:
-                raise ForeignYamlError(f"the alias {event.anchor} stands for nothing")
+                raise ForeignYamlError(f"the alias {event.anchor} is not defined")
             node = self._anchors[event.anchor]
             self._add(node.count, node.chars)
             return node
@@ -133,7 +133,7 @@ class _Builder:
 
 
 def _merged(value: Any) -> dict[str, Any]:
-    """Return the keys that a merge key brings: of several mappings, the first one's value."""
+    """Return the entries of a merge key; of several mappings, the first one has precedence."""
     keys: dict[str, Any] = {}
     for mapping in reversed(value if isinstance(value, list) else [value]):
         if isinstance(mapping, dict):

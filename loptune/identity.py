@@ -1,7 +1,7 @@
-"""The id of a run or sweep, which it makes for itself and keeps in its folder.
+"""Give each run or sweep an id, which is stored in its folder.
 
-Names and paths do not identify a run: one that was deleted and started again has both of the
-earlier one, and two people may use one name on one tracking server.
+Names and paths do not identify a run: a run that is deleted and started again has the same ones,
+and two people may use the same name on one tracking server.
 """
 
 import json
@@ -15,9 +15,8 @@ IDENTITY = "identity.json"  # file in the folder
 
 
 def identity(folder: Path, earlier: str = "") -> str:
-    """Return the id of the run in a folder; make it at the first call.
-
-    A moved folder keeps its id. A copied one gets its own, so that both can go on.
+    """Return the id of the run in a folder; create it on the first call. A moved folder keeps its
+    id. A copied one gets a new id, so that both can continue.
 
     Args:
         folder: the run's folder, which exists.
@@ -43,7 +42,7 @@ def identity(folder: Path, earlier: str = "") -> str:
 
 
 def known_identity(folder: Path) -> str | None:
-    """Return the id of the run in a folder, or None if it has none of its own yet.
+    """Return the id of the run in a folder, or None if it has none yet.
 
     Raises:
         StorageError: the id cannot be read.
@@ -55,9 +54,7 @@ def known_identity(folder: Path) -> str | None:
 
 
 def _is_copy(folder: Path, known: dict[str, str]) -> bool:
-    """Return whether the folder was copied from the one that ``known`` names, which is still
-    there.
-    """
+    """Return whether the folder is a copy of the folder in ``known``, which still exists."""
     source = Path(known["folder"])
     if source == folder.resolve():
         return False
@@ -75,6 +72,6 @@ def _read(folder: Path) -> dict[str, str] | None:
         raise StorageError(
             f"cannot read the run's id: {error}",
             str(folder / IDENTITY),
-            "remove the file: the run then gets a record of its own",
+            "remove the file; the run then gets a new id and its own record",
             code="identity-unreadable",
         ) from None

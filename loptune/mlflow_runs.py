@@ -1,4 +1,4 @@
-"""How runs are found in MLflow: the tags that trainer and sweep write, and the search by tags."""
+"""The tags that trainer and sweep write to MLflow, and searches by tags."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-# Tags of every run. stable id used to find a run after a restart, see `loptune.identity`:
-# SWEEP/TRIAL/ID, sweep/SWEEP/ID, or of a single run its id
+# Tags of every run. The first is a stable id to find a run after a restart, see `loptune.identity`:
+# SWEEP/TRIAL/ID, sweep/SWEEP/ID, or the id of a single run.
 RUN_TAG = "loptune.run"
 SWEEP_TAG = "loptune.sweep"  # name of the sweep
 PARENT_TAG = "mlflow.parentRunId"  # trial -> its sweep's MLflow run

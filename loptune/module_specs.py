@@ -10,8 +10,8 @@ from loptune.shadowing import OwnPackages
 
 
 def module_spec(name: str, folder: Path) -> ModuleSpec | None:
-    """Return the spec of a dotted name as a new interpreter in ``folder`` finds it; None if there
-    is no such module.
+    """Return the spec that a new interpreter in ``folder`` would find for a dotted name; None if
+    there is no such module.
 
     `importlib.util.find_spec` would import the packages that contain the module.
     """
@@ -28,8 +28,8 @@ def module_spec(name: str, folder: Path) -> ModuleSpec | None:
 
 
 def installed_spec(name: str) -> ModuleSpec | None:
-    """Return the spec of a top-level module that is on no path, but that an editable installation
-    has a finder for; None if there is none.
+    """Return the spec of a top-level module that only the finder of an editable install can locate,
+    or None.
     """
     for finder in _finders():
         if finder is not PathFinder:
@@ -40,7 +40,7 @@ def installed_spec(name: str) -> ModuleSpec | None:
 
 
 def _find(name: str, places: Sequence[str]) -> ModuleSpec | None:
-    """Ask every finder of this interpreter in turn."""
+    """Return the spec from the first finder of this interpreter that knows the module, or None."""
     is_top = "." not in name
     for finder in _finders():
         at = None if is_top and finder is not PathFinder else places
@@ -51,5 +51,5 @@ def _find(name: str, places: Sequence[str]) -> ModuleSpec | None:
 
 
 def _finders() -> list[Any]:
-    """Return this interpreter's finders without ours, which a new interpreter does not have."""
+    """Return this interpreter's finders, without the one that loptune adds."""
     return [finder for finder in sys.meta_path if not isinstance(finder, OwnPackages)]

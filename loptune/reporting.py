@@ -1,5 +1,5 @@
-"""``lt.report``: a user's own script reports an evaluation. Importing this module loads only the
-standard library.
+"""``lt.report``: report an evaluation from your own script. This module imports only the standard
+library.
 """
 
 import json
@@ -11,20 +11,19 @@ from typing import Any
 
 from loptune.errors import ConfigError
 
-PREFIX = "[loptune]"  # of metric lines on standard output
+PREFIX = "[loptune]"  # prefix of metric lines on standard output
 
 
 def report(metrics: Mapping[str, Any], *, step: int) -> None:
     """Report an evaluation from your own training script: print the line that a sweep reads.
 
-    The line is the same outside a sweep, and nothing else happens there, so a script runs and reads
-    alike by hand. Of several ranks (RANK, as torchrun sets it) only rank 0 prints. A later report
-    of the same step replaces the values of the earlier one.
+    The script behaves in the same way outside of a sweep. With several ranks (RANK, as set by
+    torchrun), only rank 0 prints. A later report for the same step replaces earlier values.
 
     Args:
-        metrics: name -> number, also a tensor or array with one element. NaN or None is an
-            evaluation that failed.
-        step: training step, from 0.
+        metrics: name -> number, or a tensor or array with one element. NaN or None means that the
+            evaluation failed.
+        step: training step, 0 or more.
 
     Example:
         >>> import loptune as lt
@@ -32,12 +31,12 @@ def report(metrics: Mapping[str, Any], *, step: int) -> None:
         [loptune] {"step": 10, "eval/accuracy": 0.4, "loss": 1.5}
 
     Raises:
-        ConfigError: a name is not a string, a value is not one number, or the step is not an
-            integer from 0.
+        ConfigError: a name is not a string, a value is not a single number, or the step is not a
+            non-negative integer.
     """
     line = evaluation_line(metrics, step)
     if os.environ.get("RANK", "0") == "0":
-        # one write, so that a line of another process does not come between
+        # a single write, so that lines of other processes are not interleaved
         sys.stdout.write(f"{PREFIX} {line}\n")
         sys.stdout.flush()
 
@@ -52,14 +51,17 @@ def evaluation_line(metrics: Mapping[str, Any], step: int) -> str:
     for name, value in metrics.items():
         if not isinstance(name, str) or not name.strip() or not name.isprintable():
             raise ConfigError(
-                f"{name!r} is not a name of a metric",
+                f"{name!r} is not a metric name",
                 "lt.report",
                 'pass {"eval/accuracy": 0.61}',
                 code="metric-name",
             )
         if name == "step":
             raise ConfigError(
-                "step is not a metric", "lt.report", "pass it as step=10", code="metric-name"
+                "step is not a metric",
+                "lt.report",
+                "pass it as an argument: step=10",
+                code="metric-name",
             )
         line[name] = _number(name, value)
     return json.dumps(line)
@@ -79,7 +81,7 @@ def _step(step: Any) -> int:
         raise ConfigError(
             f"{step!r} is not a training step",
             "lt.report, step",
-            "pass an integer from 0, such as step=10",
+            "pass a non-negative integer, such as step=10",
             key="step",
             code="metric-step",
         )
@@ -100,7 +102,7 @@ def _number(name: str, value: Any) -> float | None:
         return float(value)
     except (TypeError, ValueError, OverflowError, RuntimeError):
         raise ConfigError(
-            f"{name} is not one number: {str(value)[:80]}",
+            f"{name} is not a single number: {str(value)[:80]}",
             f"lt.report, {name}",
             "pass a float, or a tensor with one element",
             key=name,

@@ -34,7 +34,7 @@ def read_csv(path: Path) -> Iterator[Values]:
             code="csv-separator",
         )
     for row in reader:
-        if None in row:  # csv.DictReader stores surplus values under None
+        if None in row:  # csv.DictReader stores extra values under None
             where = f"{path}, line {reader.line_num}"
             raise ConfigError(
                 "more values than columns",
@@ -60,7 +60,7 @@ def _lines(path: Path, newline: str | None = None) -> Iterator[str]:
                     raise ConfigError(
                         f"the line is too long ({_MAX_LINE_CHARS} characters or more)",
                         f"{path}, line {number}",
-                        "write one problem per line",
+                        "write one row per line",
                         code="line-too-long",
                     )
                 yield line
@@ -84,7 +84,7 @@ def _not_utf8(path: Path, error: UnicodeDecodeError) -> ConfigError:
 
 
 def first_repeated(names: Iterable[str]) -> str | None:
-    """Return the first name that was there before, or None."""
+    """Return the first name that occurs a second time, or None."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
@@ -136,7 +136,8 @@ def read_json(path: Path) -> Iterator[Values]:
                 hint,
                 code="json-invalid",
             ) from error
-        except (ValueError, RecursionError) as error:  # a number too long, or nested too deeply
+        # a number with too many digits, or deep nesting
+        except (ValueError, RecursionError) as error:
             raise ConfigError(
                 f"cannot read the JSON: {first_line(error)}",
                 f"{path}, line {number}",
@@ -158,15 +159,15 @@ def _check_characters(item: Any, where: str) -> None:
         raise ConfigError(
             f"{half} is a lone surrogate, which is not a valid character",
             where,
-            "correct the text",
+            "fix the text",
             code="text-invalid",
         ) from None
 
 
 def _as_row(item: Any, where: str) -> Values:
     if isinstance(item, list) and item and all(isinstance(turn, dict) for turn in item):
-        # A conversation, as in the ORZ files: its turns become columns "0", "1", ..., as on the
-        # Hub.
+        # A conversation, as in the ORZ files: its turns become columns "0", "1", ..., as in the
+        # Hub's version.
         return {str(number): turn for number, turn in enumerate(item)}
     if not isinstance(item, dict):
         raise ConfigError(

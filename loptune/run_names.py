@@ -21,7 +21,7 @@ NAME_RULE = (
 )
 _RULE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME_LENGTH - 1}}}")
 _STARTING = "this machine, just starting"
-_LOOK_S = 0.5  # longer than `lock_owner` of another process keeps the lock
+_LOOK_S = 0.5  # longer than `lock_owner` holds the lock in another process
 _OWN_FOLDER = Path(__file__).resolve().parent
 
 
@@ -29,8 +29,8 @@ SHUTDOWN_S = 900  # time for the last step and its checkpoint after a signal [s]
 
 
 def command_line(*words: str, runs_dir: Path | None = None) -> str:
-    """Return a command for a message, quoted for a shell. It works where it is printed: a folder of
-    runs other than the default is named.
+    """Return a command for a message, quoted for a shell. It works in the current folder: a runs
+    folder other than the default is included.
     """
     place: list[str] = []
     if runs_dir is not None and runs_dir.resolve() != Path("runs").resolve():
@@ -43,8 +43,8 @@ def command_line(*words: str, runs_dir: Path | None = None) -> str:
 def resume_command(name: str, runs_dir: Path, world_size: int = 1) -> str:
     """Return the command that resumes a run.
 
-    torchrun kills its ranks 30 s after it has passed on a signal, unless it is given more time: a
-    step of a large model and its checkpoint take longer.
+    torchrun kills its ranks 30 s after it has forwarded a signal. The command sets a longer limit,
+    because a step of a large model and its checkpoint take longer.
     """
     launch: list[str] = []
     if world_size > 1:
@@ -135,7 +135,7 @@ def lock_folder(folder: Path, what: str = "run") -> Iterator[None]:
 
 def check_folder(folder: Path) -> None:
     """Raise if a folder contains a module that would shadow the package ``loptune`` in the workers
-    of a sweep. They find the other packages through it, whatever is in the folder.
+    of a sweep. Workers find the other packages through it.
 
     Raises:
         ConfigError: names the conflicting file or folder.

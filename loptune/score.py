@@ -1,4 +1,4 @@
-"""The one score of a run: the mean of its last evaluations."""
+"""Compute the score of a run: the mean of its last evaluations."""
 
 import math
 from collections.abc import Container, Mapping, Sequence
@@ -7,7 +7,7 @@ Evaluation = tuple[int, float]  # training step, accuracy
 
 
 def mean(values: Sequence[float]) -> float:
-    """Return the mean of at least one value; also of values whose sum is too large for a float."""
+    """Return the mean of one or more values, even if their sum would overflow."""
     try:
         return math.fsum(values) / len(values)
     except OverflowError:
@@ -39,8 +39,8 @@ def best_evaluation(
 
 
 def final_metrics(evaluations: Sequence[Evaluation], window: int) -> dict[str, float]:
-    """Return the ``final/*`` metrics of at least one evaluation. ``final/accuracy`` is the `score`
-    over ``window`` evaluations.
+    """Return the ``final/*`` metrics. ``evaluations`` must not be empty. ``final/accuracy`` is the
+    `score` over ``window`` evaluations.
     """
     best = best_evaluation(evaluations)
     assert best is not None

@@ -25,7 +25,7 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 Port = Annotated[int, Field(ge=1, le=65535)]
-# limit of completions sampled at a time: each takes 2 KB plus its tokens
+# maximum number of completions sampled at a time; each takes 2 KB plus its tokens
 MAX_COMPLETIONS = 500_000
 Completions = Annotated[int, Field(ge=1, le=MAX_COMPLETIONS)]
 Seed = Annotated[int, Field(ge=0, lt=1 << 32)]
@@ -41,9 +41,8 @@ def needs(key: str, default: Any, **constraints: Any) -> Any:
 
 
 def refusal(code: str, message: str, hint: str = "") -> PydanticCustomError:
-    """Return the error that a validator raises for a value: `validate` prints its code and hint.
-
-    Without a hint, the error points to the section's documentation.
+    """Return an error for a validator to raise; `validate` prints its code and hint. Without a
+    hint, the error refers to the documentation of the section.
     """
     context = {"message": message}
     if hint:
@@ -57,13 +56,14 @@ class Section(BaseModel):
     Each field is documented by the docstring below it, which `field_descriptions` reads.
     """
 
-    # whether one key has all of it as its value, such as a rule's: its fields are not separate keys
+    # whether the whole section is the value of one key, such as an update rule, so its fields are
+    # not separate keys
     is_value: ClassVar[bool] = False
-    # key of another program -> what to set here instead
+    # key of another program -> the equivalent key
     other_names: ClassVar[Mapping[str, str]] = {}
 
     model_config = ConfigDict(
-        hide_input_in_errors=True,  # it may be a password
+        hide_input_in_errors=True,  # the input may be a password
         extra="forbid",
         frozen=True,
         allow_inf_nan=False,
@@ -97,10 +97,11 @@ class Section(BaseModel):
 
 @cache
 def field_descriptions(section: type[BaseModel]) -> dict[str, str]:
-    """Return the description of each documented field of a section: its own, or its docstring.
+    """Return the description of each documented field of a section: its ``description``, or its
+    docstring.
 
-    pydantic reads these docstrings itself with ``use_attribute_docstrings``, but while the class is
-    made: half of the time that importing all sections takes, in every process of a sweep.
+    With ``use_attribute_docstrings``, pydantic would read the docstrings when the class is created,
+    which doubles the time to import all sections in every process of a sweep.
     """
     texts: dict[str, str] = {}
     for model in reversed(section.__mro__):
@@ -113,7 +114,7 @@ def field_descriptions(section: type[BaseModel]) -> dict[str, str]:
 
 
 def _docstrings(model: type[BaseModel]) -> dict[str, str]:
-    """Return the docstrings below the fields that a class itself has; none without its source."""
+    """Return the docstrings below the fields that a class defines; empty without its source."""
     try:
         source = inspect.getsource(model)
     except (OSError, TypeError):

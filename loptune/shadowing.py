@@ -1,4 +1,5 @@
-"""Find loptune's packages before files of the same name, such as a user's own ``trainer.py``.
+"""Import loptune's packages even if files of the same name exist, such as a user's own
+``trainer.py``.
 
 A script's folder comes first on ``sys.path``, so a file ``trainer.py`` in it would be imported
 instead of the package ``trainer``.
@@ -13,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 LOPTUNE_PACKAGES = ("rewards", "trainer", "dashboards", "sweep", "search_spaces")
-RARELY = 50_000  # allocations between two collections of garbage; Python's own: 700 or 2,000
+RARELY = 50_000  # allocations between two garbage collections; Python's default is 700 or 2,000
 _ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -25,20 +26,19 @@ class OwnPackages(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of our package, or None for any other module."""
+        """Return the spec of a loptune package, or None for any other module."""
         if path is not None or fullname not in LOPTUNE_PACKAGES:
             return None
         return PathFinder.find_spec(fullname, [str(_ROOT)], target)
 
 
 def find_own_packages_first() -> None:
-    """Make this process find our packages first, whatever is in the current folder.
-
-    On the nodes of a cluster, Ray unpacks each package into a folder of its own and puts these
-    folders first on ``sys.path``: there is nothing to do.
+    """Make this process find loptune's packages first, whatever is in the current folder. Cluster
+    nodes do not need it: Ray unpacks each package into its own folder and puts these folders first
+    on ``sys.path``.
 
     Raises:
-        ImportError: a user's file of such a name has been imported already. Its message names the
+        ImportError: a user's file with such a name is already imported. The message contains the
             file and the fix.
     """
     if not (_ROOT / LOPTUNE_PACKAGES[0] / "__init__.py").is_file():
@@ -52,10 +52,9 @@ def find_own_packages_first() -> None:
 
 
 def prepare_worker() -> None:
-    """Prepare a worker of Ray: find our packages first, and import without looking for garbage.
-
-    Imports allocate a lot and leave no garbage, and looking for it takes a fifth of their time. A
-    rank collects as usual once it has imported its trainer.
+    """Prepare a Ray worker: find loptune's packages first, and collect garbage rarely during
+    imports. Imports allocate a lot without leaving garbage, and collections would take a fifth of
+    their time. Once a rank has imported its trainer, it collects as usual.
     """
     gc.set_threshold(RARELY)
     find_own_packages_first()
@@ -63,21 +62,21 @@ def prepare_worker() -> None:
 
 def missing_attribute(package: str, name: str) -> str:
     """Return the message of an AttributeError. If the package hides a user's file in the current
-    folder, it names the file.
+    folder, the message includes it.
     """
     text = f"module {package!r} has no attribute {name!r}"
     hidden = Path.cwd() / f"{package}.py"
     if not hidden.is_file():
         return text
     return (
-        f"{text}: it is loptune's package, which hides a file of yours [shadowed]\n"
+        f"{text}: this is loptune's package, which hides your file [shadowed]\n"
         f"where: {hidden}\n"
         f"next:  rename {hidden.name}"
     )
 
 
 def shadowed(name: str, file: str) -> str:
-    """Return the message for a user's file that was imported in place of our package ``name``."""
+    """Return the message for a user's file that was imported instead of the package ``name``."""
     return (
         f"error: the module {name} that was imported is not loptune's package {name} [shadowed]\n"
         f"where: {file}\n"
@@ -86,6 +85,6 @@ def shadowed(name: str, file: str) -> str:
 
 
 def _is_ours(module: ModuleType) -> bool:
-    """Return whether the module is our package; one without a file is assumed to be ours."""
+    """Return whether the module is loptune's package, which is assumed if it has no file."""
     file = getattr(module, "__file__", None)
     return file is None or _ROOT in Path(file).resolve().parents

@@ -1,7 +1,7 @@
-"""Private folders in the temporary directory, and the removal of what killed processes left there.
+"""Create private temporary folders, and remove those that killed processes left behind.
 
-A folder is locked while its process lives. Marks of ranks are files without a lock. The scratch
-folders of sweeps have a lock of their own: `sweep.driver.guard`.
+A folder is locked while its process is alive. Error marks of ranks are files without a lock.
+Scratch folders of sweeps have a separate lock: `sweep.driver.guard`.
 """
 
 import fcntl
@@ -14,17 +14,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-MARK = "loptune-error-"  # prefix of a rank's mark, see `loptune.terminal.main`
+MARK = "loptune-error-"  # prefix of a rank's error mark, see `loptune.terminal.main`
 _FOLDER = "loptune-tmp-"
 _OURS = re.compile(rf"({_FOLDER}|{MARK}).*|loptune-[a-z0-9_]{{8}}")
-_SWEEPS = "owner"  # a file in the scratch folder of a sweep, which `sweep clean` knows
-_OLD_S = 3600.0  # no process takes as long from making a folder to locking it, or to read a mark
+_SWEEPS = "owner"  # file in the scratch folder of a sweep, which `sweep clean` removes
+# age at which files are left over: no process takes this long to lock a new folder or to read a
+# mark
+_OLD_S = 3600.0
 
 
 @contextmanager
 def temporary_folder(purpose: str) -> Iterator[Path]:
-    """Make a folder that only this user can read, and remove it at the end. Remove leftovers of
-    killed processes first.
+    """Create a folder that only this user can read, and remove it at the end. Leftovers of killed
+    processes are removed first.
     """
     remove_leftovers()
     with tempfile.TemporaryDirectory(prefix=f"{_FOLDER}{purpose}-") as name:
@@ -49,10 +51,10 @@ def remove_leftovers() -> list[Path]:
 
 
 def _is_left(path: Path) -> bool:
-    """Return whether a path is an old file or folder of this user without a living process.
+    """Return whether a path is an old file or folder of this user, and no process uses it.
 
     Raises:
-        OSError: it is locked, or has been removed.
+        OSError: the path is locked, or has been removed.
     """
     status = path.lstat()
     if status.st_uid != os.getuid() or path.is_symlink():

@@ -139,14 +139,14 @@ def read_yaml(path: Path) -> YamlDocument:
         raise ConfigError(
             f"cannot read {path}: {error}",
             str(path),
-            "give a YAML file in UTF-8",
+            "save it as YAML in UTF-8",
             code="file-unreadable",
         ) from error
     return parse_yaml(text, str(path))
 
 
 def _files_beside(path: Path) -> str:
-    """Return a hint with the nearest YAML file of the folder in which a missing one was sought."""
+    """Return a hint with the closest name of a YAML file in the folder of a missing file."""
     folder = path.parent
     if not folder.is_dir():
         return f"there is no folder {folder}: check the path"
@@ -157,7 +157,7 @@ def _files_beside(path: Path) -> str:
 
 
 def parse_yaml(text: str, source: str) -> YamlDocument:
-    """Parse the text of a YAML mapping; ``source`` names it in errors."""
+    """Parse a YAML mapping; ``source`` is its name in errors."""
     lines: dict[KeyPath, int] = {}
     try:
         data, root = _load_yaml(text)
@@ -171,7 +171,7 @@ def parse_yaml(text: str, source: str) -> YamlDocument:
         ) from None
     if not isinstance(data, dict):
         raise ConfigError(
-            "the file must hold a mapping of keys",
+            "the file must contain a mapping",
             source,
             "write it as `key: value` lines",
             code="no-mapping",
@@ -191,7 +191,7 @@ def scalar_value(text: str) -> Any:
             return int(text)
         if kind == "float":
             return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
-    except ValueError:  # more digits than a number may have
+    except ValueError:  # a number with too many digits
         return text
     return text
 
@@ -238,7 +238,7 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 
 def dump_yaml(data: Any) -> str:
-    """Return JSON values as YAML text, in their order."""
+    """Return JSON values as YAML text; keys keep their order."""
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False)
 
 
@@ -320,7 +320,7 @@ def validate(model: type[Model], document: YamlDocument) -> Model:
 
 
 def _code(error: Any) -> str:
-    """Return the code of a validation error: its own, or pydantic's word for its type."""
+    """Return the code of a validation error: its own code, or pydantic's error type."""
     if error["type"] == "missing":
         return "missing-key"
     return str(error["type"]).replace("_", "-")

@@ -1,8 +1,8 @@
-"""The table of all arms: runs, means, and each difference to the baseline with its interval.
+"""Table of all arms: runs, means, and the difference of each arm to the baseline with its interval.
 
-Both directions are claims here: an arm may be shown to be better or worse. Each bound of an
-interval has 95% coverage over all arms together, so an interval has 90%, and an arm is better or
-worse if its interval excludes 0. A confirmation that follows others has wider intervals.
+The tests are two-sided: an arm may be shown to be better or worse. Each bound of an interval has
+95% simultaneous coverage over all arms, so an interval has 90%. An arm is better or worse if its
+interval excludes 0. Intervals of a repeated confirmation are wider.
 """
 
 import math
@@ -19,11 +19,8 @@ from dashboards.statistics.over_tasks import Tasks, mean_over_tasks
 from dashboards.statistics.seed_noise import Scores
 
 ArmOutcome = Literal["baseline", "not compared"] | Outcome
-_NOT_ON_BLOCKS = (
-    "unpaired",
-    "by task",
-    "against a number",
-)  # layouts in which a seed is only a label
+# layouts in which seeds are only labels
+_NOT_ON_BLOCKS = ("unpaired", "by task", "against a number")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,15 +29,15 @@ class ArmRow:
 
     configuration: str
     name: str  # for readers
-    runs: int  # that have a score or failed
+    runs: int  # number of runs with a score and of failed runs
     failed: int
-    missing: int = 0  # seeds that arms with the same seeds have, and this one does not
-    mean: float = math.nan  # of the runs with a score, in units of the score
+    missing: int = 0  # number of seeds that other arms ran and this one did not
+    mean: float = math.nan  # mean of the runs with a score, in units of the score
     sd: float = math.nan  # standard deviation of these scores; NaN for fewer than two
     sign: int = 1  # -1 if smaller scores are better
     is_baseline: bool = False
-    # failed runs counted as in the verdict; None for the baseline, and for an arm that shares no
-    # seed with it
+    # with failed runs imputed as in the verdict; None for the baseline, and for an arm that shares
+    # no seed with it
     found: Difference | None = None
 
     @property
@@ -55,7 +52,7 @@ class ArmRow:
 
     @property
     def coverage(self) -> float | None:
-        """The coverage of the interval; more after earlier confirmations."""
+        """The coverage of the interval; higher after earlier confirmations."""
         return None if self.found is None else self.found.coverage
 
     @property
@@ -70,7 +67,7 @@ class ArmRow:
 
     @property
     def outcome(self) -> ArmOutcome:
-        """What the difference shows."""
+        """The conclusion from the difference."""
         if self.is_baseline:
             return "baseline"
         return "not compared" if self.found is None else self.found.outcome
@@ -89,12 +86,12 @@ def arm_rows(
 
     Args:
         scores: arm -> seed -> score; NaN where the run failed.
-        baseline: the arm that the others are compared with; it may be no arm of ``scores``.
+        baseline: the arm that the others are compared with; it may be missing from ``scores``.
         sign: 1 if larger scores are better, -1 if smaller are.
         comparison: the gains of the arms over the baseline.
-        names: arm -> its name for readers.
+        names: arm -> display name.
         not_worse_by: the margin of a non-inferiority test, in units of the score.
-        tasks: seed -> task, if means are means over tasks.
+        tasks: seed -> task, if means are taken over tasks.
     """
     found = {each.configuration: each for each in comparison.differences}
     on_blocks = []  # arms whose seeds are blocks

@@ -1,26 +1,28 @@
-"""Compare arms with a baseline if their runs share all, some or none of the baseline's seeds.
+"""Compare arms with a baseline that share all, some or none of its seeds.
 
-A seed is a block if both arms ran on it: it fixes data order and sampling, and its effect cancels
-in the difference. In other tables a seed is only a label, and two arms share one by chance. Each
-arm is compared as its seeds allow:
+Seeds are blocks if both arms ran on them and a seed fixes data order and sampling: the effect of
+the seed cancels in the difference. In other tables seeds are only labels, and shared ones are a
+coincidence. The test of each arm depends on its seeds:
 
 - *paired*: at least half of the smaller arm's seeds are shared, and one of the two arms has no
-  others. The test of `comparison` on the shared seeds.
+other seeds. The test of `comparison` on the shared seeds.
 - *partly paired*: both arms have further seeds. The mean difference on shared seeds and the
   difference of means over the others, weighted by their numbers of runs. The variance of the first
-  is at least the variance of unpaired runs, because a few shared seeds estimate it badly. If the
-  shared seeds are clearly correlated, the others only add noise: the shared seeds alone are used.
+  is at least the variance of unpaired runs, because it cannot be estimated well from a few shared
+  seeds. If the scores on shared seeds are clearly correlated, the other seeds only add noise, and
+  only the shared seeds are used.
 - *unpaired*: fewer seeds are shared. One arm: Welch's test of all runs. Several arms with at least
   four runs each: `unpaired`. With fewer runs, a t test with as many degrees of freedom as the
   smaller arm has.
 
 With fewer than four runs, with partly shared seeds, and for arms that are compared with a number,
-an arm's variance is at least the median of all arms' variances. With few runs, some arms look quiet
-by chance, and a t test of their own variances reports too many false positives. A noisy arm, or one
-with failed runs, changes the median little. Several arms are corrected by Bonferroni's method.
+an arm's variance is at least the median of all arms' variances. With few runs, the variance of some
+arms is small by chance, and t tests with separate variances report too many false positives. A
+noisy arm, or one with failed runs, hardly changes the median. Several arms are corrected by
+Bonferroni's method.
 
 A paired arm that is clearly noisier than the others, that lacks seeds or that has failed runs is
-compared apart, with its share of the level, so that it leaves the other results as they are.
+compared separately with its part of the level, so that it does not affect the other results.
 `research/verdict_on_real_runs.py` measures the three tests on public runs.
 """
 
@@ -43,25 +45,26 @@ from dashboards.statistics.problems import Answers
 from dashboards.statistics.seed_noise import Noise, Scores, finite_scores, require_baseline
 from dashboards.statistics.unpaired import compare_unpaired
 
-# Level of the test for correlated shared seeds, divided by the number of arms. At 0.01 a chance
-# correlation of few seeds, and with it a small variance of their differences, is picked too often.
+# Level of the test for correlated shared seeds, divided by the number of arms. At 0.01, chance
+# correlations on few seeds, whose differences have a small variance, would be used too often.
 _CORRELATED = 0.001
 # Level of the test for an arm that is noisier than the others, divided by the number of arms. A
-# higher one would often take arms with heavy-tailed scores apart, and lose their part of the noise.
+# higher level would often separate arms with heavy-tailed scores, and their contribution to the
+# noise estimate would be lost.
 _NOISIER = 0.001
-_EQUAL = 1e-12  # a variance of rounding errors, as a part of another arm's
+_EQUAL = 1e-12  # relative variance below which differences are rounding errors
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How runs were planned, on which their comparison depends."""
+    """How the runs were planned, which determines the test."""
 
-    # for runs of other programs, whether a seed is a block; if None, every trial of a seed was
-    # planned with the others' and seeds are blocks
+    # whether seeds are blocks, for runs of other programs; None for a sweep, which plans all trials
+    # of a seed together, so seeds are blocks
     pairing: Pairing | None = None
-    # a number to compare with instead of a baseline, oriented as the gains
+    # a number to compare with instead of a baseline, oriented like the gains
     against: float | None = None
-    tasks: Tasks | None = None  # seed -> task, if every task has seeds of its own
+    tasks: Tasks | None = None  # seed -> task, if tasks have separate seeds
 
 
 def compare_as_asked(
@@ -73,15 +76,15 @@ def compare_as_asked(
     answers: Answers | None = None,
     repeats: float = 1,
 ) -> Comparison:
-    """Choose the test that fits how the runs were planned, and run it: on every verdict, table and
-    page rests this comparison.
+    """Choose the test that fits how the runs were planned, and run it. All verdicts, tables and
+    reports are based on this comparison.
 
     Args:
-        gains: configuration -> seed -> score, larger is better; NaN where the run failed.
+        gains: configuration -> seed -> score, larger is better; NaN if the run failed.
         baseline: the configuration to beat, or the name of the number.
         plan: how the runs were planned.
-        known: what was known before these seeds: whether seeds are blocks, and gains of the same
-            configurations on other seeds, which add to the noise estimate only.
+        known: prior knowledge: whether seeds are blocks, and gains of the same configurations on
+            other seeds, used only for the noise estimate.
         answers: per-problem accuracies, if the score is an accuracy.
         repeats: factor of p-values after earlier confirmations (`levels.repeats_factor`).
 
@@ -107,15 +110,15 @@ def compare_arms(
     answers: Answers | None = None,
     blocks: bool | None = None,
 ) -> Comparison:
-    """Compare every arm with the baseline, each as its seeds allow.
+    """Compare every arm with the baseline, by the test that fits its seeds.
 
     Args:
-        scores: arm -> seed -> score, larger is better; NaN where the run failed. A seed that an arm
-            lacks was not run, and is ignored.
+        scores: arm -> seed -> score, larger is better; NaN if the run failed. A missing seed was
+            not run, and is ignored.
         baseline: the arm to beat.
         pairing: whether seeds are blocks; decided for each arm if ``auto``.
         answers: per-problem accuracies, if the score is an accuracy.
-        blocks: whether shared seeds are blocks; None if nobody knows.
+        blocks: whether shared seeds are blocks; None if unknown.
 
     Raises:
         ValueError: the baseline has no score.
@@ -131,7 +134,7 @@ def compare_arms(
 
 
 def _layouts(scores: Scores, baseline: str, pairing: Pairing) -> dict[str, Layout]:
-    """Return arm -> layout, of arms with a run that ended."""
+    """Return arm -> layout, for arms with a successful run."""
     scored = ended(scores)
     names = [name for name in scored if name != baseline]
     layouts = {name: layout_of(scores[baseline], scores[name], pairing) for name in names}
@@ -144,7 +147,7 @@ def _layouts(scores: Scores, baseline: str, pairing: Pairing) -> dict[str, Layou
 
 @dataclass(frozen=True)
 class _Extra:
-    """What is known in addition to the scores."""
+    """Further arguments of the comparison."""
 
     answers: Answers | None
     known: Known
@@ -157,23 +160,25 @@ def _compare(
     failed: Collection[str],
     extra: _Extra,
 ) -> Comparison:
-    """Compare arms without a failed run in known layouts. ``failed`` had some before they were
-    imputed.
+    """Compare arms in the given layouts. Scores of failed runs are imputed; ``failed`` are the arms
+    that had some.
     """
     base = counted[baseline]
     names = [name for name in layouts if counted.get(name)]
     paired = [name for name in names if layouts[name] == "paired"]
-    # An arm that lacks seeds, that failed or that is noisy must not change the others' results.
+    # An arm with missing seeds, failed runs or more noise must not affect the results of other
+    # arms.
     complete = [name for name in paired if base.keys() <= counted[name].keys()]
     regular = [name for name in complete if name not in failed]
     noisy = _noisy(counted, baseline, regular)
     regular = [name for name in regular if name not in noisy]
     regular_scores = {name: counted[name] for name in [baseline, *regular]}
-    share = len(names) / max(1, len(regular))  # of the level, by the number of comparisons
+    # fraction of the level, in proportion to the number of comparisons
+    share = len(names) / max(1, len(regular))
     others = compare(
         regular_scores, baseline, known=extra.known, answers=extra.answers, repeats=share
     )
-    # the arms share one level, so each interval has the coverage of all together
+    # simultaneous coverage over all arms
     differences = {}
     for each in others.differences:
         differences[each.configuration] = replace(each, level=SIGNIFICANCE_LEVEL)
@@ -182,7 +187,7 @@ def _compare(
     noises = {}
     groups: dict[
         tuple[str, frozenset[Hashable]], list[str]
-    ] = {}  # of arms that share a noise estimate
+    ] = {}  # results of arms that share a noise estimate
     labels = [name for name in names if layouts[name] == "unpaired"]
     apart = compare_unpaired(counted, baseline, labels, len(names))
     for name in names:
@@ -195,8 +200,8 @@ def _compare(
             differences[name] = combine(name, samples, variances, baseline, len(names))
             noises[name] = within
         elif name not in regular and samples.shared:
-            # Arms on the same seeds share an estimate of the noise: with their own estimates, the
-            # best of many would be one that looks quiet by chance.
+            # Arms on the same seeds share a noise estimate: with separate estimates, the best of
+            # many arms would often be one whose variance is small by chance.
             own = name if name in noisy or name in failed else ""
             groups.setdefault((own, frozenset(samples.shared)), []).append(name)
     for (own, _), alike in groups.items():
@@ -221,7 +226,8 @@ def _compare(
 
 
 def _noisy(counted: Scores, baseline: str, names: Sequence[str]) -> set[str]:
-    """Return the arms whose differences to the baseline vary clearly more than all others' do.
+    """Return the arms whose differences to the baseline are clearly noisier than those of all other
+    arms.
 
     The noisiest arm is tested first, against the pooled variance of the others (an F test at level
     ``_NOISIER``, divided by the number of arms), then the next one.
@@ -236,7 +242,8 @@ def _noisy(counted: Scores, baseline: str, names: Sequence[str]) -> set[str]:
     for name in sorted(variances, key=lambda name: -variances[name]):
         rest = [variances[other] for other in variances if other not in noisy | {name}]
         pooled = float(np.mean(rest)) if rest else 0.0
-        if pooled <= _EQUAL * variances[name] or dof < 1:  # the others are coarse, not quiet
+        # the other scores are coarse, not less noisy
+        if pooled <= _EQUAL * variances[name] or dof < 1:
             break
         p_value = float(special.fdtrc(dof, dof * len(rest), variances[name] / pooled))
         if p_value >= _NOISIER / len(names):
@@ -248,9 +255,8 @@ def _noisy(counted: Scores, baseline: str, names: Sequence[str]) -> set[str]:
 def compare_with_number(scores: Scores, number: float, name: str = "number") -> Comparison:
     """Compare the mean of every arm with a number, such as a published record (Student's t test of
     one sample, Bonferroni's correction, variances of at least the median as of unpaired arms).
-    ``number`` is oriented as the scores: larger is better. ``name`` stands for it as the baseline.
-
-    An arm that failed on every run is not compared. For other failed runs see `failures`.
+    ``number`` is oriented as the scores: larger is better. ``name`` is used as the name of the
+    baseline. An arm whose runs all failed is not compared; for other failed runs see `failures`.
     """
     return compare_with_failures(
         lambda counted: _compare_with_number(counted, number, name), scores, None
@@ -281,7 +287,7 @@ def _compare_with_number(counted: Scores, number: float, name: str) -> Compariso
 def _variances(counted: Scores) -> dict[str, float]:
     """Return each arm's variance, at least the median of all arms; NaN for one run.
 
-    Runs that are all equal say nothing of the noise, so they get the largest variance of all arms.
+    Equal scores do not reveal the noise, so such arms get the largest variance of all arms.
     """
     variances = dict.fromkeys(counted, math.nan)
     for name, row in counted.items():
@@ -293,13 +299,13 @@ def _variances(counted: Scores) -> dict[str, float]:
     typical = float(np.median(known))
     largest = max(known)
     for name, variance in variances.items():
-        # NaN is true, and `max` keeps it
+        # NaN is truthy, and `max` keeps it
         variances[name] = max(variance, typical) if variance else largest
     return variances
 
 
 def _within(counted: Scores) -> Noise:
-    """Return the noise of one score around its arm's mean, all arms together."""
+    """Return the noise of a score around the mean of its arm, pooled over all arms."""
     noise = Noise(math.nan, 0)
     for row in counted.values():
         if len(row) > 1:

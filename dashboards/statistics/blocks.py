@@ -1,10 +1,10 @@
-"""Whether a seed is a block: whether the scores of all configurations on one seed go up and down
-together.
+"""Determine whether seeds are blocks, that is, whether the scores of different configurations on
+the same seed are correlated.
 
-It decides how one finalist is compared: by the paired differences, or by Welch's test of all runs.
-Nobody may look at the compared scores for it, because the better of two tests is chosen too often
-by chance. The program declares it, the user asks for it, or it is learned from other seeds: from
-the many configurations that a search ran on common seeds.
+This decides how a single finalist is compared: by paired differences, or by Welch's test of all
+runs. The compared scores must not be used for the choice, because choosing between two tests by
+their results inflates the false positive rate. Instead, the program declares it, the user requests
+it, or it is estimated from other seeds: from the configurations that a search ran on common seeds.
 """
 
 import math
@@ -17,19 +17,20 @@ from scipy import special
 from dashboards.statistics.levels import SIGNIFICANCE_LEVEL
 from dashboards.statistics.seed_noise import Scores, seed_effects
 
-# Smallest correlation from which on paired differences find more than Welch's test
+# Smallest correlation at which the paired test has more power than Welch's test
 # (research/verdict_on_real_runs.py --blocks).
 WORTHWHILE_CORRELATION = 0.4
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """Whether a seed is a block, and how that is known."""
+    """Whether seeds are blocks, and the evidence for it."""
 
-    known: bool | None  # None if nobody knows
+    known: bool | None  # None if unknown
     how: Literal["declared", "asked", "learned", "unknown"]
-    correlation: float | None = None  # of two configurations' scores on one seed
-    interval: tuple[float, float] | None = None  # of the correlation
+    # correlation of the scores of two configurations on the same seed
+    correlation: float | None = None
+    interval: tuple[float, float] | None = None  # interval of the correlation
 
 
 UNKNOWN = Blocks(None, "unknown")
@@ -37,14 +38,15 @@ UNKNOWN = Blocks(None, "unknown")
 
 @dataclass(frozen=True)
 class Known:
-    """What was known before the compared scores were seen."""
+    """Prior knowledge that does not come from the compared scores."""
 
-    scores: Mapping[str, Mapping[Hashable, float]] | None = None  # of the search, for the noise
+    # scores of the search, for the noise estimate
+    scores: Mapping[str, Mapping[Hashable, float]] | None = None
     blocks: bool | None = None
 
 
 def learned(scores: Scores) -> Blocks:
-    """Learn whether seeds are blocks from configurations that ran on common seeds.
+    """Estimate whether seeds are blocks from configurations that ran on common seeds.
 
     The intraclass correlation of the additive model, with its 90% interval from the F distribution
     (Shrout and Fleiss, Psychological Bulletin 86, 1979). Seeds are blocks if the interval excludes

@@ -1,6 +1,7 @@
-"""Scores of runs at the same amount of an axis that grows: tokens, seconds, completions.
+"""Compute scores of runs at the same value of a growing axis, such as tokens, seconds or
+completions.
 
-Evaluations of two runs rarely fall on the same amount, so a curve is interpolated linearly between
+Evaluations of two runs are rarely at the same value, so a curve is interpolated linearly between
 neighboring evaluations, and never beyond its last one. A score is the mean of the interpolated
 curve over a window that ends at the budget. The window is a length on the axis, equal for all runs:
 a number of evaluations would reach further back in a run that is evaluated less often.
@@ -14,16 +15,16 @@ import numpy as np
 from dashboards.trial import Curve
 from loptune.score import mean
 
-WINDOW = 0.1  # of the budget, if no window is given
+WINDOW = 0.1  # default window as a fraction of the budget
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The amount of an axis at which runs are compared."""
+    """The axis value at which runs are compared."""
 
     axis: str
     at: float
-    window: float  # length on the axis before it, over which a curve is averaged
+    window: float  # length on the axis before the budget, over which a curve is averaged
 
     @classmethod
     def of(cls, axis: str, at: float) -> "Budget":
@@ -32,18 +33,18 @@ class Budget:
 
     @property
     def start(self) -> float:
-        """Where the window begins."""
+        """The axis value at which the window starts."""
         return self.at - self.window
 
 
 def common_budget(
     curves: Sequence[Curve], axis: str, at: float | None = None, window: float | None = None
 ) -> Budget:
-    """Return the budget of at least one curve over an axis.
+    """Return the common budget of one or more curves.
 
     Args:
-        curves: of the runs to compare.
-        axis: what their places are amounts of.
+        curves: curves of the runs to compare.
+        axis: name of the axis.
         at: the budget; by default the largest one that all curves reach.
         window: a length on the axis; by default a tenth of the budget, or less if a curve begins
             later.

@@ -1,4 +1,4 @@
-"""All configurations compared with the baseline, as every test returns them."""
+"""The result of comparing all configurations with the baseline, returned by every test."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,10 +12,10 @@ class Comparison:
     """All configurations compared with the baseline, as gains (larger is better)."""
 
     differences: tuple[Difference, ...]
-    paired: Mapping[str, PairedDifference]  # of the compared configurations
-    noise: Noise  # of one score
-    failed: Mapping[str, int]  # configuration -> its failed seeds
-    # configuration -> the noise of one score that its own test used, where that is another
+    paired: Mapping[str, PairedDifference]  # configuration -> paired difference
+    noise: Noise  # noise of a score
+    failed: Mapping[str, int]  # configuration -> number of failed seeds
+    # configuration -> noise of a score in its own test, if different
     noises: Mapping[str, Noise] = field(default_factory=dict)
     repeats: float = 1  # factor of the p-values
     blocks: bool = False  # whether seeds were treated as blocks

@@ -2,36 +2,36 @@
 analyses all use this test.
 
 Dunnett's many-to-one test in a randomized block design with seeds as blocks. All differences to the
-baseline share one noise estimate, the residual variance of the additive model in `seed_noise`. So
-few seeds of few configurations suffice. It is one-sided, because only improvements are claimed, and
-corrected for the number of configurations. A sign-flip test of paired differences cannot: with 3
-seeds its smallest p value is 1/8.
+baseline share one noise estimate, the residual variance of the additive model in `seed_noise`.
+Therefore a few seeds of a few configurations suffice. The test is one-sided, because only
+improvements are claimed, and corrected for the number of configurations. A sign-flip test of paired
+differences would need more seeds: with 3, its smallest p value is 1/8.
 
 Departures from Dunnett's test, one for each assumption that fails in practice:
 
 - A configuration may be noisier than the others. On fewer than five seeds the variance of its own
-differences is used if that is larger; on more it counts half, the pooled variance the other half.
-With few seeds differences often vary little by chance, so a variance below the variance of unpaired
-runs is averaged with it, unless seeds are blocks.
-- With one configuration nothing can be pooled. If seeds are blocks, it is compared by the paired t
-test, otherwise by Welch's test with Satterthwaite's degrees of freedom.
-- Whether seeds are blocks is known before the scores are seen (`blocks`), or an F test shows
-it: at 0.1%, and at 0.001% for one configuration.
+differences is used if that is larger; with more seeds, its mean with the pooled variance is used.
+With few seeds, the variance of the differences is often small by chance. If it is smaller than the
+variance of unpaired runs, the two are averaged, unless seeds are blocks.
+- With one configuration there is nothing to pool. It is compared by the paired t test if seeds are
+blocks, otherwise by Welch's test with Satterthwaite's degrees of freedom.
+- Whether seeds are blocks is known before the scores are seen (`blocks`), or established by an F
+test at level 0.1% (0.001% for one configuration).
 - Scores are not normal. With few degrees of freedom the level is smaller (`levels.level`).
 - The baseline may be noisier: the variance of a difference is at least the baseline's variance plus
 the others'. If an F test finds the baseline noisier (or there are only two seeds to test with), it
 has Welch's degrees of freedom.
-- Leaving out a failed seed would favor its configuration. Failed seeds oppose every claim: see
-`failures`.
-- Evaluation on few problems may be the only noise. If per-problem results are recorded and no
-further variance is detected, the noise is estimated from the problems, with many degrees of
+- Dropping failed seeds would favor their configuration. They are imputed against every claim
+instead: see `failures`.
+- Evaluation on few problems may be the only source of noise. If per-problem results are recorded
+and no further variance is detected, the noise is estimated from the problems, with many degrees of
 freedom.
-- Fresh seeds are few: the same configurations' seeds in the search, each around its own mean, add
-to the noise estimate. Selecting the best mean does not affect it.
+- There are few fresh seeds. The search scores of the same configurations, each relative to its own
+mean, add to the noise estimate. Selecting the best mean does not bias this estimate.
 
-`research/verdict_errors.py` simulates the cost and the benefit of each,
-`research/verdict_on_real_runs.py` measures the complete test on public runs;
-docs/explanation/statistics.md has the tables.
+`research/verdict_errors.py` simulates the cost and the benefit of each departure.
+`research/verdict_on_real_runs.py` measures the complete test on public runs. The tables are in
+docs/explanation/statistics.md.
 """
 
 import functools
@@ -78,7 +78,7 @@ class _Stage:
 
     @functools.cached_property
     def parts(self) -> tuple[Noise, Noise]:
-        """The noise of the baseline, and of the others."""
+        """The noise of the baseline, and of the other configurations."""
         return baseline_noise(self.scores, self.baseline)
 
     def of_runs(self, name: str) -> Noise:
@@ -110,15 +110,15 @@ def compare(
     """Compare every configuration with the baseline.
 
     Args:
-        scores: configuration -> seed -> score, larger is better; NaN where the trial failed.
+        scores: configuration -> seed -> score, larger is better; NaN if the trial failed.
         baseline: the configuration to beat.
         thresholds: critical values of an interim analysis; Dunnett's if None.
-        known: what was known before these seeds: whether seeds are blocks, and scores of these
-            configurations on other seeds, used only to estimate noise.
+        known: prior knowledge: whether seeds are blocks, and scores of these configurations on
+            other seeds, used only for the noise estimate.
         answers: per-problem accuracies, if the score is an accuracy.
-        comparisons: number of comparisons to correct for, if there are others than these.
+        comparisons: number of comparisons to correct for, if there are more than these.
         repeats: factor of p-values and divisor of the intervals' level: for repeated confirmations
-            (`levels.repeats_factor`), or if these comparisons have a share of the level.
+            (`levels.repeats_factor`), or if these comparisons use only a part of the level.
 
     Raises:
         ValueError: the baseline has no score.
@@ -143,7 +143,7 @@ class _Test:
 
 
 def _compare(counted: Scores, baseline: str, test: _Test) -> Comparison:
-    """Compare configurations of which no run failed."""
+    """Compare configurations without failed runs."""
     paired = paired_differences(counted, baseline)
     candidates = {name: paired[name] for name in test.names if name in paired}
     stages = [_Stage(_matched(counted, baseline, candidates), baseline)]
@@ -157,7 +157,8 @@ def _compare(counted: Scores, baseline: str, test: _Test) -> Comparison:
     if blocks is None:
         at = BLOCKS_OF_ONE if alone and test.thresholds is None else BLOCKS
         blocks = seeds_are_blocks([stage.scores for stage in stages], at)
-    # Equal scores on all seeds mean coarse scores, not zero noise; any residual is rounding error.
+    # Equal scores on all seeds indicate coarse scores, not zero noise; any residual is a rounding
+    # error.
     values = np.array(all_scores(stages[0].scores))
     rounding = max(1e-9 * float(np.ptp(values)), 1e-13 * float(np.abs(values).max()))
     measurable = noise.dof > 0 and noise.sd > rounding
@@ -249,7 +250,7 @@ def _variances(stages: list[_Stage], name: str, noise: Noise, evaluation: Noise)
 
 @dataclass(frozen=True)
 class _Error:
-    """The noise of one finalist's difference on one seed."""
+    """The noise of a single finalist's difference on one seed."""
 
     sd: float
     dof: float
@@ -261,8 +262,8 @@ class _Error:
 
 
 def _own_error(stages: list[_Stage], name: str, baseline: str, *, blocks: bool) -> _Error:
-    """Return the noise of the only finalist: of its paired differences if seeds are blocks, else of
-    unpaired runs, with Satterthwaite's degrees of freedom.
+    """Return the noise for a single finalist: from its paired differences if seeds are blocks,
+    otherwise from unpaired runs with Satterthwaite's degrees of freedom.
     """
     if blocks:
         own = functools.reduce(Noise.pooled, [stage.own(name) for stage in stages])
@@ -270,12 +271,12 @@ def _own_error(stages: list[_Stage], name: str, baseline: str, *, blocks: bool) 
     of_one = functools.reduce(Noise.pooled, [stage.of_runs(name) for stage in stages])
     of_base = functools.reduce(Noise.pooled, [stage.of_runs(baseline) for stage in stages])
     sd = math.hypot(of_one.sd, of_base.sd)
-    share = (of_one.sd / sd) ** 2  # of the variance
+    share = (of_one.sd / sd) ** 2  # fraction of the variance
     return _Error(sd, 1 / (share**2 / of_one.dof + (1 - share) ** 2 / of_base.dof))
 
 
 def _alone(difference: Difference, error: _Error, repeats: float) -> Difference:
-    """Add interval, p value and outcome of the only finalist, by a t test at `levels.level`."""
+    """Add interval, p value and outcome for a single finalist, by a t test at `levels.level`."""
     dof = error.dof
     per_mean = error.sd / math.sqrt(difference.seeds)
     needed = float(special.stdtrit(dof, 1 - level(dof) / repeats)) * per_mean

@@ -1,7 +1,8 @@
-"""The difference of one configuration to the baseline, with its interval and what it shows.
+"""The difference of a configuration to the baseline, with its interval and conclusion.
 
-Every comparison has this result: a search, fresh seeds, interim analyses, rules at their own best.
-Verdicts and tables are views of it. A configuration is its number here; names are for readers.
+Every comparison returns it: searches, fresh seeds, interim analyses, and rules at their own best.
+Verdicts and tables are derived from it. Configurations are identified by number; names are only for
+display.
 """
 
 import math
@@ -12,7 +13,7 @@ from dashboards.fresh_seeds import MIN_SEEDS
 from dashboards.statistics.levels import SIGNIFICANCE_LEVEL
 
 Layout = Literal["paired", "partly paired", "unpaired", "by task", "against a number"]
-# not better: by the worthwhile amount, in rounds; not worse: by the margin that was asked for
+# not better: improvement below the worthwhile amount, in rounds; not worse: loss below the margin
 Outcome = Literal["better", "worse", "not better", "not worse", "undecided"]
 
 
@@ -22,29 +23,29 @@ class Difference:
 
     configuration: str
     baseline: str
-    gain: float  # the mean over the seeds that ended
-    # shared by the configuration and the baseline, failed ones included; the smaller number of runs
-    # if they are not paired
+    gain: float  # mean over the successful seeds
+    # number of seeds that the configuration and the baseline share, failed ones included; if
+    # unpaired, the smaller number of runs
     seeds: int
-    median: float = math.nan  # over the same seeds
+    median: float = math.nan  # median over the same seeds
     # simultaneous over all comparisons; better if it lies above 0; None if the seeds cannot decide
     interval: tuple[float, float] | None = None
-    level: float = SIGNIFICANCE_LEVEL  # with which each bound of the interval misses
+    level: float = SIGNIFICANCE_LEVEL  # error probability of each bound of the interval
     # one-sided, corrected for the number of comparisons; None in rounds
     p: float | None = None
     p_worse: float | None = (
-        None  # in the same way for a configuration that is worse than the baseline
+        None  # the same for the claim that the configuration is worse than the baseline
     )
     outcome: Outcome = "undecided"
     layout: Layout = "paired"
     # the interval uses evaluation noise, because no variance between seeds is detected beyond it
     by_problem: bool = False
-    # with failed runs imputed to oppose a gain; None if none failed
+    # gain with failed runs imputed against it; None if none failed
     opposed_gain: float | None = None
 
     @property
     def certain_gain(self) -> float:
-        """The gain if failed runs oppose it, by which configurations are ranked."""
+        """The gain with failed runs imputed against it, by which configurations are ranked."""
         return self.gain if self.opposed_gain is None else self.opposed_gain
 
     @property
@@ -59,12 +60,12 @@ class Difference:
 
     @property
     def better(self) -> bool:
-        """Whether the gain is significant, on however few seeds."""
+        """Whether the gain is significant, regardless of the number of seeds."""
         return self.interval is not None and self.interval[0] > 0
 
     @property
     def worse(self) -> bool:
-        """Whether the loss is significant, on however few seeds."""
+        """Whether the loss is significant, regardless of the number of seeds."""
         return self.interval is not None and self.interval[1] < 0
 
     @property
@@ -89,12 +90,12 @@ class Difference:
 def outcome_of(
     interval: tuple[float, float] | None, seeds: int, not_worse_by: float | None = None
 ) -> Outcome:
-    """Return what an interval of a gain shows.
+    """Return the conclusion from the interval of a gain.
 
     Args:
-        interval: of the gain; None if the seeds cannot decide.
-        seeds: on which it rests; fewer than `MIN_SEEDS` show nothing.
-        not_worse_by: the margin of a non-inferiority test, if it was asked for.
+        interval: interval of the gain; None if the seeds cannot decide.
+        seeds: number of seeds; with fewer than `MIN_SEEDS` the outcome is undecided.
+        not_worse_by: the margin of a non-inferiority test, if requested.
     """
     if interval is None or seeds < MIN_SEEDS:
         return "undecided"

@@ -11,7 +11,7 @@ from dashboards.statistics.levels import SIGNIFICANCE_LEVEL, level
 
 Vector = NDArray[np.float64]
 
-# nodes and weights of quadratures
+# nodes and weights for numerical integration
 _NORMAL = np.polynomial.hermite_e.hermegauss(80)
 _UNIFORM = np.polynomial.legendre.leggauss(80)
 

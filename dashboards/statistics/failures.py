@@ -1,9 +1,9 @@
-"""Failed runs count against every claim, because nobody knows the scores that they would have had.
+"""Impute failed runs against every claim, because the scores that they would have had are unknown.
 
 To call an arm better, its failed runs get the worst score of all runs, and failed runs of the
 baseline get the best. To call it worse, its failed runs get the best score and failed runs of the
-baseline the worst. A claim must hold with the scores that oppose it. The reported difference is
-the difference between runs that ended.
+baseline the worst. A claim must hold with the imputed scores. The reported difference is the
+difference between successful runs.
 """
 
 import math
@@ -30,7 +30,7 @@ def failed_seeds(scores: Scores) -> dict[str, int]:
 
 
 def ended(scores: Scores) -> Scores:
-    """Return the scores of runs that ended, without configurations that failed on every seed."""
+    """Return the scores of successful runs, without configurations that failed on every seed."""
     return {name: row for name, row in finite_scores(scores).items() if row}
 
 
@@ -39,9 +39,9 @@ def imputed_against(
 ) -> Scores:
     """Return scores, larger is better, with failed seeds imputed to oppose a claim about an arm.
 
-    A configuration that failed on every seed is left out: no run says how it scores. ``baseline``
-    is None if the arms are compared with a number. ``tasks`` is seed -> task, if scores of
-    different tasks are on different scales.
+    A configuration that failed on every seed is left out, because its score is unknown.
+    ``baseline`` is None if the arms are compared with a number. ``tasks`` is seed -> task, if
+    scores of different tasks are on different scales.
     """
     known: dict[str, list[float]] = {}
     for row in ended(scores).values():
@@ -59,8 +59,8 @@ def imputed_against(
 
 
 def imputed_for_stopping(scores: Scores, baseline: str) -> Scores:
-    """Return scores with failed seeds imputed to oppose a gain, also of arms that always failed: a
-    finalist that keeps failing is dropped, because a winner must be able to train.
+    """Return scores with failed seeds imputed against a gain, including arms that failed on every
+    seed: a finalist that keeps failing is dropped, because a winner must be trainable.
     """
     opposed = imputed_against("better", scores, baseline)
     worst = min(all_scores(ended(scores)), default=math.nan)
@@ -73,7 +73,8 @@ def compare_with_failures(
     baseline: str | None,
     tasks: Mapping[Hashable, str] | None = None,
 ) -> Comparison:
-    """Return the comparison of runs that ended, with bounds and p-values that failed runs oppose.
+    """Compare the successful runs, with bounds and p-values from failed runs imputed against each
+    claim.
 
     Args:
         compare: the comparison of scores without failed runs.
@@ -98,7 +99,7 @@ def compare_with_failures(
 
 
 def _opposed(found: Difference, bounds: Sequence[Difference]) -> Difference:
-    """Return the gain of runs that ended with the outer bounds and the larger p-values."""
+    """Return the gain of the successful runs with the outer bounds and the larger p-values."""
     intervals = [bound.interval for bound in bounds if bound.interval is not None]
     p_values = [bound.p for bound in bounds if bound.p is not None]
     p_values_worse = [bound.p_worse for bound in bounds if bound.p_worse is not None]

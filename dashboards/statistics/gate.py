@@ -4,11 +4,11 @@ The proposal gets one seed first and more only while its gain may still be worth
 interim analysis it is kept, discarded, or needs more seeds. Two one-sided group-sequential tests
 [Biometrika 70, 1983] run side by side. One tests whether the gain is above 0, at the level that the
 campaign allows (`online_levels`). The other tests whether it is below the smallest worthwhile gain.
-The second is non-binding: continuing after it does not weaken the guarantee of the first.
+The second is non-binding: continuing after it does not affect the error rate of the first.
 
-How much one score varies between seeds is estimated from all runs of the campaign, and so is how
-much two configurations on the same seed agree. The baseline's runs on other seeds help, too: with
-correlation r of two scores on one seed, the gain is estimated by
+The seed noise and the correlation of two configurations on the same seed are estimated from all
+runs of the campaign. The baseline's runs on other seeds are used as well: with correlation r of two
+scores on one seed, the gain is estimated by
 
     gain = mean(x on its n seeds) - r mean(b on these seeds) - (1 - r) mean(b on all M seeds)
     variance / sd^2 = (1 - r^2) / n + (1 - r)^2 / M
@@ -29,48 +29,51 @@ from scipy import special
 GateOutcome = Literal["keep", "discard", "more"]
 Runs = Mapping[int, float]  # seed -> score; larger is better
 
-ANALYSES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # seeds of a proposal at interim analyses
-# Nothing is kept on fewer seeds. With three, the spread of a proposal that varies more than others
-# is underestimated too often: of campaigns without a gain on trainings of PPO a fifth kept some.
+# number of seeds of a proposal at each interim analysis
+ANALYSES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+# Minimum number of seeds to keep a proposal. With three, the noise of a proposal that varies more
+# than others is underestimated too often: a fifth of the campaigns on PPO trainings without any
+# gain kept a proposal.
 FIRST_CLAIM = 8
-OWN_VARIATION = 3  # seeds from which on a proposal's own spread counts
+OWN_VARIATION = 3  # minimum number of seeds to use the proposal's own variance
 FUTILITY_ERROR = 0.2  # probability of discarding a gain of exactly the worthwhile size
 _KEEP_SPENDING = 1.0  # exponents of the fraction of information in the two spending functions
 _DISCARD_SPENDING = 0.7
 _GRID = 301  # points of the numerical integration
 _INFLATION = 1.08
-_RANGE = 8.0  # in standard deviations
+_RANGE = 8.0  # range of the grid, in standard deviations
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeedModel:
-    """How scores vary between seeds, estimated from all runs of a campaign."""
+    """The variation of scores between seeds, estimated from all runs of a campaign."""
 
-    sd: float  # of one score between seeds
-    correlation: float  # of two configurations' scores on one seed, 0 to 0.95
+    sd: float  # standard deviation of a score between seeds
+    # correlation of the scores of two configurations on the same seed, 0 to 0.95
+    correlation: float
     dof: int  # degrees of freedom of ``sd``
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The answer of the runs so far on one proposal. All numbers are gains: larger is better."""
+    """The interim decision on a proposal. All values are gains: larger is better."""
 
     outcome: GateOutcome
     gain: float  # estimate
     error: float  # its standard error
-    low: float  # above 0 the proposal is kept
-    high: float  # below the worthwhile gain it is discarded
-    seeds: int  # of the proposal
-    next_seeds: int  # of the proposal at the next interim analysis; ``seeds`` if decided
-    most_seeds: int  # at the last interim analysis
+    low: float  # lower bound; if it is above 0, the proposal is kept
+    high: float  # upper bound; below the worthwhile gain the proposal is discarded
+    seeds: int  # number of seeds of the proposal
+    next_seeds: int  # number of seeds at the next interim analysis; equals ``seeds`` if decided
+    most_seeds: int  # number of seeds at the last interim analysis
     level: float  # significance level of the proposal
 
 
 def seed_model(arms: Sequence[Runs], pairs: Sequence[tuple[Runs, Runs]]) -> SeedModel | None:
-    """Estimate how scores vary between seeds; None if no arm has two runs.
+    """Estimate the variation between seeds; None if no arm has two runs.
 
     Args:
-        arms: runs of each configuration; each is compared with its own mean only.
+        arms: runs of each configuration; deviations are taken from the mean of each.
         pairs: runs of a proposal and of its baseline, for the correlation on shared seeds.
     """
     return pooled_model(
@@ -80,14 +83,14 @@ def seed_model(arms: Sequence[Runs], pairs: Sequence[tuple[Runs, Runs]]) -> Seed
 
 
 def variation(runs: Runs) -> tuple[float, int]:
-    """Return the sum of squares of one configuration's scores around their mean, and its dof."""
+    """Return the sum of squared deviations of one configuration's scores, and its dof."""
     scores = np.array(list(runs.values()))
     return float(((scores - scores.mean()) ** 2).sum()), len(scores) - 1
 
 
 def covariation(proposal: Runs, baseline: Runs) -> tuple[float, int]:
-    """Return the sum of products of two configurations' scores on shared seeds, each around its
-    mean, and its dof; 0 for fewer than two shared seeds.
+    """Return the sum of products of the deviations of two configurations on shared seeds, and its
+    degrees of freedom; 0 for fewer than two shared seeds.
     """
     shared = sorted(set(proposal) & set(baseline))
     if len(shared) < 2:
@@ -100,7 +103,9 @@ def covariation(proposal: Runs, baseline: Runs) -> tuple[float, int]:
 def pooled_model(
     variations: Sequence[tuple[float, int]], covariations: Sequence[tuple[float, int]]
 ) -> SeedModel | None:
-    """Return the model of sums of `variation` and `covariation`; None without a dof."""
+    """Return the model estimated from `variation` and `covariation` sums; None without degrees of
+    freedom.
+    """
     dof = sum(part[1] for part in variations)
     if not dof:
         return None
@@ -108,7 +113,7 @@ def pooled_model(
     shared_dof = sum(part[1] for part in covariations)
     correlation = 0.0
     if shared_dof and variance > 0:
-        # A few pairs say little of a correlation, and too large a one makes false keeps.
+        # A few pairs estimate a correlation poorly, and overestimating it causes false keeps.
         shrunk = shared_dof / (shared_dof + _PRIOR_PAIRS)
         products = sum(part[0] for part in covariations)
         correlation = min(max(shrunk * products / shared_dof / variance, 0.0), _MOST_CORRELATED)
@@ -118,7 +123,7 @@ def pooled_model(
 
 _PRIOR_PAIRS = 10
 _MOST_CORRELATED = 0.9
-_CORRELATION_STEP = 0.1  # so that few boundaries are computed
+_CORRELATION_STEP = 0.1  # rounding step, which limits the number of boundaries to compute
 
 
 def relative_variance(seeds: int, baseline_seeds: int, correlation: float) -> float:
@@ -129,14 +134,14 @@ def relative_variance(seeds: int, baseline_seeds: int, correlation: float) -> fl
 
 @functools.lru_cache(maxsize=4096)
 def boundaries(information: tuple[float, ...], level: float, exponent: float) -> tuple[float, ...]:
-    """Return the z statistic to exceed at each interim analysis, so that under no effect any is
-    exceeded with probability ``level``.
+    """Return the critical z values of the interim analyses, such that without an effect any of them
+    is exceeded with probability ``level``.
 
     Args:
         information: 1 / variance at each analysis, ascending.
         level: total probability; ``level * fraction**exponent`` is spent by a fraction of the
             information.
-        exponent: of the spending function.
+        exponent: exponent of the spending function.
     """
     spent = level * (np.array(information) / information[-1]) ** exponent
     bounds: list[float] = []
@@ -188,11 +193,11 @@ def _solve(
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Interim analyses of one proposal and the z statistics to exceed at each."""
+    """Interim analyses of a proposal, with the critical z value of each."""
 
     seeds: tuple[int, ...]
-    keep: tuple[float, ...]  # of the gain; infinite before `FIRST_CLAIM` seeds
-    discard: tuple[float, ...]  # of (worthwhile - gain)
+    keep: tuple[float, ...]  # critical values of the gain; infinite before `FIRST_CLAIM` seeds
+    discard: tuple[float, ...]  # critical values of (worthwhile - gain)
 
 
 def make_schedule(
@@ -204,7 +209,7 @@ def make_schedule(
     ``most_seeds``.
     """
     level = _round_down(level)
-    # Sequential boundaries are a little wider than the boundary of a single analysis.
+    # Sequential boundaries are slightly wider than the boundary of a single analysis.
     needed = _INFLATION * float(-special.stdtrit(model.dof, level) - special.ndtri(FUTILITY_ERROR))
     seeds: list[int] = []
     information: list[float] = []
@@ -223,12 +228,14 @@ def make_schedule(
 
 
 def _round_down(level: float) -> float:
-    """Round a level down to one of sixteen a decade, so that few boundaries are computed."""
+    """Round a level down to one of sixteen per decade, so that few boundaries are computed."""
     return float(10 ** (math.floor(16 * math.log10(level)) / 16))
 
 
 def _as_t(bound: float, dof: int) -> float:
-    """Return the quantile of Student's t that is exceeded as seldom as ``bound`` is by a normal."""
+    """Return the quantile of Student's t with the same tail probability as ``bound`` has for a
+    normal.
+    """
     if math.isinf(bound):
         return bound
     return float(-special.stdtrit(dof, special.ndtr(-bound)))
@@ -243,18 +250,19 @@ def answer(
     level: float,
     most_seeds: int,
 ) -> Answer:
-    """Return the answer of the runs so far on a proposal.
+    """Return the interim decision on a proposal from its runs so far.
 
     Args:
-        proposal: its scores by seed.
-        baseline: the baseline's scores by seed, on all seeds of the proposal and any others.
-        model: how scores vary between seeds.
+        proposal: scores of the proposal by seed.
+        baseline: scores of the baseline by seed, on all seeds of the proposal and possibly others.
+        model: variation between seeds.
         worthwhile: smallest gain that matters, in units of the score.
         level: significance level of this proposal.
-        most_seeds: of the proposal.
+        most_seeds: maximum number of seeds of the proposal.
 
     Raises:
-        ValueError: no runs, a proposal's seed that the baseline lacks, or no variation.
+        ValueError: there are no runs, the baseline has no run on a seed of the proposal, or the
+            scores do not vary.
     """
     if not proposal or not set(proposal) <= set(baseline):
         raise ValueError("the baseline needs a run on every seed of the proposal")
@@ -298,8 +306,8 @@ def answer(
 def estimate(proposal: Runs, baseline: Runs, model: SeedModel) -> tuple[float, float]:
     """Return the estimated gain and its standard error (equation in the module).
 
-    From `OWN_VARIATION` seeds on, the proposal's own variation counts where it is larger than the
-    campaign's: a change may make training less stable.
+    With `OWN_VARIATION` or more seeds, the proposal's own variance is used if it is larger than
+    that of the campaign, because a change may make training less stable.
     """
     weight = model.correlation
     own = np.array(list(proposal.values()))

@@ -25,8 +25,8 @@ FUTILITY_ERROR = 0.1
 CLAIM_EXPONENT = 1.0
 FUTILITY_EXPONENT = 0.7  # the futility error is spent early
 _MAX_ANALYSES = 8
-# Seeds at the first interim analysis. Analyses at three and four seeds report too many false
-# positives on public trainings with equal means, and add no power in the end
+# Seeds at the first interim analysis. Analyses at three and four seeds cause too many false
+# positives on public trainings with equal means, and do not add power
 # (research/verdict_on_real_runs.py).
 FIRST_ANALYSIS_SEEDS = 5
 PATHS = 100_000  # simulated confirmations; boundaries are accurate to about 0.01 to 0.02
@@ -36,8 +36,8 @@ PATHS = 100_000  # simulated confirmations; boundaries are accurate to about 0.0
 class Spending:
     """How the error rate of a sequential test is spent."""
 
-    error: float  # in total
-    exponent: float  # of the fraction of seeds
+    error: float  # total error
+    exponent: float  # exponent of the fraction of seeds
 
     def by(self, fractions: Vector) -> Vector:
         """Return the error that may be spent by each fraction of the seeds."""
@@ -60,11 +60,11 @@ def boundaries(
     """Return the boundaries of both tests at every interim analysis, from `null_paths`."""
     fractions = np.array(analyses) / analyses[-1]
     paths = null_paths(analyses, finalists)
-    # As many degrees of freedom as at the first analysis, where most false positives are reported.
+    # The degrees of freedom of the first analysis, where most false positives occur.
     claims = level(finalists * (analyses[0] - 1))
     efficacy = spend(paths.max(axis=2), Spending(claims, CLAIM_EXPONENT).by(fractions))
-    # Each finalist is dropped on its own, with the noise of its own differences: it may be noisier
-    # than the rest.
+    # Each finalist is dropped independently, based on the noise of its own differences: it may be
+    # noisier than the others.
     futility = spend(
         null_paths(analyses, 1)[:, :, 0], Spending(FUTILITY_ERROR, FUTILITY_EXPONENT).by(fractions)
     )
@@ -88,7 +88,7 @@ def null_paths(analyses: Sequence[int], finalists: int) -> Vector:
         for _ in range(analysis - seeds):
             scores = generator.standard_normal((PATHS, arms))
             sums += scores
-            squares += arms * scores.var(axis=1)  # around the mean of the seed
+            squares += arms * scores.var(axis=1)  # deviations from the mean of the seed
         seeds = analysis
         noise = (squares - arms * sums.var(axis=1) / seeds) / (finalists * (seeds - 1))
         gains = (sums[:, 1:] - sums[:, :1]) / seeds
@@ -97,8 +97,8 @@ def null_paths(analyses: Sequence[int], finalists: int) -> Vector:
 
 
 def spend(statistics: Vector, spent: ArrayLike) -> Vector:
-    """Return boundaries [analyses] such that null paths [paths, analyses] first cross each with the
-    probability to be spent there.
+    """Return boundaries [analyses] such that each is first crossed by null paths [paths, analyses]
+    with the probability to be spent there.
 
     ``spent`` [analyses] is the cumulative crossing probability by each analysis, non-decreasing.
     """
@@ -115,7 +115,7 @@ def spend(statistics: Vector, spent: ArrayLike) -> Vector:
 
 
 def decide(low: float, high: float, worthwhile: float) -> Outcome:
-    """Return the decision that the bounds of a gain allow."""
+    """Return the decision for the bounds of a gain."""
     if low > 0:
         return "better"
     if high < 0:

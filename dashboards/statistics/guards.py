@@ -1,4 +1,4 @@
-"""Noise of a difference if variances may be unequal. Vectorized over sweeps."""
+"""Estimate the noise of a difference if variances may be unequal. Vectorized over sweeps."""
 
 from dataclasses import dataclass
 
@@ -10,15 +10,15 @@ from dashboards.statistics.dunnett import critical_value
 
 Vector = NDArray[np.float64]
 
-# Level of the F test for a noisier baseline. Slightly above 0.1: a variance ratio of nine with two
-# degrees of freedom each has p = 0.1 up to rounding.
+# Level of the F test for a noisier baseline. Slightly above 0.1, because a variance ratio of nine
+# with two degrees of freedom each has p = 0.1 up to rounding.
 NOISIER_LEVEL = 0.1000001
-# Degrees of freedom of a configuration's own variance from which on it is averaged with the pooled
-# variance; with fewer the larger of the two counts. Four are the degrees of freedom of five seeds.
+# Minimum degrees of freedom to average a configuration's own variance with the pooled variance;
+# with fewer, the larger of the two is used. Five seeds have four degrees of freedom.
 _OWN_KNOWN = 4
-# Levels of two F tests, over all configurations and for only the best. Both must fail to detect
-# training noise beyond evaluation noise. They are far above the usual level, because variance that
-# they miss is missing from the interval.
+# Levels of two F tests, for all configurations and for the best one. Evaluation noise alone is used
+# only if neither detects further training noise. The levels are far above the usual ones, because
+# undetected variance is missing from the interval.
 POOLING_LEVELS = (0.5, 0.25)
 
 
@@ -26,19 +26,19 @@ POOLING_LEVELS = (0.5, 0.25)
 class Variances:
     """Estimated variances, each [N] for N sweeps of one layout."""
 
-    pooled: Vector  # of one score, all configurations together
+    pooled: Vector  # variance of a score, pooled over all configurations
     dof: int
-    own: Vector  # of one configuration's differences to the baseline, seed by seed
-    # of one score of the baseline; None if there are too few other configurations
+    own: Vector  # variance of a configuration's paired differences to the baseline
+    # variance of a score of the baseline; None if there are too few other configurations
     base: Vector | None = None
     base_dof: int = 0
-    others: Vector | None = None  # of one score of the other configurations
+    others: Vector | None = None  # variance of a score of the other configurations
     others_dof: int = 0
-    # evaluation's part of the variance of the configuration's differences
+    # the part of the variance of the configuration's differences that comes from evaluation
     evaluation: Vector | None = None
     evaluation_dof: int = 0
     own_dof: int = 0
-    # sum of the variances of the configuration's and of the baseline's scores, as if seeds were no
+    # sum of the variances of the configuration's and of the baseline's scores, as if seeds were not
     # blocks; None if seeds clearly are blocks
     unpaired: Vector | None = None
 
@@ -49,10 +49,10 @@ def difference_noise(
     """Return the standard deviation of the best difference on one seed, [N], for a test with
     ``variances.dof`` degrees of freedom.
 
-    It comes from evaluation alone if no other variance is detected, else from the scores. A
-    deviation with other degrees of freedom is scaled by the ratio of the critical values.
-    ``own_counts_half`` is False for interim analyses: a noisy finalist that is better would be
-    dropped for futility too often.
+    It is the evaluation noise if no other variance is detected, otherwise estimated from the
+    scores. A standard deviation with different degrees of freedom is scaled by the ratio of the
+    critical values. ``own_counts_half`` is False for interim analyses, where averaging would drop a
+    better but noisy finalist for futility too often.
     """
     sd = _score_noise(variances, comparisons, own_counts_half=own_counts_half)
     if variances.evaluation is None:
@@ -83,7 +83,7 @@ def evaluation_alone(variances: Variances) -> NDArray[np.bool_]:
 
 
 def _score_noise(variances: Variances, comparisons: int, *, own_counts_half: bool) -> Vector:
-    """Return `difference_noise` from only the scores.
+    """Return `difference_noise` estimated from the scores only.
 
     Twice the pooled variance, but
 
@@ -111,7 +111,7 @@ def _score_noise(variances: Variances, comparisons: int, *, own_counts_half: boo
             np.nan_to_num(between**4 / (base_part + others_part), nan=1.0), 1, variances.dof
         )
         ratio = np.nan_to_num(variances.base / variances.others, nan=1.0)
-    # whole numbers are common and must not be floored by rounding errors
+    # integers are common, and rounding errors must not decrease them by 1
     fewer = np.floor(welch + 1e-6).astype(np.int64)
     if variances.base_dof > 1:
         noisier = special.fdtrc(variances.base_dof, variances.others_dof, ratio) < NOISIER_LEVEL

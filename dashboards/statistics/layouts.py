@@ -1,4 +1,4 @@
-"""How two arms can be compared, from the seeds of both, and the test of one difference."""
+"""Determine how two arms can be compared from their seeds, and test a single difference."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
@@ -12,31 +12,31 @@ from dashboards.statistics.levels import SIGNIFICANCE_LEVEL, level
 Pairing = Literal["auto", "paired", "unpaired"]
 ArmScores = Mapping[Hashable, float]
 
-_SHARED = 0.5  # fraction of the smaller arm's seeds from which on seeds are blocks
+_SHARED = 0.5  # minimum fraction of shared seeds, of the smaller arm, for a paired comparison
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Scores of the baseline and of one arm, failed seeds imputed."""
+    """Scores of the baseline and of one arm, with failed seeds imputed."""
 
     base: ArmScores
     arm: ArmScores
 
     @property
     def shared(self) -> list[Hashable]:
-        """Seeds that both have, in the arm's order."""
+        """Seeds of both arms, in the order of the arm."""
         return [seed for seed in self.arm if seed in self.base]
 
     @property
     def rest(self) -> tuple[list[float], list[float]]:
-        """Scores on seeds that the other lacks: the baseline's, the arm's."""
+        """Scores on seeds that are not shared, of the baseline and of the arm."""
         base = [score for seed, score in self.base.items() if seed not in self.arm]
         arm = [score for seed, score in self.arm.items() if seed not in self.base]
         return base, arm
 
 
 def layout_of(base: ArmScores, arm: ArmScores, pairing: Pairing = "auto") -> Layout:
-    """Return how an arm is compared with the baseline, from the seeds of both."""
+    """Return the layout for comparing an arm with the baseline, given the seeds of both."""
     if pairing != "auto":
         return pairing
     samples = Samples(base, arm)
@@ -49,9 +49,7 @@ def layout_of(base: ArmScores, arm: ArmScores, pairing: Pairing = "auto") -> Lay
 
 
 def tested(difference: Difference, error: float, dof: int, comparisons: int) -> Difference:
-    """Add Bonferroni's interval and p values at `levels.level`; none without an estimate of the
-    noise.
-    """
+    """Add the Bonferroni interval and p values at `levels.level`, if the noise can be estimated."""
     if dof < 1 or not error > 0:
         return difference
     needed = float(special.stdtrit(dof, 1 - level(dof) / comparisons))

@@ -1,7 +1,7 @@
-"""Whether the scores of one configuration have moved between two times at which it ran.
+"""Test whether the scores of a configuration have drifted between two sets of runs.
 
-A library, a data set, a machine or its load may change between the runs. Welch's t test compares
-the scores at the two times; seeds may differ.
+A library, a dataset, the machine or its load may have changed between the runs. Welch's t test
+compares the earlier with the later scores; seeds may differ.
 """
 
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from scipy import special
 
 from dashboards.statistics.welch import welch
 
-# Level of the test. Of the baselines that run again while nothing moves, one in twenty is said to
-# have moved. Then a proposal is compared with the new runs, which costs runs and no validity.
+# Level of the test. Without any drift, one in twenty repeated baselines is reported as drifted. A
+# proposal is then compared with the new runs, which costs runs but not validity.
 MOVED_LEVEL = 0.05
 
 
@@ -24,23 +24,23 @@ class Move:
     change: float  # later minus earlier, in units of the score
     low: float  # 95% confidence interval
     high: float
-    p: float  # two-sided
+    p: float  # two-sided p value
 
     @property
     def has_moved(self) -> bool:
-        """Whether the scores have moved."""
+        """Whether the scores have drifted."""
         return self.p < MOVED_LEVEL
 
 
 def moved(earlier: Sequence[float], later: Sequence[float]) -> Move:
-    """Compare the scores of one configuration at two times.
+    """Compare earlier and later scores of the same configuration.
 
     Args:
         earlier: scores of the earlier runs.
         later: scores of the later runs.
 
     Raises:
-        ValueError: fewer than two scores at one of the times.
+        ValueError: fewer than two earlier or later scores.
     """
     if min(len(earlier), len(later)) < 2:
         raise ValueError("two scores at each time are needed")

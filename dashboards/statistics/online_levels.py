@@ -1,4 +1,4 @@
-"""Significance levels for a stream of proposals, so that few kept ones are not improvements.
+"""Significance levels for a stream of proposals, which bound the fraction of false keeps.
 
 Proposals arrive sequentially, and how many will come is unknown. Each is tested at a level
 that depends on how long ago earlier ones were kept. With LORD++ [JMLR 2018; arXiv:1710.00499], the
@@ -12,15 +12,16 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-_DECAY = 1.6  # exponent of the spending sequence; slow enough for gains that are twenty apart
-_TERMS = 10_000  # proposals that a campaign may have
-_FIRST_FRACTION = 0.5  # of the rate, spent before the first keep
+# exponent of the spending sequence; slow enough for gains that are twenty proposals apart
+_DECAY = 1.6
+_TERMS = 10_000  # maximum number of proposals in a campaign
+_FIRST_FRACTION = 0.5  # fraction of the rate that is spent before the first keep
 
 
 @functools.cache
 def spending() -> NDArray[np.float64]:
-    """Return the fractions [_TERMS] of a budget that are spent 1, 2, ... proposals after it came
-    in. They decrease and sum to 1.
+    """Return the fractions [_TERMS] of a budget that are spent 1, 2, ... proposals after it became
+    available. They decrease and sum to 1.
     """
     weights = np.arange(1, _TERMS + 1, dtype=float) ** -_DECAY
     fractions: NDArray[np.float64] = weights / weights.sum()
@@ -42,12 +43,12 @@ def lord_level(kept: Sequence[int], proposal: int, rate: float) -> float:
         rate: bound on the expected fraction of kept proposals that are not improvements.
 
     Raises:
-        ValueError: the campaign is too long, or a position does not come before the proposal.
+        ValueError: the campaign is too long, or a position is not before the proposal.
     """
     if proposal > _TERMS:
         raise ValueError(f"a campaign has at most {_TERMS} proposals")
     if any(place >= proposal for place in kept):
-        raise ValueError("kept proposals come before the one that is tested")
+        raise ValueError("kept proposals must precede the tested proposal")
     fractions = spending()
     first = _FIRST_FRACTION * rate
     level = first * fractions[proposal - 1]

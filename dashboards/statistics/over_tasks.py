@@ -1,12 +1,13 @@
-"""Compare arms over several tasks if every task has seeds of its own.
+"""Compare arms over several tasks if every task has its own seeds.
 
 Arms are compared within each task, and the differences are averaged: each task has the same weight,
-and none counts as a run. So an arm that ran more often on an easy task does not gain by that
+and tasks are not counted as runs. So an arm does not benefit from more runs on an easy task
 (Simpson's paradox). The variance of the average is the sum of the tasks' variances, divided by the
-squared number of tasks, with Satterthwaite's degrees of freedom. A task in which an arm has one run
-takes the mean variance of the other tasks. Several arms are corrected by Bonferroni's method.
+squared number of tasks, with Satterthwaite's degrees of freedom. If an arm has a single run on a
+task, the mean variance of the other tasks is used. Several arms are corrected by Bonferroni's
+method.
 
-Tasks that share their seeds need none of this: a seed's mean over the tasks is one score.
+If tasks share their seeds, none of this is needed: the mean of a seed over the tasks is one score.
 """
 
 import math
@@ -26,12 +27,12 @@ Tasks = Mapping[Hashable, str]  # seed -> its task
 
 @dataclass(frozen=True)
 class _Part:
-    """A mean of one task."""
+    """A mean within one task."""
 
     mean: float
     median: float
     runs: int
-    variance: float  # of one value; NaN for a single one
+    variance: float  # variance of one value; NaN if there is only one
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "_Part":
@@ -97,8 +98,8 @@ def _parts(
     base: Mapping[str, Mapping[Hashable, float]],
     pairing: Pairing,
 ) -> list[list[_Part]]:
-    """Return what adds up to the differences of all tasks: differences on shared seeds, scores of
-    the arm, negative scores of the baseline.
+    """Return the parts whose sum is the difference in each task: differences on shared seeds,
+    scores of the arm, negative scores of the baseline.
     """
     pairs: list[_Part] = []
     of_arm: list[_Part] = []
@@ -124,7 +125,7 @@ def _averaged(
 ) -> Difference:
     """Return the sum of all parts divided by the number of tasks, with its test.
 
-    Parts of a single value take the mean variance of the others of their kind.
+    A part with a single value gets the mean variance of the other parts of its kind.
     """
     total = of_dof = 0.0
     for kind in parts:
@@ -152,7 +153,7 @@ def _averaged(
 
 
 def _within(counted: Scores, tasks: Tasks) -> Noise:
-    """Return the noise of one score around the mean of its arm and task."""
+    """Return the noise of a score around the mean of its arm and task."""
     noise = Noise(math.nan, 0)
     for row in counted.values():
         for cell in _by_task(row, tasks).values():

@@ -1,7 +1,7 @@
-"""Compare rules on one parameter grid: all at one value, and each at the peak of its fitted
+"""Compare update rules on a parameter grid: at a common value, and each at the peak of a fitted
 parabola.
 
-At one learning rate for all, the rule that it happens to suit wins. The best score of a grid is
+A common learning rate favors the rules that it happens to suit, and the best score of a grid is
 biased upward. A parabola through several values uses all of their trials:
 
     score(x) = a + b log2(x) + c log2(x)^2,   fitted by least squares to the means over seeds,
@@ -26,7 +26,7 @@ from scipy import special
 
 from dashboards.statistics.levels import SIGNIFICANCE_LEVEL
 
-FITTED_VALUES = 5  # values around the best; three points would fit any parabola exactly
+FITTED_VALUES = 5  # number of values around the best; a parabola fits any three points exactly
 MIN_PEAK_SEEDS = 3
 
 Floats = NDArray[np.float64]
@@ -34,9 +34,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Grid:
-    """Rules that ran the same values of a parameter on the same seeds."""
+    """Scores of rules at the same values of a parameter on the same seeds."""
 
-    parameter: str  # in short
+    parameter: str  # short name of the parameter
     rules: Sequence[str]  # the first is the baseline
     values: Floats  # [values], positive and ascending
     scores: Floats  # [rules, values, seeds]
@@ -45,20 +45,20 @@ class Grid:
 
 @dataclass(frozen=True)
 class Peak:
-    """The largest value of a parabola."""
+    """The maximum of a parabola within the fitted range."""
 
     score: float
     octave: float  # log2 of the parameter at the peak
     inside: bool  # whether it is the parabola's vertex rather than an end of the fitted range
     max_residual: float  # largest residual of the fit
-    # in log2 of the parameter; its domain is the fitted range
+    # polynomial in log2 of the parameter; its domain is the fitted range
     parabola: np.polynomial.Polynomial
 
 
 @dataclass(frozen=True)
 class PeakDifference:
-    """A rule minus the first, in units of the score; the interval is simultaneous over all
-    rules.
+    """Difference of a rule to the first one, in units of the score; the interval is simultaneous
+    over all rules.
     """
 
     mean: float
@@ -71,8 +71,8 @@ class PeakResult:
 
     rule: str
     peak: Peak
-    at_best: PeakDifference | None  # each at its own peak; None where one of the two has none
-    # both at the value nearest to the first's peak; None for the first itself
+    at_best: PeakDifference | None  # each rule at its own peak; None if either has no peak
+    # both rules at the value nearest to the first rule's peak; None for the first rule
     at_same: PeakDifference | None
 
 
@@ -109,12 +109,12 @@ def jackknife(
 
 
 def nearest(grid: Grid, peak: Peak) -> int:
-    """Return which value of the grid is nearest to a peak."""
+    """Return the index of the grid value that is nearest to a peak."""
     return int(np.abs(np.log2(grid.values) - peak.octave).argmin())
 
 
 def compare_peaks(grid: Grid) -> list[PeakResult]:
-    """Compare every rule with the first, which comes first in the list."""
+    """Compare every rule with the first one; the result starts with the first rule itself."""
     octaves = np.log2(grid.values)
 
     def peak(scores: Floats, rule: int) -> Peak:

@@ -13,7 +13,7 @@ from dashboards.statistics.dunnett import Vector, critical_value
 from dashboards.statistics.guards import Variances, difference_noise
 from dashboards.statistics.levels import ASSURANCE, POWER, level
 
-_DRAWS = 20_000  # Monte Carlo draws of the estimated noise; power is accurate to 0.003
+_DRAWS = 20_000  # Monte Carlo samples of the estimated noise; power is accurate to 0.003
 
 
 def minimum_detectable_effect(
@@ -28,9 +28,9 @@ def minimum_detectable_effect(
     """Return the smallest true gain over the baseline that the verdict detects with 80% power.
 
     Args:
-        sd: standard deviation of one score between seeds, for example from baseline replicates. If
-            seeds are blocks, without the part that all configurations share.
-        seeds: per configuration, at least 2.
+        sd: standard deviation of a score between seeds, for example from repeated baseline runs. If
+            seeds are blocks, without the seed effect that all configurations share.
+        seeds: seeds per configuration, at least 2.
         configurations: number of configurations, baseline included.
         known_dof: degrees of freedom that other seeds add for two configurations.
         repeats: factor of the p-value after earlier confirmations (`levels.repeats_factor`).
@@ -53,8 +53,8 @@ def seeds_for(
     *,
     blocks: bool = False,
 ) -> int | None:
-    """Return the fewest seeds per configuration that detect a true gain ``effect`` with 80% power,
-    at least `MIN_SEEDS`: fewer claim nothing.
+    """Return the minimum number of seeds per configuration to detect a true gain ``effect`` with
+    80% power; at least `MIN_SEEDS`, because fewer cannot support a claim.
 
     None if more than ``MOST_SEEDS`` are needed or ``effect`` is not positive. ``known_dof`` is used
     for two configurations, on fresh seeds.
@@ -81,12 +81,13 @@ def sd_interval(sd: float, dof: int, outside: float) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class SeedsNeeded:
-    """The seeds per configuration that detect a gain with 80% power, if the noise is an estimate;
-    None for more than ``MOST_SEEDS``.
+    """The range of seeds per configuration that detect a gain with 80% power, given estimated
+    noise; None for more than ``MOST_SEEDS``.
     """
 
-    fewest: int | None  # if the noise is as small as its interval leaves open
-    enough: int | None  # if it is as large; recommended: with 80% assurance the power is reached
+    fewest: int | None  # if the noise is at the lower end of its interval
+    # if it is at the upper end; recommended, because the power is reached with 80% assurance
+    enough: int | None
 
     def __str__(self) -> str:
         if self.fewest is None:
@@ -103,9 +104,9 @@ def seeds_needed(
 ) -> SeedsNeeded:
     """Return the range of seeds that detect a true gain ``effect`` with 80% power.
 
-    A standard deviation from few seeds is often too small by chance. `seeds_for` takes it as it is,
-    so half of its users have less power than they were told. The upper end of this range is enough
-    with a probability of ``ASSURANCE``.
+    A standard deviation from few seeds is often too small by chance. `seeds_for` uses the estimate
+    itself, so about half of the time the power is lower than stated. The upper end of this range is
+    enough with a probability of ``ASSURANCE``.
     """
     low, high = sd_interval(sd, dof, 1 - ASSURANCE)
     return SeedsNeeded(
@@ -132,8 +133,8 @@ def _detectable_alone(dof: int, repeats: float, *, blocks: bool) -> float:
 
 @functools.cache
 def _detectable_t(seeds: int, configurations: int, repeats: float, *, blocks: bool) -> float:
-    """Return the gain, in true standard errors, whose t statistic exceeds the critical value 8
-    times in 10.
+    """Return the gain, in true standard errors, whose t statistic exceeds the critical value with
+    80% probability.
     """
     return _shift_found(_needed_t(configurations, seeds, repeats, blocks=blocks))
 

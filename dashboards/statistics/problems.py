@@ -23,13 +23,15 @@ Answers = Mapping[str, Mapping[Hashable, Array]]
 
 @dataclass(frozen=True)
 class ProblemSplit:
-    """The variances of one seed's mean difference, and how many seeds and problems there were."""
+    """Variance components of the mean difference on one seed, with the numbers of seeds and
+    problems.
+    """
 
     seeds: int
     problems: int
-    # variance between seeds that more problems do not reduce; None with one seed
+    # variance between seeds, which more problems do not reduce; None with one seed
     training: float | None
-    # evaluation variance; falls with more problems
+    # evaluation variance, which decreases with more problems
     evaluation: float
 
     @property
@@ -72,8 +74,8 @@ def evaluation_noise(answers: Answers, name: str, other: str, seeds: Sequence[Ha
 
 
 def paired_answers(answers: Answers, name: str, other: str) -> tuple[Array, Array] | None:
-    """Return the accuracies of both, [S, P] each, on the seeds recorded for both; None if there are
-    none.
+    """Return the accuracies of both configurations, [S, P] each, on the seeds recorded for both;
+    None if there are no such seeds.
     """
     ours = answers.get(name, {})
     theirs = answers.get(other, {})

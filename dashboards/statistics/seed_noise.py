@@ -1,10 +1,10 @@
-"""Seed noise: how much scores of one configuration differ between seeds.
+"""Seed noise: the variation of a configuration's scores between seeds.
 
 A configuration's scores are a mapping of seed to score. Two configurations are compared on the
-seeds they share: a seed fixes the order of the problems and the randomness of the rollouts, so its
-effect cancels in the difference. A missing score is a trial that has not run; one that is not
-finite is a trial that failed. Exclude configurations with trials that a scheduler stopped: the
-seeds that survive are a biased sample.
+seeds they share: a seed determines the order of the problems and the randomness of the rollouts, so
+its effect cancels in the difference. A missing score means that the trial has not run; a non-finite
+score, that it failed. Exclude configurations with trials that a scheduler stopped, because the
+surviving seeds are a biased sample.
 """
 
 import itertools
@@ -21,24 +21,24 @@ from scipy import special
 Vector = NDArray[np.float64]
 Scores = Mapping[str, Mapping[Hashable, float]]  # configuration -> seed -> score
 
-# Level of the test for seeds that are blocks. On public trainings without common effects of seeds,
-# 1% would pair too often by chance (research/verdict_on_real_runs.py).
+# Level of the test for seeds that are blocks. On public trainings without common seed effects, a
+# level of 1% would pair too often by chance (research/verdict_on_real_runs.py).
 BLOCKS = 0.001
-# With one configuration nothing but this test decides, and chance picks the better of two tests: at
-# 0.1% on five seeds it adds half a point of false positives.
+# Level for a single configuration, where only this test decides about pairing. At 0.1%, choosing
+# between two tests on five seeds would add half a percentage point of false positives.
 BLOCKS_OF_ONE = 1e-5
 
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """A configuration minus the baseline on the seeds that both have."""
+    """Differences of a configuration to the baseline on shared seeds."""
 
     by_seed: Mapping[Hashable, float]
     mean: float
 
 
 class Noise(NamedTuple):
-    """An estimate of the noise of one score between seeds."""
+    """An estimate of the noise of a score between seeds."""
 
     sd: float  # standard deviation; NaN without residual degrees of freedom
     dof: int  # degrees of freedom of that estimate
@@ -76,7 +76,8 @@ def paired_differences(scores: Scores, baseline: str) -> dict[str, PairedDiffere
 
 
 def seed_noise(scores: Scores) -> Noise:
-    """Return the noise of one score between seeds, the same for all configurations.
+    """Return the noise of a score between seeds, assuming that it is the same for all
+    configurations.
 
     The residual standard deviation of the additive model ``score = configuration + seed + noise``
     (least squares; configurations may lack some seeds).
@@ -90,15 +91,15 @@ def seed_noise(scores: Scores) -> Noise:
 class SeedEffects(NamedTuple):
     """The analysis of variance of the additive model."""
 
-    ratio: float  # of the mean square of the seeds' effects to that of the rest
+    ratio: float  # mean square of the seed effects divided by the residual mean square
     seeds_dof: int
-    dof: int  # of the rest
-    configurations: float  # with a score on one seed, on average
+    dof: int  # residual degrees of freedom
+    configurations: float  # average number of configurations with a score per seed
 
 
 def seed_effects(stages: Sequence[Scores]) -> SeedEffects | None:
-    """Return the seeds' effects, the same for all configurations, over all stages, each with seeds
-    of its own; None if they cannot be estimated.
+    """Return the common seed effects over all stages, each of which has its own seeds; None if they
+    cannot be estimated.
     """
     of_seeds = left_over = 0.0
     seeds_dof = dof = scores_in_all = seeds_in_all = 0
@@ -124,7 +125,7 @@ def seed_effects(stages: Sequence[Scores]) -> SeedEffects | None:
 
 
 def seeds_are_blocks(stages: Sequence[Scores], level: float = BLOCKS) -> bool:
-    """Return whether scores clearly depend on the seed: an F test of the seeds' effects."""
+    """Return whether scores clearly depend on the seed: an F test of the seed effects."""
     effects = seed_effects(stages)
     if effects is None:
         return False
@@ -136,7 +137,7 @@ def baseline_noise(scores: Scores, baseline: str) -> tuple[Noise, Noise]:
 
     The others estimate each seed's effect. The baseline's deviations from these effects contain its
     own noise and the estimation error of the effects, which is subtracted. Zero degrees of freedom
-    where there are fewer than two others or seeds.
+    if there are fewer than two other configurations or seeds.
     """
     finite = finite_scores(scores)
     others = {name: row for name, row in finite.items() if name != baseline and row}
@@ -146,7 +147,7 @@ def baseline_noise(scores: Scores, baseline: str) -> tuple[Noise, Noise]:
         return Noise(math.nan, 0), Noise(math.nan, 0)
     noise = float(left @ left) / dof
     sds = np.array([finite[baseline][seed] - effects[seed] for seed in seeds])
-    counts = Counter(itertools.chain.from_iterable(others.values()))  # scores of each seed
+    counts = Counter(itertools.chain.from_iterable(others.values()))  # seed -> number of scores
     in_effects = noise * float(np.mean(1 / np.array([counts[seed] for seed in seeds])))
     own_variance = max(0.0, float(sds.var(ddof=1)) - in_effects)
     return Noise(math.sqrt(own_variance), len(seeds) - 1), Noise(math.sqrt(noise), dof)
@@ -157,7 +158,7 @@ def _additive(scores: Scores) -> tuple[Vector, dict[Hashable, float], int]:
     additive model.
     """
     rows = [by_seed for by_seed in finite_scores(scores).values() if by_seed]
-    seeds: dict[Hashable, int] = {}  # each seed's index
+    seeds: dict[Hashable, int] = {}  # seed -> index
     for by_seed in rows:
         for seed in by_seed:
             seeds.setdefault(seed, len(seeds))
@@ -204,5 +205,5 @@ def require_baseline(scores: Scores, baseline: str) -> None:
     """Raise a ValueError that names the baseline if it has no score."""
     if not scores.get(baseline):
         raise ValueError(
-            f"the baseline {baseline} has no score: name a configuration that finished"
+            f"the baseline {baseline} has no score: choose a configuration that finished"
         )

@@ -36,7 +36,8 @@ class Design:
     worthwhile: float  # the smallest difference that matters, in units of the score
     # at each analysis, the t statistic above which a finalist is better
     efficacy: tuple[float, ...]
-    # and the t statistic of (worthwhile - difference) above which it is futile
+    # at each analysis, the t statistic of (worthwhile - difference) above which a finalist is
+    # futile
     futility: tuple[float, ...]
 
     def thresholds(self, seeds: int) -> tuple[float, float] | None:
@@ -53,7 +54,7 @@ def make_design(noise: Noise | None, worthwhile: float, finalists: int, max_seed
     """Plan interim analyses that distinguish a worthwhile gain from no gain, and their boundaries.
 
     Args:
-        noise: of one score between seeds, from earlier trials; if None, analyses go up to
+        noise: noise of a score between seeds, from earlier trials; if None, analyses go up to
             ``max_seeds``.
         worthwhile: the smallest difference that matters.
         finalists: configurations other than the baseline.
@@ -61,7 +62,7 @@ def make_design(noise: Noise | None, worthwhile: float, finalists: int, max_seed
     """
     seeds = max_seeds
     if noise is not None and noise.dof:
-        # The last analysis leaves nothing undecided: its two bounds are `worthwhile` apart.
+        # The last analysis always decides: its two bounds are `worthwhile` apart.
         wide = 3.4
         for _ in range(4):
             seeds = max_seeds
@@ -78,7 +79,7 @@ def make_design(noise: Noise | None, worthwhile: float, finalists: int, max_seed
 
 def interim_results(design: Design, scores: Scores, baseline: str, mode: Mode) -> list[Difference]:
     """Return the difference of each finalist at the latest interim analysis that its seeds have
-    reached. Its bounds are the boundaries of the plan; it has no p value.
+    reached. Its interval follows from the boundaries of the plan; it has no p value.
     """
     gains = oriented(scores, sign_of(mode))
     require_baseline(finite_scores(gains), baseline)

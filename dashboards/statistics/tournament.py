@@ -1,18 +1,17 @@
-"""Rules at their own best, each tuned on the same budget and then run on fresh seeds.
+"""Compare update rules at their own best: each is tuned with the same budget, then run on fresh
+seeds.
 
-Fresh seeds show whether the *settings* that tuning found differ. Tuning may find settings of
-different quality for rules that are equally good at their best. One tuning gets closer to its
-optimum by chance, and no number of fresh seeds shows that. So the variance of a difference has two
-parts: fresh-seed variance, from the rule's paired differences, and tuning variance. Tuning variance
-is estimated from the tuning itself. The trials of a rule, split at random into halves, are two
-smaller tunings. Half the squared difference of their best scores estimates the variance of the
-best score of half the budget. This is larger than the variance at the full budget, and it
-includes score noise, so it is used for the difference of two rules.
-
-Rules that tune equally many parameters share that variance. With more parameters, tuning stays
-further from the optimum than its halves reveal, and such a baseline is beaten too easily. The
-report refuses these comparisons. `research/tournament_errors.py` simulates the cost and the benefit
-of these rules.
+Fresh seeds show whether the *settings* found by tuning differ. Tuning may find settings of
+different quality for rules that are equally good at their best: one gets closer to its optimum by
+chance, which no number of fresh seeds reveals. So the variance of a difference has two parts:
+fresh-seed variance, from the rule's paired differences, and tuning variance. Tuning variance is
+estimated from the tuning itself. The trials of a rule are split at random into halves, which are
+two smaller tunings. Half the squared difference of their best scores estimates the variance of the
+best score with half the budget. It includes score noise and is larger than the variance with the
+full budget, so it is a conservative estimate. Rules with the same number of tuned parameters share
+it. With more parameters, tuning stays further from the optimum than the halves reveal, and such a
+baseline would be beaten too easily. These comparisons are rejected. `research/tournament_errors.py`
+simulates the cost and the benefit of these rules.
 """
 
 import math
@@ -31,7 +30,7 @@ from dashboards.trial import Mode, sign_of
 
 _SPLITS = 100
 MIN_TRIALS = 8  # complete trials per rule; with fewer, the halves are too small
-# per rule that tunes two parameters; with three, no number is enough
+# per rule with two tuned parameters; with three, no number is enough
 MIN_TRIALS_TWO_PARAMETERS = 24
 
 Refusal = Literal[
@@ -48,15 +47,15 @@ Refusal = Literal[
 class Tuning:
     """How a rule was tuned."""
 
-    scores: Sequence[float]  # of its complete trials
+    scores: Sequence[float]  # scores of its complete trials
     parameters: int  # number of parameters with several values
 
 
 @dataclass(frozen=True, kw_only=True)
 class RuleResult:
-    """A rule at its best compared with the baseline rule at its best."""
+    """Comparison of a rule with the baseline rule, each at its best."""
 
-    found: Difference  # between the rules; its interval includes tuning variance
+    found: Difference  # difference of the rules; its interval includes tuning variance
     refusal: Refusal | None = None  # why there is no interval
     sign: int = 1  # -1 if smaller scores are better
 
@@ -77,12 +76,12 @@ class RuleResult:
 
     @property
     def better(self) -> bool:
-        """Whether a gain is shown."""
+        """Whether the gain is significant."""
         return self.found.better
 
     @property
     def worse(self) -> bool:
-        """Whether a loss is shown."""
+        """Whether the loss is significant."""
         return self.found.worse
 
 
@@ -114,7 +113,7 @@ def compare_rules(
         ValueError: the baseline has no score.
     """
     sign = sign_of(mode)
-    variances: dict[int, list[float]] = {}  # by the number of parameters
+    variances: dict[int, list[float]] = {}  # number of parameters -> variances
     for tuning in tunings.values():
         if len(tuning.scores) >= MIN_TRIALS:
             variance = tuning_variance([sign * score for score in tuning.scores])
@@ -140,7 +139,7 @@ def compare_rules(
         refusal = incomparable(
             len(rule_tuning.scores), rule_tuning.parameters, len(base.scores), base.parameters
         )
-        # differences that never vary come from coarse scores
+        # constant differences come from coarse scores
         if len(pair.by_seed) < 2 or float(np.ptp(list(pair.by_seed.values()))) == 0:
             refusal = "no spread"
         if refusal is not None:
@@ -189,8 +188,8 @@ def _tested(values: Sequence[float], tuned: float, tests: float) -> _Test:
 def incomparable(
     trials: int, parameters: int, baseline_trials: int, baseline_parameters: int
 ) -> Refusal | None:
-    """Return why a rule and the baseline cannot be compared, given their trials and tuned
-    parameters; None if they can.
+    """Return the reason why a rule and the baseline cannot be compared, given their numbers of
+    trials and tuned parameters; None if they can.
     """
     if min(trials, baseline_trials) < MIN_TRIALS:
         return "few trials"

@@ -1,15 +1,16 @@
-"""Compare arms with a baseline if their seeds are labels, so that nothing can be paired.
+"""Compare arms with a baseline if their seeds are only labels, so that runs cannot be paired.
 
 One arm is compared by Welch's test with Satterthwaite's degrees of freedom f, at the level
 0.05 f / (f + 2).
 
-Several arms with at least four runs each share what they know of the noise. The variance of an arm
-is half its own, half the pooled variance within all arms. The baseline's is at least its own,
-because it is part of every difference. The degrees of freedom are the pooled ones, f, and the level
-is 0.05 f / (f + 4): half of the variance rests on fewer runs than f says. The correction is
-Dunnett's if all have equally many runs, else Bonferroni's. An arm that is clearly noisier than the
-others is left to its own variance, and so are arms with fewer runs: with three, 6% are false
-positives (research/verdict_on_real_runs.py --shared).
+Several arms with at least four runs each share a noise estimate. The variance of an arm is the mean
+of its own variance and the pooled variance within all arms. The baseline's variance is at least its
+own, because it is part of every difference. The degrees of freedom are the pooled ones, f, and the
+level is 0.05 f / (f + 4), because half of the variance is estimated from fewer runs than f
+suggests. The correction is Dunnett's if all arms have the same number of runs, otherwise
+Bonferroni's. An arm that is clearly noisier than the others keeps its own variance, and so do arms
+with fewer runs: with three, there would be 6% false positives (research/verdict_on_real_runs.py
+--shared).
 """
 
 import math
@@ -26,15 +27,16 @@ from dashboards.statistics.seed_noise import Noise, Scores
 from dashboards.statistics.welch import welch
 
 _LEAST_RUNS = 4
-_SCARCE = 4  # in the level of several arms
+_SCARCE = 4  # constant in the level of several arms
 # Level of the test for an arm that is noisier than the others, divided by the number of arms. At
-# 0.001 the heavy-tailed arms of public trainings are often taken out, whose noise the others share.
+# 0.001, heavy-tailed arms of public trainings would often be separated, although the other arms
+# have the same noise.
 _NOISIER = 1e-8
 
 
 @dataclass(frozen=True)
 class Unpaired:
-    """A difference of means, and the noise of one score that its test used."""
+    """A difference of means, and the noise of a score used in its test."""
 
     difference: Difference
     noise: Noise
@@ -43,10 +45,10 @@ class Unpaired:
 def compare_unpaired(
     counted: Scores, baseline: str, names: Sequence[str], comparisons: int
 ) -> dict[str, Unpaired]:
-    """Compare the arms ``names`` with the baseline; arms are left out that need another test.
+    """Compare the arms ``names`` with the baseline, except for arms that need another test.
 
     Args:
-        counted: arm -> seed -> score, larger is better; no run failed.
+        counted: arm -> seed -> score, larger is better; without failed runs.
         baseline: the arm to beat.
         names: the arms whose seeds are labels.
         comparisons: number of comparisons to correct for.
@@ -88,7 +90,7 @@ def compare_unpaired(
 def _one(
     values: Mapping[str, np.ndarray], variances: Mapping[str, float], baseline: str, name: str
 ) -> dict[str, Unpaired]:
-    """Compare one arm by Welch's test; nothing if no run differs."""
+    """Compare one arm by Welch's test; return an empty mapping if all scores are equal."""
     error, dof = welch(values[baseline].tolist(), values[name].tolist())
     if not error > 0:
         return {}
@@ -109,7 +111,9 @@ def _one(
 def _noisier(
     values: Mapping[str, np.ndarray], variances: Mapping[str, float], names: Sequence[str]
 ) -> set[str]:
-    """Return the arms whose scores vary clearly more than all others' do, the noisiest first."""
+    """Return the arms whose scores are clearly noisier than those of all other arms, noisiest
+    first.
+    """
     noisier: set[str] = set()
     for name in sorted(names, key=lambda name: -variances[name]):
         rest = [other for other in names if other not in noisier | {name}]

@@ -1,8 +1,9 @@
 """The verdict: whether a configuration beats the baseline, the detectable improvement, and the
 seeds that a confirmation needs.
 
-A search follows noise that is smooth in the parameters. Correcting for the number of configurations
-does not undo this, so a search's own seeds give candidates and only fresh seeds give evidence.
+A search also follows noise that varies smoothly with the parameters. Correcting for the number of
+configurations does not remove this bias, so the seeds of a search yield candidates, and only fresh
+seeds are evidence.
 """
 
 import math
@@ -25,29 +26,30 @@ from dashboards.statistics.seed_noise import Scores, finite_scores, oriented
 from dashboards.trial import Mode, sign_of
 
 Why = Literal["alone", "no shared seed", "one seed", "no spread"]
-# candidate: would be evidence if the seeds had not guided the search; too few seeds: would be
-# evidence on ``MIN_SEEDS`` seeds
+# candidate: significant, but the seeds guided the search; too few seeds: significant, but on fewer
+# than ``MIN_SEEDS`` seeds
 Claim = Literal["evidence", "candidate", "too few seeds", "none"]
 
-COLLAPSE_LEVEL = 0.05  # probability of seeing no collapse at the excluded rate
+COLLAPSE_LEVEL = 0.05  # probability of observing no collapse at the excluded rate
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conclusion:
-    """The best configuration in addition to the baseline, and what can be concluded of it."""
+    """The best configuration other than the baseline, and the conclusion about it."""
 
-    found: Difference  # of the best; of the baseline to itself if there is nothing else
+    # difference of the best configuration; of the baseline to itself if there is no other
+    found: Difference
     sign: int = 1  # -1 if smaller scores are better
-    comparisons: int  # configurations compared with the baseline
+    comparisons: int  # number of configurations compared with the baseline
     failed: Mapping[str, int]  # configuration -> its failed seeds
-    runs: tuple[int, int] = (0, 0)  # of the best and of the baseline
+    runs: tuple[int, int] = (0, 0)  # number of runs of the best configuration and of the baseline
     # seeds per configuration that detect a true difference of this size with 80% power; None if
     # that is unknown or more than `fresh_seeds.MOST_SEEDS`
     deciding_seeds: int | None = None
 
     @property
     def best(self) -> str:
-        """The number of the best configuration; the baseline's if there is nothing else."""
+        """The number of the best configuration, or of the baseline if there is no other."""
         return self.found.configuration
 
     @property
@@ -62,12 +64,12 @@ class Conclusion:
 
     @property
     def seeds(self) -> int:
-        """The seeds that best and baseline share."""
+        """The number of seeds shared by the best configuration and the baseline."""
         return self.found.seeds
 
     @property
     def layout(self) -> Layout:
-        """How the two were compared."""
+        """How the best configuration and the baseline were compared."""
         return self.found.layout
 
     @property
@@ -77,13 +79,13 @@ class Conclusion:
 
     @property
     def winner(self) -> str:
-        """Best, or the baseline if nothing scored above it."""
+        """The number of the best configuration, or of the baseline if none scored higher."""
         return self.best if self.improves else self.baseline
 
 
 @dataclass(frozen=True, kw_only=True)
 class Undecided(Conclusion):
-    """The seeds cannot decide."""
+    """A verdict without a test, because there are too few seeds."""
 
     why: Why
 
@@ -97,10 +99,10 @@ class Tested(Conclusion):
     dof: int  # degrees of freedom of that estimate
     # empirical Bayes estimate of the difference, corrected for selection
     shrunken: float
-    # the largest gain over the baseline that the intervals of all configurations leave open, larger
-    # is better; infinite if one has no interval
+    # largest gain over the baseline that the intervals of all configurations do not exclude;
+    # infinite if one has no interval
     largest_gain: float
-    detectable: float  # true gain detected with 80% power, if all noise is alike
+    detectable: float  # true gain detected with 80% power, assuming equal noise
     # fresh seeds of best and baseline that detect a true gain of `shrunken` with 80% power
     confirmation_seeds: int | None
 
@@ -113,7 +115,7 @@ class Tested(Conclusion):
 
     @property
     def coverage(self) -> float:
-        """The coverage of the interval; more after earlier confirmations."""
+        """The coverage of the interval; higher after earlier confirmations."""
         return self.found.coverage
 
     @property
@@ -124,7 +126,7 @@ class Tested(Conclusion):
 
     @property
     def median(self) -> float:
-        """The median of the differences by seed."""
+        """The median of the paired differences."""
         return self.sign * self.found.median
 
     @property
@@ -138,7 +140,9 @@ class Tested(Conclusion):
 
     @property
     def driven_by_few_seeds(self) -> bool:
-        """Whether the median contradicts the mean: by its sign, or by a factor of two."""
+        """Whether the median contradicts the mean: it has another sign, or differs by a factor of
+        two.
+        """
         return not 0.5 < self.median / self.difference < 2 if self.difference else False
 
 
@@ -158,15 +162,13 @@ def verdict(
     """Compare the configurations with the baseline and report the best one.
 
     Args:
-        scores: configuration -> seed -> score of trials that ran to their end; NaN where the trial
-            failed.
+        scores: configuration -> seed -> score of finished trials; NaN if the trial failed.
         baseline: the configuration to beat.
         mode: whether larger or smaller scores are better.
         adaptive: whether scores on these seeds decided which configurations were tried.
         answers: per-problem accuracies, if the score is an accuracy.
-        pairing: as in a `Plan`.
-        earlier: scores of the same configurations on other seeds, which add to the noise estimate
-            only.
+        pairing: see `Plan`.
+        earlier: scores of the same configurations on other seeds, used only for the noise estimate.
 
     Raises:
         ValueError: the baseline has no score.
@@ -192,9 +194,9 @@ def conclude(
     adaptive: bool = False,
     preferred: Collection[str] = (),
 ) -> Verdict:
-    """Return the verdict that a comparison of all configurations gives: on the best among
-    significant gains, or among all if none is significant. If gains of ``preferred`` configurations
-    are significant, on the best of these.
+    """Return the verdict from a comparison of all configurations. It is about the best significant
+    gain, or the best gain if none is significant. Significant gains of ``preferred`` configurations
+    take precedence.
     """
     if not result.differences:
         return _unmatched(scores, baseline, sign, result.failed)
@@ -204,9 +206,10 @@ def conclude(
     sd = noise.sd
     if not noise.dof and baseline in scores:
         sd = _noise_of(scores, baseline)
-    # A number has no noise of its own, so a difference to it varies half as much.
+    # A number has no noise, so a difference to it has half the variance.
     noise_of_power = sd if baseline in scores else sd / math.sqrt(2)
-    # Seeds are proposed for the confirmation that follows, and a second one has a stricter level.
+    # The proposed seeds are for the next confirmation; repeated confirmations have a stricter
+    # level.
     following = result.repeats if earlier is None else repeats_factor(1) * result.repeats
     deciding = None
     if sd > 0:
@@ -227,7 +230,7 @@ def conclude(
     gains = {each.configuration: each.certain_gain for each in result.differences}
     seeds = {each.configuration: each.seeds for each in result.differences}
     shrunken = shrunken_difference(gains, seeds, name, sd)
-    # The test on fresh seeds also uses the search's seeds; these scores may be the search's own.
+    # The test on fresh seeds also uses the noise of the search, whose scores these may be.
     dof = max(0, len((earlier or scores).get(baseline, ())) - 1)
     detectable = minimum_detectable_effect(
         noise_of_power,
@@ -252,7 +255,7 @@ def conclude(
 
 
 def _claim(best: Difference, *, adaptive: bool) -> Claim:
-    """Return the strongest claim that a gain on these seeds supports."""
+    """Return the strongest claim that the gain supports."""
     if not best.better:
         return "none"
     if adaptive:
@@ -274,8 +277,8 @@ def collapse_bound(seeds: int) -> float:
 
 
 def _best(result: Comparison, preferred: Collection[str]) -> Difference:
-    """Return the largest mean gain among significant ones, the preferred first, else among all;
-    ties up to rounding go to the first.
+    """Return the largest significant mean gain, preferred configurations first, or the largest of
+    all if none is significant. Ties up to rounding go to the first.
     """
     shown = [each for each in result.differences if each.better]
     guarded = [each for each in shown if each.configuration in preferred]
@@ -311,7 +314,7 @@ def _unmatched(scores: Scores, baseline: str, sign: int, failed: Mapping[str, in
 def shrunken_difference(
     gains: Mapping[str, float], seeds: Mapping[str, int], best: str, sd: float
 ) -> float:
-    """Return the best difference as empirical Bayes estimates it.
+    """Return the empirical Bayes estimate of the best difference.
 
     The best of many is biased upward. True effects are modeled as normal around their mean; their
     variance is the variance of the differences minus the noise variance. The baseline's noise is
@@ -320,7 +323,7 @@ def shrunken_difference(
 
     Args:
         gains: configuration -> mean difference to the baseline, larger is better.
-        seeds: configuration -> seeds of that mean.
+        seeds: configuration -> number of seeds of its mean.
         best: the configuration with the best gain.
         sd: standard deviation of one score between seeds.
     """

@@ -1,4 +1,4 @@
-"""The noise of a difference of two means, each with its own variance [Welch, 1947]."""
+"""The standard error of a difference of two means with separate variances [Welch, 1947]."""
 
 import math
 from collections.abc import Sequence
@@ -7,8 +7,8 @@ import numpy as np
 
 
 def welch(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
-    """Return the standard error of the difference of means, and Satterthwaite's degrees of freedom;
-    NaN degrees if no score differs.
+    """Return the standard error of the difference of means, and Satterthwaite's degrees of freedom,
+    which are NaN if all scores are equal.
 
     Args:
         one: at least two scores.

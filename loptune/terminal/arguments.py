@@ -57,8 +57,8 @@ def parse_arguments(
 
 
 def _take_negative_numbers(parser: argparse.ArgumentParser) -> None:
-    """Let a parser and its commands take every negative number as Python prints it, such as -1e-05
-    and -inf, for a value. argparse knows -1 and -0.5 only.
+    """Let a parser and its commands accept every negative number in Python's format, such as -1e-05
+    and -inf, as a value. argparse recognizes only forms such as -1 and -0.5.
     """
     parser._negative_number_matcher = _NEGATIVE_NUMBER
     for action in parser._actions:
@@ -70,10 +70,10 @@ def _take_negative_numbers(parser: argparse.ArgumentParser) -> None:
 def _nearest_option(
     unknown: str, parser: argparse.ArgumentParser, words: Sequence[str], arguments: object
 ) -> str:
-    """Return the nearest option of the command, else where its options are listed."""
+    """Return a hint with the nearest option of the command, or else with the help command."""
     name = unknown.partition("=")[0].lstrip("-").replace("-", "_")
     if (parser.prog, name) == ("sweep", "dry_run"):
-        return "`sweep plan` shows a sweep's trials and cost, and starts nothing"
+        return "`sweep plan` shows the trials and the cost of a sweep without starting it"
     meant = get_close_matches(name, vars(arguments), n=1)
     if meant:
         return f"did you mean --{meant[0].replace('_', '-')}?"
@@ -82,7 +82,7 @@ def _nearest_option(
 
 
 def _check_command(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Refuse an unknown command by name; argparse would list all commands."""
+    """Reject an unknown command with the nearest name; argparse would list all commands."""
     given = next((word for word in words if not word.startswith("-")), None)
     for action in parser._actions:
         is_commands = isinstance(action, argparse._SubParsersAction)

@@ -1,4 +1,5 @@
-"""Commands as typed functions: options, help, ``--json`` and tools follow from their signatures.
+"""Define commands as typed functions: their signatures determine options, help, ``--json`` and MCP
+tools.
 
 A command is a function that returns data, for example:
 
@@ -9,9 +10,9 @@ A command is a function that returns data, for example:
     ) -> NoiseReport:
 
 Parameters before the ``*`` are operands of the command line, the others are options. A bool is a
-flag, a ``Literal`` has choices, and the bounds of a pydantic ``Field`` hold on the command line and
-for tools. The docstring's first sentence is the line in the list of commands, its first paragraph
-the description. A quoted annotation names a type that only Python can pass.
+flag, a ``Literal`` has choices, and the bounds of a pydantic ``Field`` are checked on the command
+line and for tools. The first sentence of the docstring is used in the list of commands, the first
+paragraph as the description. A quoted annotation is a type that only Python can pass.
 """
 
 import argparse
@@ -33,20 +34,21 @@ _SIMPLE = (bool, int, float, str, Path)
 
 @dataclass(frozen=True)
 class Option:
-    """What a command line needs about a parameter in addition to its type."""
+    """The command-line properties of a parameter, in addition to its type."""
 
     help: str
-    group: str = ""  # heading of the help screen
+    group: str = ""  # heading on the help screen
     metavar: str | None = None
-    flags: Mapping[str, str] = field(default_factory=dict)  # a choice that is a flag -> its help
-    excludes: str = ""  # at most one of the options with this word is allowed
-    takes_rest: bool = False  # takes all words that follow
-    repeated: bool = False  # takes one value; given again, it takes another one
-    may_be_empty: bool = False  # the flag alone is an empty list
+    # choice that has its own flag -> its help
+    flags: Mapping[str, str] = field(default_factory=dict)
+    excludes: str = ""  # group of mutually exclusive options
+    takes_rest: bool = False  # takes all remaining arguments
+    repeated: bool = False  # takes one value and may be repeated
+    may_be_empty: bool = False  # the flag without values is an empty list
     short: str = ""  # a second flag, such as -k
-    separated: bool = False  # text of values separated by commas; given twice, they are joined
-    is_path: bool = False  # names a file or a folder that is read or written
-    dest: str = ""  # attribute of the parsed arguments, if not the parameter's name
+    separated: bool = False  # comma-separated values; repeated options are joined
+    is_path: bool = False  # the value is the path of a file or folder
+    dest: str = ""  # attribute of the parsed arguments, if it differs from the parameter's name
 
 
 RunsDir = Annotated[Path, Option("folder that contains all runs", is_path=True)]
@@ -62,7 +64,7 @@ class Argument:
     name: str
     option: Option
     annotation: Any  # without the Option
-    kind: type  # of a value on the command line
+    kind: type  # type of a value on the command line
     choices: tuple[str, ...] = ()
     is_list: bool = False
     bounds: tuple[Any, ...] = ()
@@ -80,10 +82,10 @@ class Argument:
         return self.default is _REQUIRED
 
     def read(self, text: str) -> Any:
-        """Return the value of a word.
+        """Parse an argument.
 
         Raises:
-            argparse.ArgumentTypeError: it is outside the bounds.
+            argparse.ArgumentTypeError: the value is out of bounds.
         """
         value = self.kind(text)
         for bound in self.bounds:
@@ -95,7 +97,7 @@ class Argument:
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A function as a command.
+    """A command that calls a function.
 
     Args:
         function: returns the result.
@@ -117,7 +119,7 @@ class Command:
 
     @property
     def name(self) -> str:
-        """The word of the command line."""
+        """The name on the command line."""
         return self.function.__name__.strip("_").replace("_", "-")
 
     @property
@@ -147,8 +149,8 @@ class Command:
 def printing_command(
     function: Callable[..., Any], example: str, exit_code: Callable[[Any], int] = int
 ) -> Command:
-    """Return the command of a function that prints while it runs. By default it returns its exit
-    status.
+    """Return the command for a function that prints while it runs. By default, the function returns
+    the exit status.
     """
     return Command(
         function=function,
@@ -166,7 +168,7 @@ def description_of(function: Callable[..., Any]) -> str:
 
 
 def first_sentence(text: str) -> str:
-    """Return the first sentence as a line of a list: without a capital letter and a period."""
+    """Return the first sentence without capital letter and period, for the list of commands."""
     sentence = re.split(r"(?<=\.)\s|:\s", text, maxsplit=1)[0].rstrip(".")
     return sentence[:1].lower() + sentence[1:]
 
@@ -217,7 +219,7 @@ class HelpFormatter(argparse.HelpFormatter):
 
 
 class _Accumulate(argparse.Action):
-    """Joins the values of an option that is given several times; argparse would keep the last."""
+    """Joins the values of a repeated option; argparse would keep only the last ones."""
 
     def __call__(
         self,
@@ -226,7 +228,7 @@ class _Accumulate(argparse.Action):
         values: Any,
         option_string: str | None = None,
     ) -> None:
-        """Store the values, after the ones of earlier occurrences."""
+        """Append the values to those of earlier occurrences."""
         before = vars(namespace).setdefault("_given", {})
         if self.nargs is None:  # comma-separated text
             joined: Any = ",".join([*before.get(self.dest, []), values])
@@ -289,7 +291,7 @@ def _add_argument(place: Any, argument: Argument, default: Any) -> None:
 
 
 def _default_text(help_text: str, default: Any) -> str:
-    """Return the words about a default that is a value, unless the help has its own."""
+    """Return the text for the default value, unless the help mentions a default."""
     if isinstance(default, bool) or not isinstance(default, (int, float, str, Path)):
         return ""
     if default == "" or "(default:" in help_text:
@@ -302,7 +304,7 @@ def _argument(parameter: inspect.Parameter) -> Argument:
     """Return the argument that a parameter describes.
 
     Raises:
-        TypeError: the parameter has no `Option`, or a type that no command line can express.
+        TypeError: the parameter has no `Option`, or its type cannot be used on a command line.
     """
     details = list(_details(parameter.annotation))
     options = [each for each in details if isinstance(each, Option)]
@@ -326,7 +328,7 @@ def _argument(parameter: inspect.Parameter) -> Argument:
 
 
 def _details(annotation: Any) -> Iterator[Any]:
-    """Return what ``Annotated`` adds to a type and to its parts."""
+    """Yield the metadata that ``Annotated`` adds to a type and its parts."""
     if get_origin(annotation) is Annotated:
         yield from annotation.__metadata__
         yield from _details(annotation.__origin__)
@@ -336,7 +338,7 @@ def _details(annotation: Any) -> Iterator[Any]:
 
 
 def _kind(annotation: Any, default: Any) -> tuple[type, tuple[str, ...], bool]:
-    """Return the type of a word, its choices, and whether there may be several."""
+    """Return the type of an argument, its choices, and whether it takes several values."""
     if get_origin(annotation) is Annotated:
         return _kind(annotation.__origin__, default)
     if isinstance(annotation, ForwardRef):
@@ -355,7 +357,7 @@ def _kind(annotation: Any, default: Any) -> tuple[type, tuple[str, ...], bool]:
         return kind, choices, True
     if annotation in _SIMPLE:
         return annotation, (), False
-    raise TypeError(f"no command line expresses {annotation}")
+    raise TypeError(f"{annotation} cannot be used on a command line")
 
 
 def _tool_annotation(annotation: Any, kind: type) -> Any:
@@ -376,7 +378,7 @@ def _is_union(annotation: Any) -> bool:
 
 
 def _fault(value: Any, bound: Any) -> str:
-    """Return which bound a value violates, or an empty string. NaN is inside of no bound."""
+    """Return the bound that a value violates, or an empty string. NaN violates every bound."""
     if isinstance(value, float) and not math.isfinite(value):
         return "a finite number"
     limits: dict[str, tuple[Callable[[Any], bool], str]] = {

@@ -1,5 +1,5 @@
-"""Standard output that no text can harm: control characters are escaped, and so is what the
-terminal's encoding does not have.
+"""Make standard output safe for any text: escape control characters, and characters that the
+terminal's encoding cannot represent.
 """
 
 import re
@@ -14,10 +14,10 @@ _COLOR = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 class EscapedStream:
-    """A stream that escapes control characters but for line ends, tabs and colors.
+    """A stream that escapes control characters, except newlines, tabs and colors.
 
-    Names of files, runs and columns come from others, and could move the cursor over what was
-    printed before. Rich, whose texts are escaped where they are made, writes past it.
+    Names of files, runs and columns are untrusted, and could move the cursor to overwrite earlier
+    output. Output of Rich bypasses this stream; its text is escaped elsewhere.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -39,7 +39,7 @@ def escaped_output() -> Iterator[None]:
     """Escape what the block prints."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            # it asks for the position, which a file that became a pipe in a fork does not have
+            # it asks for the position, which fails for a file that became a pipe in a fork
             with suppress(OSError):
                 stream.reconfigure(errors="backslashreplace")
     before = sys.stdout

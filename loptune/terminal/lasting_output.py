@@ -1,5 +1,5 @@
-"""Output of work that must not end because of it: the caller may have replaced ``sys.stdout`` by
-anything, and the reader of a pipe may leave before a run ends.
+"""Keep failing output from stopping a run: the caller may have replaced ``sys.stdout`` by any
+object, and the reader of a pipe may exit early.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ def is_terminal(stream: Any) -> bool:
 
 
 class LastingStream:
-    """A stream whose writes do not fail. Text is dropped while the target cannot be written.
+    """A stream whose writes never fail. Text is dropped if the target cannot be written.
 
     Args:
         target: any object with ``write``; None drops everything.
@@ -40,7 +40,7 @@ class LastingStream:
         self._target = target
         self._name = name
         self._failed = failed
-        # Rich writes past a stream that escapes its texts
+        # Rich bypasses a stream that escapes text
         inner = getattr(target, "rich_proxied_file", None)
         self.rich_proxied_file = self if inner is None else LastingStream(inner, name, failed)
 
@@ -50,7 +50,7 @@ class LastingStream:
         return getattr(self._target, "encoding", None) or "utf-8"
 
     def write(self, text: str) -> int:
-        """Write the text, with characters escaped that the target's encoding lacks."""
+        """Write the text; characters that the target's encoding cannot represent are escaped."""
         write = getattr(self._target, "write", None)
         if write is not None:
             try:
@@ -64,7 +64,7 @@ class LastingStream:
         return len(text)
 
     def flush(self) -> None:
-        """Flush the target, if it has something to flush."""
+        """Flush the target, if it can be flushed."""
         flush = getattr(self._target, "flush", None)
         if flush is not None:
             with self._survives():
@@ -86,8 +86,7 @@ class LastingStream:
 
     def _lose(self, error: Exception) -> None:
         if isinstance(error, BrokenPipeError):
-            # What is still buffered would raise at every later flush, also at the interpreter's
-            # exit.
+            # Buffered text would raise at every later flush, including the one at exit.
             with contextlib.suppress(*_FAILURES, AttributeError):
                 descriptor = self._target.fileno()
                 nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -96,7 +95,7 @@ class LastingStream:
         if self._name not in self._failed:
             self._failed.add(self._name)
             _logger.warning(
-                "warning: %s cannot be written any more: %s; the work continues without it",
+                "warning: %s can no longer be written: %s; the run continues without it",
                 self._name,
                 first_line(error),
             )
@@ -104,7 +103,7 @@ class LastingStream:
 
 @contextlib.contextmanager
 def lasting_output() -> Iterator[None]:
-    """Let the block print whatever ``sys.stdout`` and ``sys.stderr`` are and become."""
+    """Let the block print even if ``sys.stdout`` and ``sys.stderr`` are unusable or fail later."""
     before = sys.stdout, sys.stderr
     failed: set[str] = set()
     lasting = (

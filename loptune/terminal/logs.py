@@ -1,8 +1,8 @@
-"""Logging of both command lines: ``--quiet``, the default, and ``--verbose``.
+"""Set up logging for both command lines: ``--quiet``, the default, and ``--verbose``.
 
 Results and the progress of a run or sweep are printed to stdout. Notes (INFO), warnings and errors
-go through `logging` to stderr, as bare lines; with ``--verbose`` with time, level and module, from
-DEBUG on.
+are logged to stderr as plain lines. With ``--verbose``, the lines have time, level and module, and
+include DEBUG messages.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def add_verbosity(parser: argparse.ArgumentParser, shown: bool = False) -> None:
     group = parser.add_mutually_exclusive_group() if shown else parser
     for value, text in {
         "quiet": "print results, warnings and errors only, no progress",
-        "verbose": "log from level DEBUG on to stderr, with time, level and module",
+        "verbose": "log to stderr at level DEBUG and above, with time, level and module",
     }.items():
         group.add_argument(
             f"--{value}",
@@ -76,14 +76,14 @@ def set_up_logging(verbosity: Verbosity) -> None:
 
 
 def set_up_if_unset() -> None:
-    """Set up logging for a program that called us and has configured no logging itself."""
+    """Set up logging if the calling program has not configured it."""
     if logging.root.handlers or logging.getLogger("trainer").handlers:
         return
     set_up_logging("normal")
 
 
 def verbose_handlers() -> list[logging.Handler]:
-    """Return the handler on stderr if ``--verbose`` was given, for code that replaces handlers."""
+    """Return the handler on stderr if ``--verbose`` is set, for code that replaces handlers."""
     handlers = list(_ours(logging.getLogger("trainer")))
     return [handler for handler in handlers if handler.verbosity == "verbose"]
 

@@ -92,12 +92,12 @@ def _open_closed_streams() -> None:
 def _is_first_to_report(error: str) -> bool:
     """Return whether no other rank on this machine has printed the same error.
 
-    The ranks of a run fail in turn. The launcher kills the others as soon as the first
-    has exited, so whichever is first prints the error, and different errors are all printed.
+    The ranks of a run fail in turn. The launcher kills the others as soon as the first has exited,
+    so whichever is first prints the error. Different errors are all printed.
     """
     if world_size() == 1:
         return True
-    import psutil  # only a rank that fails needs it
+    import psutil  # only a failing rank needs it
 
     launcher = psutil.Process(os.getppid())
     # torchrun and `accelerate launch` give every rank FOLDER/RANK/error.json, and remove FOLDER
@@ -110,7 +110,7 @@ def _is_first_to_report(error: str) -> bool:
     except FileExistsError:
         return False
     except OSError:
-        return True  # better twice than never
+        return True  # printing an error twice is better than not at all
     return True
 
 

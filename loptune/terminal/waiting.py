@@ -1,4 +1,4 @@
-"""A line that moves in a terminal while nothing else can be shown, such as during long imports."""
+"""Show an animated line in a terminal while nothing else is printed, as during imports."""
 
 import sys
 import threading
@@ -20,7 +20,7 @@ _CLEAR = "\r\x1b[K"
 def waiting(text: str, stream: TextIO | None = None) -> Iterator[None]:
     """Show ``text`` with the seconds so far until the block ends.
 
-    Nothing is written outside of a terminal, and by ranks other than 0.
+    Nothing is written outside of a terminal, or by ranks other than 0.
     """
     stream = stream or sys.stderr
     if rank() > 0 or not is_terminal(stream):
@@ -37,7 +37,7 @@ def waiting(text: str, stream: TextIO | None = None) -> Iterator[None]:
 def waiting_for_output(text: str) -> Iterator[None]:
     """Show ``text`` with the seconds so far until a command prints for the first time, or ends.
 
-    Nothing is written outside of a terminal, and by ranks other than 0.
+    Nothing is written outside of a terminal, or by ranks other than 0.
     """
     stdout, stderr = sys.stdout, sys.stderr
     if rank() > 0 or not is_terminal(stderr):
@@ -51,8 +51,8 @@ def waiting_for_output(text: str) -> Iterator[None]:
             if isinstance(getattr(sys, name), _Output):
                 setattr(sys, name, stream)
 
-    # Kept until the block ends: `print` borrows sys.stdout, and would crash if the stream that it
-    # writes to were freed by the first write.
+    # Keep a reference until the block ends: `print` borrows sys.stdout, and would crash if the
+    # first write freed the stream.
     replaced = (_Output(stdout, first_output), _Output(stderr, first_output))
     sys.stdout, sys.stderr = replaced
     try:
@@ -78,7 +78,7 @@ class _Output:
 
 
 def _moving(text: str, stream: TextIO) -> Callable[[], None]:
-    """Start the moving line; return a function that ends it and may be called again."""
+    """Start the animated line; return a function that ends it and may be called repeatedly."""
     ended = threading.Event()
     line = threading.Thread(target=_move, args=(text, stream, ended), daemon=True)
     line.start()

@@ -94,7 +94,7 @@ def test_files_that_cannot_be_read_say_which(tmp_path):
     (tmp_path / "latin.yaml").write_bytes("a: é".encode("latin-1"))
     with pytest.raises(ConfigError) as caught:
         read_yaml(tmp_path / "latin.yaml")
-    assert caught.value.hint.endswith("a YAML file in UTF-8")
+    assert caught.value.hint.endswith("YAML in UTF-8")
     with refused("no-mapping", ConfigError):
         parse_yaml("", "empty.yaml")
 
