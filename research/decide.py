@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dashboards.statistics.dunnett import critical_value
-from dashboards.statistics.group_sequential import FUTILITY_ERROR
+from dashboards.statistics.group_sequential import Design
+from dashboards.statistics.rounds import FUTILITY_ERROR, make_design
 from dashboards.statistics.seed_noise import Noise
-from dashboards.statistics.sequential import Design, make_design
 from research.tables import mean, percent, print_rows
 from research.verdict_errors import INTERIM, lognormal, normal, squares, student
 

@@ -27,7 +27,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import special
 
-from dashboards.statistics import gate
+from dashboards.statistics import campaign_noise, gate
 from dashboards.statistics.moved import MOVED_LEVEL
 from dashboards.statistics.online_levels import spending
 
@@ -326,13 +326,10 @@ def _schedule(
     """Return the seeds, and the z statistics to exceed, of a schedule of so many analyses."""
     seeds = _looks()[:looks]
     information = tuple(
-        round(1 / gate.relative_variance(count, baseline_seeds, correlation), 6) for count in seeds
+        round(1 / campaign_noise.relative_variance(count, baseline_seeds, correlation), 6)
+        for count in seeds
     )
-    claims = sum(count >= gate.FIRST_CLAIM for count in seeds)
-    keep = (math.inf,) * (looks - claims)
-    if claims:
-        keep += gate.boundaries(information[-claims:], level, gate._KEEP_SPENDING)
-    return seeds, keep, gate.boundaries(information, gate.FUTILITY_ERROR, gate._DISCARD_SPENDING)
+    return seeds, *gate.boundaries(seeds, information, level)
 
 
 def _looks() -> tuple[int, ...]:
@@ -399,7 +396,7 @@ def answers(
     difference = proposal - weight[:, None] * paired
     gain = np.nanmean(difference, axis=1) - (1 - weight) * np.nanmean(baseline, axis=1)
     per_seed = sd**2 * (1 - weight**2)
-    several = count >= gate.OWN_VARIATION
+    several = count >= campaign_noise.OWN_VARIATION
     if several.any():
         own = np.nanvar(difference[several], axis=1, ddof=1)
         per_seed[several] = np.maximum(per_seed[several], own)
@@ -482,10 +479,10 @@ class Sums:
         variance = (self.squares[which] + own + theirs) / dof
         shared_dof = self.shared_dof[which] + shared
         per_pair = (self.products[which] + products) / np.maximum(shared_dof, 1)
-        shrunk = shared_dof / (shared_dof + gate._PRIOR_PAIRS)
+        shrunk = shared_dof / (shared_dof + campaign_noise._PRIOR_PAIRS)
         positive = np.maximum(variance, np.finfo(float).tiny)
-        correlation = np.clip(shrunk * per_pair / positive, 0.0, gate._MOST_CORRELATED)
-        step = gate._CORRELATION_STEP
+        correlation = np.clip(shrunk * per_pair / positive, 0.0, campaign_noise._MOST_CORRELATED)
+        step = campaign_noise._CORRELATION_STEP
         return np.sqrt(variance), np.floor(correlation / step) * step, dof
 
 

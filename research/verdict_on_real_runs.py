@@ -55,10 +55,10 @@ from scipy import special, stats
 from dashboards.fresh_seeds import MIN_SEEDS
 from dashboards.statistics.arms import compare_arms, compare_with_number
 from dashboards.statistics.dunnett import critical_value
-from dashboards.statistics.group_sequential import boundaries, schedule_analyses
+from dashboards.statistics.group_sequential import Design
 from dashboards.statistics.layouts import Pairing
 from dashboards.statistics.levels import SIGNIFICANCE_LEVEL, level
-from dashboards.statistics.sequential import Design
+from dashboards.statistics.rounds import boundaries, schedule_analyses
 from research.decide import in_rounds
 from research.png import write_png
 from research.tables import percent, print_rows

@@ -1,35 +1,32 @@
-"""A group-sequential test of several finalists: analyses, error spending, boundaries, decisions.
+"""The group-sequential test of `sweep confirm --rounds` and of the gate: error spending,
+boundaries, decisions.
 
-Two one-sided tests run side by side. After every analysis, one tests whether a finalist is better
-than the baseline (its difference is above 0). The other tests whether it is not better by a
-worthwhile amount (its difference is below that amount). Each spends its error rate as seeds arrive
-(error spending [Biometrika 70, 1983], by a power of the fraction of seeds [Stat. Med. 6, 1987]).
-The boundaries are non-binding: neither test relies on stopping at the other's boundary, so
-continuing after a stop keeps the error rates. With few seeds the statistics are far from normal, so
-the boundaries are simulated, with the noise estimated as in a real analysis.
+Two one-sided tests run side by side. After every interim analysis, one tests whether a
+configuration is better than the baseline (its gain is above 0). The other tests whether it is not
+better by a worthwhile amount (its gain is below that amount). Each spends its error rate as
+information arrives (error spending [Biometrika 70, 1983], by a power of the fraction of information
+[Stat. Med. 6, 1987]). The boundaries are non-binding: neither test relies on stopping at the
+other's boundary, so continuing after a stop keeps the error rates.
+
+Boundaries depend on the layout. `simulated_boundaries` takes the null distribution as paths, for
+rounds (`rounds`): several finalists share a baseline, and the noise is estimated from a few seeds.
+`integrated_boundaries` is for one normal statistic, for the gate (`gate`): one proposal, and a
+noise that the whole campaign estimates.
 """
 
 import functools
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import special
 
 from dashboards.statistics.difference import Outcome
 from dashboards.statistics.dunnett import Vector
-from dashboards.statistics.levels import level
 
-# probability of dropping a finalist that is better by exactly the worthwhile amount
-FUTILITY_ERROR = 0.1
-CLAIM_EXPONENT = 1.0
-FUTILITY_EXPONENT = 0.7  # the futility error is spent early
-_MAX_ANALYSES = 8
-# Seeds at the first interim analysis. Analyses at three and four seeds cause too many false
-# positives on public trainings with equal means, and do not add power
-# (research/verdict_on_real_runs.py).
-FIRST_ANALYSIS_SEEDS = 5
-PATHS = 100_000  # simulated confirmations; boundaries are accurate to about 0.01 to 0.02
+_GRID = 301  # points of the numerical integration
+_RANGE = 8.0  # range of the grid, in standard deviations
 
 
 @dataclass(frozen=True)
@@ -37,66 +34,68 @@ class Spending:
     """How the error rate of a sequential test is spent."""
 
     error: float  # total error
-    exponent: float  # exponent of the fraction of seeds
+    exponent: float  # exponent of the fraction of information
 
     def by(self, fractions: Vector) -> Vector:
-        """Return the error that may be spent by each fraction of the seeds."""
+        """Return the error that may be spent by each fraction of the information."""
         return self.error * fractions**self.exponent
 
 
-def schedule_analyses(seeds: int) -> tuple[int, ...]:
-    """Spread at most ``_MAX_ANALYSES`` interim analyses evenly, starting at
-    ``FIRST_ANALYSIS_SEEDS`` seeds.
+def claim_spending(error: float) -> Spending:
+    """Return how the error of claiming an improvement is spent."""
+    return Spending(error, exponent=1.0)
+
+
+def futility_spending(error: float) -> Spending:
+    """Return how the error of giving up a worthwhile improvement is spent: early, so that what
+    improves nothing costs few seeds.
     """
-    count = max(1, min(_MAX_ANALYSES, seeds - FIRST_ANALYSIS_SEEDS + 1))
-    places = np.linspace(FIRST_ANALYSIS_SEEDS, seeds, count) if count > 1 else np.array([seeds])
-    return tuple(int(place) for place in np.round(places))
+    return Spending(error, exponent=0.7)
 
 
-@functools.lru_cache(maxsize=64)
-def boundaries(
-    analyses: tuple[int, ...], finalists: int
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the boundaries of both tests at every interim analysis, from `null_paths`."""
-    fractions = np.array(analyses) / analyses[-1]
-    paths = null_paths(analyses, finalists)
-    # The degrees of freedom of the first analysis, where most false positives occur.
-    claims = level(finalists * (analyses[0] - 1))
-    efficacy = spend(paths.max(axis=2), Spending(claims, CLAIM_EXPONENT).by(fractions))
-    # Each finalist is dropped independently, based on the noise of its own differences: it may be
-    # noisier than the others.
-    futility = spend(
-        null_paths(analyses, 1)[:, :, 0], Spending(FUTILITY_ERROR, FUTILITY_EXPONENT).by(fractions)
-    )
-    return tuple(efficacy.tolist()), tuple(futility.tolist())
+@dataclass(frozen=True)
+class Design:
+    """Schedule and boundaries of the interim analyses."""
+
+    analyses: tuple[int, ...]  # seeds per configuration at each interim analysis
+    finalists: int
+    worthwhile: float  # the smallest difference that matters, in units of the score
+    # at each analysis, the t statistic above which a finalist is better
+    efficacy: tuple[float, ...]
+    # at each analysis, the t statistic of (worthwhile - difference) above which a finalist is
+    # futile
+    futility: tuple[float, ...]
+
+    def reached(self, seeds: int) -> int:
+        """Return the number of interim analyses that are reached with ``seeds`` seeds."""
+        return sum(analysis <= seeds for analysis in self.analyses)
+
+    def thresholds(self, seeds: int) -> tuple[float, float] | None:
+        """Return both boundaries of the latest analysis reached with ``seeds`` seeds; None before
+        the first.
+        """
+        reached = self.reached(seeds)
+        if reached == 0:
+            return None
+        return self.efficacy[reached - 1], self.futility[reached - 1]
+
+    def next_analysis(self, seeds: int) -> int | None:
+        """Return the seeds at the analysis after these seeds; None after the last."""
+        reached = self.reached(seeds)
+        return self.analyses[reached] if reached < len(self.analyses) else None
 
 
-def null_paths(analyses: Sequence[int], finalists: int) -> Vector:
-    """Simulate the t statistics of all finalists under the null hypothesis, [paths, analyses,
-    finalists].
-
-    Every configuration has a standard normal score on each seed; seeds are blocks, and all share
-    the residual noise of the additive model.
-    """
-    generator = np.random.default_rng(0)
-    arms = finalists + 1
-    sums = np.zeros((PATHS, arms))
-    squares = np.zeros(PATHS)
-    statistics = np.empty((PATHS, len(analyses), finalists))
-    seeds = 0
-    for place, analysis in enumerate(analyses):
-        for _ in range(analysis - seeds):
-            scores = generator.standard_normal((PATHS, arms))
-            sums += scores
-            squares += arms * scores.var(axis=1)  # deviations from the mean of the seed
-        seeds = analysis
-        noise = (squares - arms * sums.var(axis=1) / seeds) / (finalists * (seeds - 1))
-        gains = (sums[:, 1:] - sums[:, :1]) / seeds
-        statistics[:, place] = gains / np.sqrt(2 * noise / seeds)[:, None]
-    return statistics
+def decide(interval: tuple[float, float], worthwhile: float) -> Outcome:
+    """Return the decision for the bounds of a gain."""
+    low, high = interval
+    if low > 0:
+        return "better"
+    if high < 0:
+        return "worse"
+    return "not better" if high < worthwhile else "undecided"
 
 
-def spend(statistics: Vector, spent: ArrayLike) -> Vector:
+def simulated_boundaries(statistics: Vector, spent: ArrayLike) -> Vector:
     """Return boundaries [analyses] such that each is first crossed by null paths [paths, analyses]
     with the probability to be spent there.
 
@@ -114,10 +113,56 @@ def spend(statistics: Vector, spent: ArrayLike) -> Vector:
     return np.array(bounds)
 
 
-def decide(low: float, high: float, worthwhile: float) -> Outcome:
-    """Return the decision for the bounds of a gain."""
-    if low > 0:
-        return "better"
-    if high < 0:
-        return "worse"
-    return "not better" if high < worthwhile else "undecided"
+@functools.lru_cache(maxsize=4096)
+def integrated_boundaries(information: tuple[float, ...], spending: Spending) -> tuple[float, ...]:
+    """Return the critical z values of the interim analyses, such that without an effect any of them
+    is exceeded with the total error.
+
+    The score statistic ``z * sqrt(information)`` is a sum of independent normal increments. Its
+    density over the paths that have not crossed is carried from one analysis to the next.
+
+    Args:
+        information: 1 / variance at each analysis, ascending.
+        spending: of the probability, by the fraction of information.
+    """
+    spent = spending.by(np.array(information) / information[-1])
+    bounds: list[float] = []
+    score: Vector | None = None  # grid of the score statistic
+    density = np.empty(0)
+    for place, amount in enumerate(information):
+        to_spend = spent[place] - (spent[place - 1] if place else 0.0)
+        if score is None:
+            bound = float(special.ndtri(1 - to_spend))
+            grid = np.linspace(-_RANGE, bound, _GRID) * math.sqrt(amount)
+            density = np.exp(-(grid**2) / (2 * amount)) / math.sqrt(2 * math.pi * amount)
+        else:
+            spread = math.sqrt(amount - information[place - 1])
+            weights = density * _trapezoid(score)
+            bound = _solve(score, weights, spread, math.sqrt(amount), to_spend)
+            grid = np.linspace(-_RANGE, bound, _GRID) * math.sqrt(amount)
+            steps = (grid[:, None] - score[None, :]) / spread
+            kernel = np.exp(-(steps**2) / 2) / (spread * math.sqrt(2 * math.pi))
+            density = kernel @ weights
+        bounds.append(bound)
+        score = grid
+    return tuple(bounds)
+
+
+def _trapezoid(grid: Vector) -> Vector:
+    """Return the weights of the trapezoidal rule on an even grid."""
+    weights = np.full(len(grid), grid[1] - grid[0])
+    weights[[0, -1]] /= 2
+    return weights
+
+
+def _solve(score: Vector, weights: Vector, spread: float, scale: float, to_spend: float) -> float:
+    """Return the z value that is exceeded with probability ``to_spend``, by bisection."""
+    low, high = -_RANGE, _RANGE
+    for _ in range(50):
+        middle = (low + high) / 2
+        exceeded = float(weights @ special.ndtr((score - middle * scale) / spread))
+        if exceeded > to_spend:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2

@@ -20,6 +20,7 @@ from sweep.gate.arm import ArmName
 from sweep.gate.exit_status import EXIT_CODES
 
 if TYPE_CHECKING:
+    from dashboards.statistics.difference import Difference
     from dashboards.statistics.moved import Move
     from sweep.gate.campaign import Campaign
     from sweep.gate.proposal import Proposal
@@ -221,7 +222,8 @@ def _check_seeds(first: int, most: int) -> None:
     Raises:
         ConfigError: too few, or too many.
     """
-    from dashboards.statistics.gate import FIRST_CLAIM, OWN_VARIATION
+    from dashboards.statistics.campaign_noise import OWN_VARIATION
+    from dashboards.statistics.gate import FIRST_CLAIM
     from sweep.gate.recheck import SEEDS_APART
 
     if first < OWN_VARIATION:
@@ -563,14 +565,9 @@ def _mean(scores: dict[int, float]) -> float | None:
 def _sentences(campaign: "Campaign", verdict: "GateVerdict") -> list[str]:
     """Return a verdict in words."""
     lines = []
-    answer = verdict.answer
     measured = ""
-    if answer is not None:
-        interval = f"{answer.low:+.4g} to {answer.high:+.4g}"
-        if not math.isfinite(answer.low):
-            interval = f"below {answer.high:+.4g}"
-        runs = counted(answer.seeds, "seed")
-        measured = f" Gain {answer.gain:+.4g} ({interval}) on {runs}."
+    if verdict.answer is not None:
+        measured = _measured(verdict.answer.difference)
     if verdict.outcome == "keep":
         lines.append(f"Keep proposal {verdict.proposal}: {verdict.reason}.{measured}")
         lines.append("It is the baseline now, and is measured again on fresh seeds.")
@@ -628,6 +625,15 @@ def _sentences(campaign: "Campaign", verdict: "GateVerdict") -> list[str]:
         else:
             lines.append(f"next: {campaign.command('run')}")
     return lines
+
+
+def _measured(difference: "Difference") -> str:
+    """Return a gain and its interval in words."""
+    if difference.interval is None:
+        return ""
+    low, high = difference.interval
+    interval = f"{low:+.4g} to {high:+.4g}" if math.isfinite(low) else f"below {high:+.4g}"
+    return f" Gain {difference.gain:+.4g} ({interval}) on {counted(difference.seeds, 'seed')}."
 
 
 def _protected_lines(campaign: "Campaign") -> list[str]:

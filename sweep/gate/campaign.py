@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dashboards.statistics import gate
+from dashboards.statistics.campaign_noise import SeedModel
 from loptune.errors import ConfigError, MissingError
 from loptune.files import JsonLines, Record, storage_error, write_atomically
 from loptune.run_names import command_line, lock_folder
@@ -432,11 +432,11 @@ class Campaign(State):
                     **numbers(verdict.answer),
                 }
             )
-        elif verdict.answer is not None and verdict.answer.outcome == "more":
+        elif verdict.answer is not None and verdict.answer.next_seeds is not None:
             asked = verdict.answer.next_seeds
             self._add({"event": "asked", "number": verdict.proposal, "seeds": asked})
 
-    def model(self) -> gate.SeedModel | None:
+    def model(self) -> SeedModel | None:
         """Return the model of seed variation, estimated from all runs of the campaign."""
         return self._judge.model()
 

@@ -10,7 +10,7 @@ returns to the last confirmed baseline, and the changes kept since then are disc
 from dataclasses import dataclass, field
 from typing import Any
 
-from dashboards.statistics import gate
+from dashboards.statistics.gate import FIRST_CLAIM
 from sweep.gate.arm import Arm
 
 DUE_AFTER = 5  # kept changes since the last re-check
@@ -25,7 +25,7 @@ class Recheck:
     latest: Arm
     baseline: int  # index of the current baseline
     first_seed: int
-    asked: int = gate.FIRST_CLAIM  # seeds per baseline at the next interim analysis
+    asked: int = FIRST_CLAIM  # seeds per baseline at the next interim analysis
     decision: dict[str, Any] | None = field(default=None)  # event that decided the re-check
 
     def usable_seeds(self, count: int) -> tuple[int, ...]:

@@ -4,7 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from dashboards.statistics import gate
+from dashboards.statistics.campaign_noise import OWN_VARIATION
+from dashboards.statistics.gate import FIRST_CLAIM
 from loptune.section import Count, Positive, Section
 from sweep.gate.recheck import SEEDS_APART
 
@@ -26,9 +27,9 @@ class CampaignSpec(Section):
     """smallest gain that matters"""
     false_keeps: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """bound on the expected fraction of kept proposals that are not improvements"""
-    first_seeds: Annotated[int, Field(ge=gate.OWN_VARIATION)] = 8
+    first_seeds: Annotated[int, Field(ge=OWN_VARIATION)] = 8
     """runs per new baseline"""
-    most_seeds: Annotated[int, Field(ge=gate.FIRST_CLAIM, le=SEEDS_APART)] = 32
+    most_seeds: Annotated[int, Field(ge=FIRST_CLAIM, le=SEEDS_APART)] = 32
     """maximum number of runs per proposal"""
     protect: list[str] = Field([])
     """evaluation files and folders: every revision runs with the version of the first baseline"""

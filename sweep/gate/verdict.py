@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from dashboards.statistics import gate
+from dashboards.statistics.campaign_noise import Runs, SeedModel, seed_model
 from dashboards.statistics.moved import moved
 from dashboards.statistics.online_levels import lord_level
 from loptune.errors import ConfigError
@@ -87,7 +88,7 @@ class Judge:
             return self._more(proposal, tuple(scores), None)
         self._check_noise(proposal.baseline)
         answer = self._answer(proposal)
-        if answer.outcome == "more":
+        if answer.next_seeds is not None:
             return self._more(proposal, self._seeds(proposal.baseline, answer.next_seeds), answer)
         if answer.outcome == "keep" and len(set(scores.values())) == 1:
             return GateVerdict(
@@ -171,7 +172,7 @@ class Judge:
             level=self._spec.false_keeps,
             most_seeds=self._spec.most_seeds,
         )
-        if answer.outcome == "more":
+        if answer.next_seeds is not None:
             needs = _recheck_needs(recheck, recheck.usable_seeds(answer.next_seeds))
             return GateVerdict(
                 outcome="more",
@@ -182,10 +183,11 @@ class Judge:
         if answer.outcome == "keep":
             reason = "the baseline is better than the first one"
             return GateVerdict(outcome="confirmed", reason=reason, answer=answer)
-        reason = f"{answer.seeds} seeds do not show an improvement over the first baseline"
+        seeds = answer.difference.seeds
+        reason = f"{seeds} seeds do not show an improvement over the first baseline"
         return GateVerdict(outcome="unconfirmed", reason=reason, answer=answer)
 
-    def model(self) -> gate.SeedModel | None:
+    def model(self) -> SeedModel | None:
         """Return the model of seed variation, estimated from all runs of the campaign."""
         baselines = self._state.baselines
         arms: list[Arm] = [*baselines, *self._state.proposals]
@@ -198,7 +200,7 @@ class Judge:
         for recheck in self._state.rechecks:
             arms += [recheck.latest, recheck.first]
             pairs.append((recheck.latest, recheck.first))
-        return gate.seed_model(
+        return seed_model(
             [self._gains(arm) for arm in arms if arm.scores],
             [(self._gains(one), self._gains(other)) for one, other in pairs],
         )
@@ -218,11 +220,11 @@ class Judge:
             most_seeds=self._spec.most_seeds,
         )
 
-    def _gains(self, arm: Arm) -> gate.Runs:
+    def _gains(self, arm: Arm) -> Runs:
         """Return the scores of an arm by seed, oriented so that larger is better."""
         return self._oriented(arm.scores)
 
-    def _oriented(self, scores: Mapping[int, float]) -> gate.Runs:
+    def _oriented(self, scores: Mapping[int, float]) -> Runs:
         sign = 1.0 if self._spec.mode == "max" else -1.0
         return {seed: sign * score for seed, score in scores.items()}
 
@@ -296,15 +298,15 @@ class Judge:
 
     def _reason(self, answer: gate.Answer) -> str:
         """Return the reason why a proposal was kept or discarded."""
-        worthwhile = self._spec.worthwhile
-        if answer.outcome == "keep":
+        shown = answer.difference
+        if shown.outcome == "better":
             return "its gain is above 0"
-        if answer.high < 0:
+        if shown.outcome == "worse":
             return "it is worse: its gain is below 0"
-        if answer.high < worthwhile:
-            return f"its gain is below {worthwhile:g}, the smallest worthwhile gain"
+        if shown.outcome == "not better":
+            return f"its gain is below {self._spec.worthwhile:g}, the smallest worthwhile gain"
         return (
-            f"no gain detected with {answer.seeds} seeds; a worthwhile one would probably "
+            f"no gain detected with {shown.seeds} seeds; a worthwhile one would probably "
             "have been detected"
         )
 
@@ -330,13 +332,13 @@ def _recheck_needs(recheck: Recheck, asked: tuple[int, ...]) -> tuple[Need, ...]
 
 def numbers(answer: gate.Answer | None) -> Record:
     """Return the fields of an answer that are recorded in an event."""
-    if answer is None:
+    if answer is None or answer.difference.interval is None:
         return {}
-    low = answer.low if math.isfinite(answer.low) else None  # JSON has no infinity
+    low, high = answer.difference.interval
     return {
-        "gain": answer.gain,
-        "low": low,
-        "high": answer.high,
-        "level": answer.level,
-        "seeds": answer.seeds,
+        "gain": answer.difference.gain,
+        "low": low if math.isfinite(low) else None,  # JSON has no infinity
+        "high": high,
+        "level": answer.difference.level,
+        "seeds": answer.difference.seeds,
     }

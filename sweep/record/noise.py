@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from dashboards.fresh_seeds import MAX_SEEDS_IN_ROUNDS
 from dashboards.statistics.power import SeedsNeeded, minimum_detectable_effect, seeds_needed
+from dashboards.statistics.rounds import make_design
 from dashboards.statistics.seed_noise import Noise, seed_noise
-from dashboards.statistics.sequential import make_design
 from loptune.errors import UserError, listed
 from loptune.run_names import MAX_NAME_LENGTH
 from loptune.terminal.table import counted

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dashboards.statistics.difference import Difference
+from dashboards.statistics.group_sequential import Design
 from dashboards.statistics.seed_noise import Noise
-from dashboards.statistics.sequential import Design
 from loptune.errors import StorageError
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import ANALYSIS, PLAN

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 
 from dashboards.fresh_seeds import MAX_SEEDS_IN_ROUNDS
 from dashboards.statistics.difference import Difference
+from dashboards.statistics.rounds import interim_results, make_design
 from dashboards.statistics.seed_noise import Noise
-from dashboards.statistics.sequential import interim_results, make_design
 from dashboards.words import interim_result_text, no_spread
 from loptune.errors import INTERRUPTED, ConfigError, MissingError
 from loptune.run_names import lock_folder

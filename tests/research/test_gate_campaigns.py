@@ -5,6 +5,7 @@ import pytest
 from scipy import integrate, stats
 
 from dashboards.statistics import gate
+from dashboards.statistics.campaign_noise import seed_model
 from dashboards.statistics.online_levels import lord_level
 from research import gate_campaigns
 from research.gate_campaigns import Levels, Scenario, Sums, World, answers, gated, seeds_each
@@ -45,7 +46,7 @@ def test_many_proposals_are_answered_as_the_gate_answers_one():
     outcomes = set()
     for place in everyone:
         arms = [as_runs(one[place]) for one in (before, before_baseline, proposal, baseline)]
-        model = gate.seed_model(arms, [(arms[0], arms[1]), (arms[2], arms[3])])
+        model = seed_model(arms, [(arms[0], arms[1]), (arms[2], arms[3])])
         assert (model.sd, model.dof) == (pytest.approx(sd[place]), dof[place])
         assert model.correlation == pytest.approx(correlation[place])
         one = gate.answer(

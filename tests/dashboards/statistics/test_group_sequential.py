@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dashboards.statistics.dunnett import critical_value
 from dashboards.statistics.group_sequential import (
-    boundaries,
+    Spending,
+    claim_spending,
     decide,
-    null_paths,
-    schedule_analyses,
-    spend,
+    integrated_boundaries,
+    simulated_boundaries,
 )
+from dashboards.statistics.rounds import null_paths
 
 FIVE = np.arange(1, 6) / 5
 
@@ -36,26 +36,31 @@ def test_boundaries_are_those_published_for_large_samples(large_sample_paths, sp
     """Lan and DeMets, Biometrika 70 (1983): five looks, one-sided 2.5%; the first has a chance of
     5e-7.
     """
-    thresholds = spend(large_sample_paths, spent)
+    thresholds = simulated_boundaries(large_sample_paths, spent)
     assert thresholds[2:] == pytest.approx(published[2:], abs=0.06)
     # t of 119 degrees of freedom, at 4 in 10,000
     assert thresholds[1] == pytest.approx(published[1], abs=0.15)
     assert thresholds[0] == pytest.approx(published[0], abs=0.1 if published[0] < 3 else 1)
 
 
-def test_a_single_look_of_several_finalists_is_dunnetts_test():
-    efficacy, futility = boundaries((4,), 3)
-    assert efficacy[0] == pytest.approx(critical_value(3, 9), rel=0.02)
-    assert futility[0] == pytest.approx(stats.t.isf(0.1, 3), rel=0.02)  # each is given up by itself
+def test_boundaries_of_one_analysis_are_the_normal_quantile():
+    assert integrated_boundaries((3.0,), claim_spending(0.05))[0] == pytest.approx(1.6449, abs=1e-3)
 
 
-def test_looks_are_spread_over_the_seeds():
-    assert schedule_analyses(3) == (3,)
-    assert schedule_analyses(7) == (5, 6, 7)
-    assert schedule_analyses(41) == (5, 10, 15, 20, 26, 31, 36, 41)
+@pytest.mark.parametrize("level", [0.1, 0.01])
+@pytest.mark.parametrize("exponent", [0.7, 1.0])
+def test_boundaries_are_crossed_with_the_probability_of_the_level(level, exponent):
+    information = (1.0, 2.0, 4.0, 8.0, 9.0)
+    bounds = np.array(integrated_boundaries(information, Spending(level, exponent)))
+    steps = np.sqrt(np.diff([0.0, *information]))
+    generator = np.random.default_rng(0)
+    draws = 400_000
+    scores = np.cumsum(generator.standard_normal((draws, 5)) * steps, axis=1)
+    crossed = (scores / np.sqrt(information) > bounds).any(axis=1).mean()
+    assert crossed == pytest.approx(level, abs=4 * (level / draws) ** 0.5)
 
 
 def test_decisions():
     assert [
-        decide(low, high, 0.01) for low, high in [(0.001, 0.1), (-1, 0.009), (-1, -0.1), (-1, 0.02)]
+        decide(interval, 0.01) for interval in [(0.001, 0.1), (-1, 0.009), (-1, -0.1), (-1, 0.02)]
     ] == ["better", "not better", "worse", "undecided"]

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from dashboards.statistics.group_sequential import Design
 from dashboards.statistics.power import minimum_detectable_effect, seeds_for
+from dashboards.statistics.rounds import interim_results, make_design
 from dashboards.statistics.seed_noise import Noise
-from dashboards.statistics.sequential import Design, interim_results, make_design
 from dashboards.statistics.verdict import Tested, verdict
 
 FACTORS = st.sampled_from([100.0, 0.01, 3.7, 1e-6, 1e4])

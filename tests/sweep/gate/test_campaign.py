@@ -87,7 +87,7 @@ def test_smaller_scores_are_better_in_mode_min(tmp_path):
         verdict, _ = run_proposal(campaign, 0.1)
         assert verdict.outcome == "keep"
         assert verdict.answer is not None
-        assert verdict.answer.gain > 0
+        assert verdict.answer.difference.gain > 0
 
 
 def test_a_campaign_read_again_says_the_same(folder):
@@ -146,7 +146,7 @@ def test_a_seed_on_which_only_the_baseline_fails_is_replaced_for_both(folder):
         assert campaign.baselines[0].failed == {5: ""}
         proposal = campaign.proposals[0]
         assert 5 in proposal.scores
-        assert verdict.answer.seeds == len(proposal.scores) - 1
+        assert verdict.answer.difference.seeds == len(proposal.scores) - 1
 
 
 def test_a_baseline_that_always_fails_ends_the_campaign(folder):
@@ -310,14 +310,14 @@ def test_the_level_falls_with_proposals_and_rises_with_keeps(folder):
         for _ in range(3):
             campaign.propose({}, note="nothing")
             verdict, _ = run_proposal(campaign, 0.2)
-            levels.append(verdict.answer.level)
+            levels.append(verdict.answer.difference.level)
         assert levels == sorted(levels, reverse=True)
         campaign.propose({}, note="better")
         run_proposal(campaign, 1.0)
         measure_baseline(campaign, 1.0)
         campaign.propose({}, note="next")
         verdict, _ = run_proposal(campaign, 0.2)
-        assert verdict.answer.level > levels[-1]
+        assert verdict.answer.difference.level > levels[-1]
 
 
 def test_an_edited_event_is_noticed(folder):

@@ -8,7 +8,7 @@ import pytest
 
 from dashboards.results import unit_of
 from dashboards.sources.stored import pack, unpack
-from dashboards.statistics.sequential import Design
+from dashboards.statistics.group_sequential import Design
 from dashboards.trial import Objective
 from loptune.errors import StorageError
 from loptune.run_names import lock_folder

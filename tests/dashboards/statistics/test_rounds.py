@@ -2,12 +2,14 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from dashboards.statistics import group_sequential
+from dashboards.statistics import rounds
 from dashboards.statistics.comparison import compare
-from dashboards.statistics.group_sequential import boundaries
+from dashboards.statistics.dunnett import critical_value
+from dashboards.statistics.group_sequential import Design
+from dashboards.statistics.rounds import boundaries, interim_results, make_design, schedule_analyses
 from dashboards.statistics.seed_noise import Noise
-from dashboards.statistics.sequential import Design, interim_results, make_design
 from research.decide import in_rounds
 
 
@@ -17,6 +19,18 @@ def test_a_design_leaves_nothing_open_at_its_end():
     assert 0.9 * 0.01 < reach <= 0.01
     assert make_design(Noise(0.01, 18), 0.001, 1, 20).analyses[-1] == 20  # no more than allowed
     assert make_design(None, 0.01, 1, 12).analyses[-1] == 12
+
+
+def test_a_single_look_of_several_finalists_is_dunnetts_test():
+    efficacy, futility = boundaries((4,), 3)
+    assert efficacy[0] == pytest.approx(critical_value(3, 9), rel=0.02)
+    assert futility[0] == pytest.approx(stats.t.isf(0.1, 3), rel=0.02)  # each is given up by itself
+
+
+def test_looks_are_spread_over_the_seeds():
+    assert schedule_analyses(3) == (3,)
+    assert schedule_analyses(7) == (5, 6, 7)
+    assert schedule_analyses(41) == (5, 10, 15, 20, 26, 31, 36, 41)
 
 
 def test_a_finalist_is_judged_at_its_look():
@@ -45,7 +59,7 @@ def test_a_finalist_is_judged_at_its_look():
 
 @pytest.mark.parametrize(("finalists", "finalist_noise"), [(1, 1.0), (1, 3.0), (3, 1.0), (3, 3.0)])
 def test_errors_of_the_whole_procedure(monkeypatch, finalists, finalist_noise):
-    monkeypatch.setattr(group_sequential, "PATHS", 20_000)
+    monkeypatch.setattr(rounds, "PATHS", 20_000)
     boundaries.cache_clear()
     design = make_design(Noise(1.0, 18), 1.5, finalists, 40)
     generator = np.random.default_rng(5)
