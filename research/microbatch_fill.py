@@ -8,6 +8,9 @@ group is eight completions of any problems, or of problems whose completions are
 in length: the groups of a real run are between both. Columns:
 
 - full: tokens by the number of microbatches times their budget;
+- bound: the same if each row could be on any rank. Padded microbatches cannot be fuller, because a
+  split of rows in the order of their length has the fewest;
+- in line: the same without padding, as by `model.packing`;
 - padding: positions that are computed without a token, of all computed;
 - busiest: tokens of the rank with the most, by the mean;
 - busy: time that a rank computes if all ranks wait for each other in every microbatch, as under
@@ -16,7 +19,7 @@ in length: the groups of a real run are between both. Columns:
 
 import argparse
 import csv
-from collections.abc import Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,8 +28,9 @@ import torch
 from numpy.typing import NDArray
 
 from research.tables import print_rows
-from trainer.algorithm.batching import UpdateBatch, plan_update_batches
+from trainer.algorithm.batching import plan_update_batches
 from trainer.rollouts.balance import equal_shares
+from trainer.types import RowLayout
 
 DATA = Path(__file__).with_name("data") / "completion_lengths.csv"
 RANKS = 4
@@ -61,35 +65,49 @@ def draw(lengths: Lengths, alike: bool, random: np.random.Generator) -> Lengths:
     return drawn
 
 
-def plans(rows: Lengths, shares: Sequence[Sequence[int]], budget: int) -> list[UpdateBatch]:
-    """Return each rank's plan of the update batch."""
-    found = []
-    for share in shares:
-        own = torch.from_numpy(rows[list(share)].reshape(-1, 2))
-        batch = SimpleNamespace(prompt_lengths=own[:, 0], completion_lengths=own[:, 1])
-        [plan] = plan_update_batches(batch, len(own), budget)  # type: ignore[arg-type]
-        found.append(plan)
-    return found
+def microbatches(rows: Lengths, budget: int, layout: RowLayout = "padded") -> list[Lengths]:
+    """Return the lengths of the rows of each microbatch of one rank; ``rows`` is [rows, 2]."""
+    lengths = torch.from_numpy(rows)
+    batch = SimpleNamespace(prompt_lengths=lengths[:, 0], completion_lengths=lengths[:, 1])
+    [plan] = plan_update_batches(batch, len(rows), budget, layout=layout)  # type: ignore[arg-type]
+    return [rows[part.numpy()].sum(axis=1) for part in plan.microbatches]
 
 
-def measure(rows: Lengths, balanced: bool, budget: int) -> tuple[float, float, float, float]:
-    """Return the columns full, padding, busiest and busy."""
-    tokens = rows.sum(axis=(1, 2))
+@dataclass(frozen=True)
+class Fill:
+    """The columns of an update batch; they are explained above."""
+
+    full: float
+    bound: float
+    in_line: float
+    padding: float
+    busiest: float
+    busy: float
+
+
+def measure(rows: Lengths, balanced: bool, budget: int) -> Fill:
+    """Return how an update batch fills the ranks' microbatches."""
+    by_group = rows.sum(axis=(1, 2))
     shares = [list(range(rank, GROUPS, RANKS)) for rank in range(RANKS)]
     if balanced:
-        shares = equal_shares(tokens.tolist(), RANKS)
-    computed = []  # of each rank, by microbatch
-    for share, plan in zip(shares, plans(rows, shares, budget), strict=True):
-        lengths = rows[share].reshape(-1, 2).sum(axis=1)
-        computed.append([len(part) * int(lengths[part].max()) for part in plan.microbatches])
-    width = max(len(of_rank) for of_rank in computed)
-    padded = np.array([of_rank + [0] * (width - len(of_rank)) for of_rank in computed])
-    by_rank = [tokens[share].sum() for share in shares]
-    return (
-        tokens.sum() / (np.count_nonzero(padded) * budget),
-        1 - tokens.sum() / padded.sum(),
-        max(by_rank) / np.mean(by_rank),
-        padded.sum() / RANKS / padded.max(axis=0).sum(),
+        shares = equal_shares(by_group.tolist(), RANKS)
+    of_ranks = [rows[share].reshape(-1, 2) for share in shares]
+    padded = [microbatches(own, budget) for own in of_ranks]
+    in_line = [microbatches(own, budget, "line") for own in of_ranks]
+    everywhere = microbatches(rows.reshape(-1, 2), budget)
+
+    computed = np.zeros((RANKS, max(len(own) for own in padded)))  # positions by microbatch
+    for rank, own in enumerate(padded):
+        computed[rank, : len(own)] = [len(lengths) * lengths.max() for lengths in own]
+    tokens = by_group.sum()
+    busiest = max(by_group[share].sum() for share in shares)
+    return Fill(
+        full=tokens / (sum(len(own) for own in padded) * budget),
+        bound=tokens / (len(everywhere) * budget),
+        in_line=tokens / (sum(len(own) for own in in_line) * budget),
+        padding=1 - tokens / computed.sum(),
+        busiest=busiest / (tokens / RANKS),
+        busy=computed.sum() / RANKS / computed.max(axis=0).sum(),
     )
 
 
@@ -104,23 +122,25 @@ def main() -> None:
                 for balanced in (False, True):
                     random = np.random.default_rng(0)
                     drawn = [draw(lengths, alike, random) for _ in range(batches)]
-                    each = np.array([measure(batch, balanced, budget) for batch in drawn])
-                    full, padding, busiest, busy = each.mean(axis=0)
+                    each = [measure(batch, balanced, budget) for batch in drawn]
+                    mean = Fill(*np.mean([astuple(fill) for fill in each], axis=0))
                     rows.append(
                         [
                             model,
                             "alike" if alike else "any",
                             f"{budget:,}",
                             "yes" if balanced else "no",
-                            f"{full:.1%}",
-                            f"{padding:.1%}",
-                            f"{busiest:.3f}",
-                            f"{each[:, 2].max():.3f}",
-                            f"{busy:.1%}",
+                            f"{mean.full:.1%}",
+                            f"{mean.bound:.1%}",
+                            f"{mean.in_line:.1%}",
+                            f"{mean.padding:.1%}",
+                            f"{mean.busiest:.3f}",
+                            f"{max(fill.busiest for fill in each):.3f}",
+                            f"{mean.busy:.1%}",
                         ]
                     )
-    columns = ["model", "groups", "budget", "balanced", "full", "padding"]
-    columns += ["busiest", "largest", "busy"]
+    columns = ["model", "groups", "budget", "balanced", "full", "bound", "in line"]
+    columns += ["padding", "busiest", "largest", "busy"]
     print_rows(f"{batches} update batches, means; `largest` of busiest", columns, rows)
 
 

@@ -20,6 +20,9 @@ else:
     Tensor = Any  # torch takes seconds to import, and many users of these types do not train
 
 FinishReason = Literal["stop", "length"]
+# How a microbatch's rows are computed: padded to the longest of them; in a line, one behind the
+# other; or in a line in which adjacent rows with the same prompt compute it once.
+RowLayout = Literal["padded", "line", "shared_prompts"]
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def largest_and_mean_difference(scores, model, rows):
 @torch.no_grad()
 def test_packed_rows_agree_with_a_plain_forward(policy, plain_model, tokenizer):
     scorer = LogprobModel(policy, TEMPERATURE, chunk_tokens=16)
-    assert scorer.packs_rows
+    assert scorer.layout == "shared_prompts"
     ids = long_text(tokenizer, 2000)
     short = rows(tokenizer)
     for batch in (short, [(ids[:1960], ids[1960:]), short[0]]):

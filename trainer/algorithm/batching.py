@@ -10,7 +10,7 @@ from torch import Tensor
 from rewards import part_weight
 from trainer.rules.groups import group_means, group_std
 from trainer.rules.interface import Gather
-from trainer.types import Rollout, RolloutGroup, TrainBatch, all_rollouts
+from trainer.types import Rollout, RolloutGroup, RowLayout, TrainBatch, all_rollouts
 
 
 def build_batch(
@@ -146,7 +146,7 @@ class UpdateBatch:
     @property
     def dummy_row(self) -> Tensor:
         """The dummy row for an empty microbatch, [1]: the last row, which is the shortest if rows
-        are sorted.
+        are padded.
         """
         return self.rows[-1:]
 
@@ -156,7 +156,7 @@ def plan_update_batches(
     update_batch_size: int,
     tokens_per_microbatch: int,
     gather: Gather = lambda items: items,
-    packed: bool = False,
+    layout: RowLayout = "padded",
 ) -> list[UpdateBatch]:
     """Split the rows into update batches in order, and each update batch into microbatches under a
     token budget.
@@ -171,32 +171,82 @@ def plan_update_batches(
         tokens_per_microbatch: token budget of a microbatch; a longer row gets its own microbatch.
         gather: gathers items from all ranks, so that every rank gets the same number of
             microbatches.
-        packed: whether the model takes packed rows. If so, groups stay together because their
-            prompt is computed once. Otherwise rows are sorted by length and padding counts against
-            the budget.
+        layout: how the model computes rows.
     """
-    lengths = batch.prompt_lengths + batch.completion_lengths
-
-    def computed(rows: list[int]) -> int:
-        """Return the number of tokens computed for a microbatch of these rows."""
-        if not packed:
-            return len(rows) * int(lengths[rows[0]])  # the longest comes first
-        prompts = dict(
-            zip(batch.group_ids[rows].tolist(), batch.prompt_lengths[rows].tolist(), strict=True)
-        )
-        return int(batch.completion_lengths[rows].sum()) + sum(prompts.values())
-
+    microbatches_of = {
+        "padded": _padded_microbatches,
+        "line": _microbatches_in_line,
+        "shared_prompts": _microbatches_with_shared_prompts,
+    }[layout]
     plan = []
-    for rows in torch.arange(len(lengths)).split(update_batch_size):
-        if not packed:
-            rows = rows[lengths[rows].argsort(descending=True, stable=True)]
-        plan.append(_cut(rows.tolist(), computed, tokens_per_microbatch))
+    for rows in torch.arange(len(batch.completion_lengths)).split(update_batch_size):
+        plan.append(microbatches_of(batch, rows, tokens_per_microbatch))
     _pad_to_same_counts(plan, gather)
     update_batches = []
     for microbatches in plan:
         tensors = [torch.tensor(rows, dtype=torch.int64) for rows in microbatches]
         update_batches.append(UpdateBatch(tuple(tensors)))
     return update_batches
+
+
+def _padded_microbatches(batch: TrainBatch, rows: Tensor, budget: int) -> list[list[int]]:
+    """Split rows in the order of their length, where padding counts against the budget.
+
+    No other split has fewer microbatches. Each row that shares one with the longest row costs as
+    much as that row, so the next longest rows belong there; the same holds for all other rows.
+    """
+    longest_first, lengths = _longest_first(batch, rows)
+    length_of = dict(zip(longest_first, lengths, strict=True))
+
+    def computed(microbatch: list[int]) -> int:
+        return len(microbatch) * length_of[microbatch[0]]
+
+    return _cut(longest_first, computed, budget)
+
+
+def _microbatches_in_line(batch: TrainBatch, rows: Tensor, budget: int) -> list[list[int]]:
+    """Put each row, the longest first, into the fullest microbatch that has room for it (best-fit
+    decreasing). The fullest microbatch comes first, so that ranks compute about equally full ones
+    at the same time.
+    """
+    microbatches: list[list[int]] = []
+    tokens: list[int] = []
+    for row, length in zip(*_longest_first(batch, rows), strict=True):
+        with_room = [place for place, sum_ in enumerate(tokens) if sum_ + length <= budget]
+        if with_room:
+            fullest = max(with_room, key=lambda place: tokens[place])
+            microbatches[fullest].append(row)
+            tokens[fullest] += length
+        else:
+            microbatches.append([row])
+            tokens.append(length)
+    order = sorted(range(len(tokens)), key=lambda place: -tokens[place])
+    return [microbatches[place] for place in order]
+
+
+def _microbatches_with_shared_prompts(
+    batch: TrainBatch, rows: Tensor, budget: int
+) -> list[list[int]]:
+    """Split rows in their order, so that groups stay together and a prompt counts once."""
+
+    def computed(microbatch: list[int]) -> int:
+        prompts = dict(
+            zip(
+                batch.group_ids[microbatch].tolist(),
+                batch.prompt_lengths[microbatch].tolist(),
+                strict=True,
+            )
+        )
+        return int(batch.completion_lengths[microbatch].sum()) + sum(prompts.values())
+
+    return _cut(rows.tolist(), computed, budget)
+
+
+def _longest_first(batch: TrainBatch, rows: Tensor) -> tuple[list[int], list[int]]:
+    """Return rows in descending order of their length, and these lengths."""
+    lengths = (batch.prompt_lengths + batch.completion_lengths)[rows]
+    order = lengths.argsort(descending=True, stable=True)
+    return rows[order].tolist(), lengths[order].tolist()
 
 
 def _cut(rows: list[int], computed: Callable[[list[int]], int], budget: int) -> list[list[int]]:

@@ -43,7 +43,7 @@ class Scorer:
             self.optim.update_batch_size // self.parallel.world_size,
             self.optim.tokens_per_microbatch,
             self.parallel.gather,
-            self.models.packs_rows,
+            self.models.layout,
         )
         policy = self.models.policy if self.optim.old_logprobs == "recompute" else None
         return attach_logprobs(

@@ -264,9 +264,9 @@ def _scoring_parts(run: Paths) -> dict[Part, Without]:
     if scores.compiled is not None:
         compiled = scores.compiled
         parts[COMPILED] = lambda policy: compiled.off()
-    if scores.in_line:
+    if scores.layout == "line":
         parts[PACKING] = paths.padded
-    if scores.packs_rows:
+    if scores.layout == "shared_prompts":
         parts[PACKED_ROWS] = paths.padded
     return parts
 

@@ -81,9 +81,9 @@ def sampled(rows: Sequence[Row]) -> list[Tensor]:
 def padded(policy: nn.Module) -> Iterator[None]:
     """Score rows with padding instead of packed."""
     scores = unwrapped(policy)
-    kept = scores.in_line, scores.packs_rows
-    scores.in_line = scores.packs_rows = False
+    layout = scores.layout
+    scores.layout = "padded"
     try:
         yield
     finally:
-        scores.in_line, scores.packs_rows = kept
+        scores.layout = layout

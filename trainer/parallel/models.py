@@ -18,6 +18,7 @@ from trainer.policy.compiled_layers import CompiledLayers
 from trainer.policy.load import frozen_copy, load_policy
 from trainer.policy.logprobs import CachedForward, LogprobModel, tokens_per_chunk
 from trainer.policy.packing import check_kernel
+from trainer.types import RowLayout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +30,7 @@ class Models:
     optimizer: Any
     reference: Module | None  # the initial policy; None if kl_coef is 0
     stored_dtype: torch.dtype  # dtype of the trained weights
-    packs_rows: bool  # whether rows with the same prompt compute it once
+    layout: RowLayout  # of the policy's and the reference's rows
     parallel: Parallel
     cached_forward: CachedForward | None  # None if no forward pass can be reused
 
@@ -97,7 +98,7 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
         optimizer=optimizer,
         reference=reference,
         stored_dtype=stored_dtype,
-        packs_rows=scores.packs_rows,
+        layout=scores.layout,
         parallel=parallel,
         cached_forward=CachedForward() if uses_cache else None,
     )

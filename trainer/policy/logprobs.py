@@ -13,6 +13,7 @@ from trainer.policy.architectures import CHUNK_BYTES
 from trainer.policy.compiled_layers import CompiledLayers
 from trainer.policy.packing import hidden_states_in_line, line_up
 from trainer.policy.scoring_head import ScoringHead
+from trainer.types import RowLayout
 
 
 class TokenScores(NamedTuple):
@@ -36,8 +37,8 @@ class LogprobModel(nn.Module):
     Computes ``log_softmax(logits / temperature)`` at completion tokens only, in float32 and in
     chunks whose logits are recomputed in the backward pass. A full [B, T, vocabulary] tensor never
     exists. If the model takes packed rows (float32 on a CPU), adjacent rows with the same prompt
-    compute it once. With ``in_line``, rows are computed in one line without padding. It is an
-    nn.Module so that DDP and DeepSpeed wrap its ``forward``.
+    compute it once. Otherwise rows are padded, or with ``in_line`` computed in one line without
+    padding. It is an nn.Module so that DDP and DeepSpeed wrap its ``forward``.
     """
 
     def __init__(
@@ -52,13 +53,14 @@ class LogprobModel(nn.Module):
     ) -> None:
         super().__init__()
         self.causal_lm = causal_lm
-        self.in_line = in_line
         self.compiled = compiled  # None: the layers are not compiled
         self.head = ScoringHead(
             causal_lm.get_output_embeddings(), temperature, chunk_tokens, proxy_min_p
         )
         self.compute_dtype = compute_dtype
-        self.packs_rows = takes_packed_rows(causal_lm) and compute_dtype == torch.float32
+        self.layout: RowLayout = "line" if in_line else "padded"
+        if takes_packed_rows(causal_lm) and compute_dtype == torch.float32:
+            self.layout = "shared_prompts"
 
     def forward(
         self,
@@ -88,11 +90,11 @@ class LogprobModel(nn.Module):
                 device, non_blocking=True
             )
             targets = input_ids[rows, positions]
-            if self.packs_rows:
+            if self.layout == "shared_prompts":
                 packing = pack(input_ids, prompt_lengths, completion_mask)
                 predicting = packed_hidden_states(self.causal_lm, packing)
                 n_computed = packing.input_ids.numel()
-            elif self.in_line:
+            elif self.layout == "line":
                 line = line_up(prompt_lengths, completion_mask)
                 predicting = hidden_states_in_line(self.causal_lm, input_ids, line)
                 n_computed = line.rows.numel()

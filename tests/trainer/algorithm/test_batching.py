@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
@@ -7,6 +8,7 @@ from tests.trainer.algorithm.batches import make_batch, make_groups
 from trainer.algorithm.batching import build_batch, plan_update_batches, select_rows, with_rewards
 from trainer.algorithm.passes import denominator_mask
 from trainer.config.algorithm import AlgorithmConfig
+from trainer.types import RowLayout
 
 
 def test_rows_are_prompt_completion_padding():
@@ -66,23 +68,65 @@ def test_plan_covers_every_row_once_in_length_sorted_microbatches():
     ]
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_row_longer_than_the_budget_stands_alone(packed):
+@pytest.mark.parametrize("layout", get_args(RowLayout))
+def test_a_row_longer_than_the_budget_stands_alone(layout):
     plan = plan_update_batches(
-        make_batch(), update_batch_size=8, tokens_per_microbatch=1, packed=packed
+        make_batch(), update_batch_size=8, tokens_per_microbatch=1, layout=layout
     )
     assert sorted(rows.tolist() for rows in plan[0].microbatches) == [[row] for row in range(8)]
 
 
+def test_rows_in_a_line_fill_what_the_longest_ones_leave():
+    # lengths 11 15 9 18 18 12 15 19, 117 in all
+    plan = plan_update_batches(make_batch(), 8, 40, layout="line")
+    # 19 + 18, 18 + 15, 15 + 12 + 11; then 9 into none of 37, 33, 38: 9 stands alone, last
+    assert [rows.tolist() for rows in plan[0].microbatches] == [[6, 5, 0], [7, 3], [4, 1], [2]]
+    plan = plan_update_batches(make_batch(), 8, 42, layout="line")
+    # 9 fits beside 18 + 15; 42, 38, 37
+    assert [rows.tolist() for rows in plan[0].microbatches] == [[4, 1, 2], [6, 5, 0], [7, 3]]
+
+
+def partitions(rows):
+    """All ways to distribute rows over microbatches."""
+    if not rows:
+        yield []
+        return
+    first, *others = rows
+    for parts in partitions(others):
+        yield [[first], *parts]
+        for place, part in enumerate(parts):
+            yield [*parts[:place], [first, *part], *parts[place + 1 :]]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_split_of_padded_rows_has_fewer_microbatches(seed):
+    generator = torch.Generator().manual_seed(seed)
+    sizes = torch.randint(1, 30, (7,), generator=generator).tolist()
+    batch = build_batch(make_groups([sizes], [5]), 0, torch.device("cpu"))
+    [plan] = plan_update_batches(batch, 7, 60)
+    fewest = min(
+        len(parts)
+        for parts in partitions([5 + size for size in sizes])
+        if all(len(part) * max(part) <= 60 for part in parts)
+    )
+    assert len(plan.microbatches) == fewest
+
+
 def test_packed_rows_stay_with_their_group_and_a_prompt_counts_once():
     batch = make_batch()  # groups of 4: prompts 6 and 11, completions 5 9 3 12 | 7 1 4 8
-    plan = plan_update_batches(batch, update_batch_size=8, tokens_per_microbatch=35, packed=True)
+    plan = plan_update_batches(
+        batch, update_batch_size=8, tokens_per_microbatch=35, layout="shared_prompts"
+    )
     # 6 + 5 + 9 + 3 + 12 = 35; 11 + 7 + 1 + 4 + 8 = 31
     assert [rows.tolist() for rows in plan[0].microbatches] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    plan = plan_update_batches(batch, update_batch_size=8, tokens_per_microbatch=34, packed=True)
+    plan = plan_update_batches(
+        batch, update_batch_size=8, tokens_per_microbatch=34, layout="shared_prompts"
+    )
     # 6 + 5 + 9 + 3 = 23; 6 + 12 = 18 as the group goes on; 11 + 7 + 1 + 4 + 8 = 31
     assert [rows.tolist() for rows in plan[0].microbatches] == [[0, 1, 2], [3], [4, 5, 6, 7]]
-    plan = plan_update_batches(batch, update_batch_size=2, tokens_per_microbatch=1000, packed=True)
+    plan = plan_update_batches(
+        batch, update_batch_size=2, tokens_per_microbatch=1000, layout="shared_prompts"
+    )
     assert [[rows.tolist() for rows in part.microbatches] for part in plan] == [
         [[k, k + 1]] for k in (0, 2, 4, 6)
     ]

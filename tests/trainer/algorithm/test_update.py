@@ -198,7 +198,7 @@ def test_statistics_add_up_and_a_learning_rate_of_zero_moves_nothing():
 
 def scored(model, algorithm, tokens=10_000):
     batch = make_batch()
-    plan = plan_update_batches(batch, len(batch.rewards), tokens, packed=model.packs_rows)
+    plan = plan_update_batches(batch, len(batch.rewards), tokens, layout=model.layout)
     batch = attach_logprobs(batch, model, copy.deepcopy(model), plan)
     return estimate_advantages(batch, algorithm), plan
 
@@ -210,7 +210,7 @@ def logprob_model(packed_by="padded"):
     lm = random_model()
     PACKED_BY[packed_by](lm)
     model = LogprobModel(lm, temperature=0.9, chunk_tokens=16)
-    assert model.packs_rows is (packed_by != "padded")
+    assert model.layout == ("padded" if packed_by == "padded" else "shared_prompts")
     return model
 
 

@@ -213,7 +213,8 @@ def test_padded_rows_and_decoding_with_a_cache_are_those_of_torch():
 def test_bfloat16_takes_padded_rows():
     ours = model_of("qwen2")
     use_packed_attention(ours)
-    assert not LogprobModel(ours, 1.0, chunk_tokens=64, compute_dtype=torch.bfloat16).packs_rows
+    model = LogprobModel(ours, 1.0, chunk_tokens=64, compute_dtype=torch.bfloat16)
+    assert model.layout == "padded"
 
 
 def test_checkpoints_do_not_know(tmp_path):

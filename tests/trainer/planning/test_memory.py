@@ -176,7 +176,7 @@ def computed_microbatch(config, settings, device):
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     chunk = tokens_per_chunk(settings["vocab_size"], device.type == "cuda")
     scorer = LogprobModel(model, 1.0, chunk, dtypes[memory.computed])
-    scorer.packs_rows = False
+    scorer.layout = "padded"
     rows = 4
     length = config.optim.tokens_per_microbatch // rows
     ids = (

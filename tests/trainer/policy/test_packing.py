@@ -105,9 +105,6 @@ def test_off_a_cpu_packing_needs_flash_attention():
 def test_packing_is_off_by_default_and_replaces_the_rows_of_cpus(random_policy):
     config = apply_overrides(TrainConfig(), {"model.name_or_path": str(random_policy)})
     models = load_models(config, Parallel())
-    assert models.packs_rows
-    assert not models.policy.in_line
+    assert models.layout == models.policy.layout == "shared_prompts"
     models = load_models(apply_overrides(config, {"model.packing": True}), Parallel())
-    assert not models.packs_rows
-    assert models.policy.in_line
-    assert models.reference.in_line
+    assert models.layout == models.policy.layout == models.reference.layout == "line"

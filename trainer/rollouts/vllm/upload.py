@@ -6,8 +6,9 @@ for each of its processes. So the body is stored in a file, and vLLM is given th
 
 import json
 import tempfile
-from typing import Any
+from typing import BinaryIO
 
+from loptune.temporary import temporary_folder
 from trainer.rollouts.vllm.guard import App, Message, Receive, Send, refuse
 
 ROUTE = "/update_weights"
@@ -29,15 +30,17 @@ class UploadMiddleware:
         if scope.get("path") != ROUTE or _header(scope, b"content-type") != CONTENT_TYPE:
             await self._app(scope, receive, send)
             return
-        with tempfile.NamedTemporaryFile(prefix="loptune-", suffix=".safetensors") as file:
+        with temporary_folder("weights") as folder:
+            path = folder / "weights.safetensors"
             try:
-                complete = await _store(receive, file)
+                with path.open("wb") as file:
+                    complete = await _store(receive, file)
             except OSError as error:
                 text = f"cannot store weights in {tempfile.gettempdir()}: {error.strerror}\n"
                 await refuse(scope, send, _NO_SPACE, text.encode())
                 return
             if complete:
-                body = json.dumps({"update_info": {"file": file.name}}).encode()
+                body = json.dumps({"update_info": {"file": str(path)}}).encode()
                 await self._app(_with_json(scope, body), _single(body, receive), send)
 
 
@@ -46,7 +49,7 @@ def _header(scope: Message, name: bytes) -> str:
     return value.decode("latin-1")
 
 
-async def _store(receive: Receive, file: Any) -> bool:
+async def _store(receive: Receive, file: BinaryIO) -> bool:
     """Write a request's body to a file; return whether it arrived completely."""
     while True:
         message = await receive()
@@ -54,7 +57,6 @@ async def _store(receive: Receive, file: Any) -> bool:
             return False
         file.write(message.get("body", b""))
         if not message.get("more_body", False):
-            file.flush()
             return True
 
 

@@ -1,11 +1,15 @@
 import asyncio
 import json
 import os
+import subprocess
+import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
 
+from loptune.temporary import remove_leftovers
 from trainer.rollouts.vllm.upload import CONTENT_TYPE, ROUTE, UploadMiddleware
 
 
@@ -86,3 +90,29 @@ def test_a_full_disk_is_answered(folder, monkeypatch):
     assert sent[0]["status"] == 507
     text = f"cannot store weights in {folder}: No space left on device\n"
     assert sent[1]["body"] == text.encode()
+
+
+KILLED = """
+import asyncio, os, signal
+from trainer.rollouts.vllm.upload import CONTENT_TYPE, ROUTE, UploadMiddleware
+
+async def receive():
+    return {"type": "http.request", "body": b"weights", "more_body": False}
+
+async def load(scope, receive, send):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+headers = [(b"content-type", CONTENT_TYPE.encode())]
+scope = {"type": "http", "path": ROUTE, "headers": headers}
+asyncio.run(UploadMiddleware(load)(scope, receive, None))
+"""
+
+
+def test_weights_that_a_killed_server_left_are_removed_as_all_leftovers_are(folder):
+    subprocess.run([sys.executable, "-c", KILLED], env={**os.environ, "TMPDIR": str(folder)})
+    [left] = folder.iterdir()
+    [file] = left.iterdir()
+    assert file.read_bytes() == b"weights"
+    os.utime(left, (time.time() - 4000,) * 2)
+    assert left in remove_leftovers()
+    assert not left.exists()
