@@ -94,7 +94,7 @@ class CachedBatch:
         self.model = model
         self.logits = prefill.logits[prompt_of_row]
         self._cache = prefill.cache
-        self._cache.batch_select_indices(prompt_of_row)
+        self._cache.reorder_cache(prompt_of_row)
         self._length = prefill.mask.shape[1]
         self._mask = nn.functional.pad(
             prefill.mask[prompt_of_row].long(), (0, max_new_tokens), value=1
@@ -110,7 +110,7 @@ class CachedBatch:
 
     def select(self, rows: Tensor) -> None:
         """Keep only these rows."""
-        self._cache.batch_select_indices(rows)
+        self._cache.reorder_cache(rows)
         self._mask = self._mask[rows]
         self._positions = self._positions[rows]
 

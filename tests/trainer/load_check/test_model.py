@@ -8,10 +8,14 @@ from functools import partial
 import pytest
 import torch
 from transformers import (
+    FalconH1Config,
+    FalconH1ForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
+    Lfm2Config,
+    Lfm2ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     OPTConfig,
@@ -265,6 +269,31 @@ def test_functional_dropout_is_off_in_training_mode(tmp_path):
         )
     )
     Run(saved(tmp_path, model), **{"model.gradient_checkpointing": True}).check()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Lfm2ForCausalLM(
+            Lfm2Config(**SHAPE, layer_types=["conv", "full_attention"], conv_L_cache=3)
+        ),
+        lambda: FalconH1ForCausalLM(
+            FalconH1Config(
+                **SHAPE,
+                mamba_d_ssm=32,
+                mamba_n_heads=4,
+                mamba_d_head=8,
+                mamba_d_state=8,
+                mamba_n_groups=1,
+                mamba_chunk_size=8,
+            )
+        ),
+    ],
+    ids=["lfm2", "falcon_h1"],
+)
+def test_completions_continue_copies_of_convolutions_and_recurrent_states(tmp_path, make):
+    torch.manual_seed(0)
+    Run(saved(tmp_path, make())).check()
 
 
 def test_adapter_of_gpt2_is_sound(tmp_path, caplog):
