@@ -147,12 +147,6 @@ def base_parameters(model: Module) -> Iterator[BaseParameter]:
         yield BaseParameter(name.replace(".base_layer.", "."), parameter, layer)
 
 
-def base_layer(module: Module) -> Module:
-    """Return the layer wrapped by an adapter, or the module itself."""
-    base: Module = getattr(module, "base_layer", module)
-    return base
-
-
 def adapter_tensors(model: Module) -> dict[str, Tensor]:
     """Return the adapter's parameters by their names in peft's files."""
     return {

@@ -1,7 +1,7 @@
 """State of a batch that is decoded token by token.
 
-`CachedBatch` runs any Hugging Face model's own forward. `SharedPrefixBatch` is faster, for Llama
-and Qwen2 models.
+`CachedBatch` runs any Hugging Face model's own forward. `SharedPrefixBatch` is faster, for models
+built like Llama: those in which both give equal logits.
 
 Completions of a prompt share its keys and values and append their own to growing buffers. Attention
 is one softmax over both parts. The step calls the layers' linear modules directly and skips the
@@ -23,18 +23,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import DynamicCache, LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM
+from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache
 
-from trainer.cpu.linear import OneDnnLinear, side_by_side
-from trainer.policy.adapters import base_layer
+from trainer.cpu.linear import side_by_side
 from trainer.rollouts.engine import IntegerRows
 
-FAMILIES = (LlamaForCausalLM, Qwen2ForCausalLM)
 Operation = Callable[[Tensor], Tensor]
 MIN_GROWTH = 8  # minimum growth of the KV buffers, in positions
-# RoPE types whose angles depend on the sequence length
-_DYNAMIC_ROPE_TYPES = ("dynamic", "longrope")
+# largest difference of the logits of both batches, as a fraction of their spread: rounding
+_AGREEMENT = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1}
+_FAR = 2**24  # position beyond the length of any model
 
 
 @dataclass(frozen=True)
@@ -115,26 +114,58 @@ class CachedBatch:
         self._positions = self._positions[rows]
 
 
-def is_supported(model: PreTrainedModel) -> bool:
-    """Return whether the model is supported: known family, full attention, and plain linear layers
-    with or without an adapter.
+def fastest_batch(
+    model: PreTrainedModel, pad_token_id: int
+) -> "type[SharedPrefixBatch | CachedBatch]":
+    """Return `SharedPrefixBatch` if it gives the logits of the model's own forward, else
+    `CachedBatch`.
     """
-    config = model.config
-    layer_types = getattr(config, "layer_types", None) or ["full_attention"]
-    return (
-        type(model) in FAMILIES
-        and set(layer_types) == {"full_attention"}
-        and config.rope_parameters["rope_type"] not in _DYNAMIC_ROPE_TYPES
-        and all(
-            type(base_layer(module)) in (nn.Linear, OneDnnLinear)
-            for name, module in model.named_modules()
-            if name.endswith("_proj")
-        )
-    )
+    return SharedPrefixBatch if _shares_prefixes(model, pad_token_id) else CachedBatch
+
+
+@torch.no_grad()
+def _shares_prefixes(model: PreTrainedModel, pad_token_id: int) -> bool:
+    """Compare both batches on three completions of two short prompts.
+
+    Models whose attention or angles change beyond some length would agree on short prompts, so they
+    are left out.
+    """
+    vocabulary = model.get_input_embeddings().num_embeddings
+    tokens = torch.arange(12, device=model.device) * 7 % vocabulary
+    prompt_of_row = torch.tensor([0, 0, 1], device=model.device)
+    prompts = [tokens[:5].tolist(), tokens[5:8].tolist()]
+    prefill = prefill_prompts(model, prompts, pad_token_id)
+    if any(prefill.cache.is_sliding):
+        return False
+    try:
+        if _angles_depend_on_length(model):
+            return False
+        shared = SharedPrefixBatch(model, prefill, prompt_of_row, max_new_tokens=2)
+        own = CachedBatch(model, prefill, prompt_of_row, max_new_tokens=2)
+        for token in tokens[8:10]:
+            shared.step(token.expand(3))
+            own.step(token.expand(3))
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):  # of other layers
+        return False
+    expected = own.logits.float()
+    spread = (expected - expected.mean(dim=-1, keepdim=True)).norm()
+    return bool((shared.logits - expected).norm() <= _AGREEMENT[own.logits.dtype] * spread)
+
+
+def _angles_depend_on_length(model: PreTrainedModel) -> bool:
+    """Return whether the rotary angles of the first positions change if there is a far one."""
+    rotary: Any = model.model.rotary_emb
+    states = torch.zeros(1, device=model.device, dtype=model.dtype)
+    near = torch.arange(8, device=model.device)[None]
+    far = torch.cat([near, near.new_full((1, 1), _FAR)], dim=-1)
+    # far ones first: the module keeps the angles of its last call
+    with_far: Tensor = rotary(states, far)[0]
+    alone: Tensor = rotary(states, near)[0]
+    return not torch.equal(with_far[:, : near.shape[1]], alone)
 
 
 class SharedPrefixBatch:
-    """Drop-in replacement for `CachedBatch` for supported models.
+    """Drop-in replacement for `CachedBatch` for models that `fastest_batch` accepts.
 
     ``prompt_of_row`` [R], the prompt index of each row, must be ascending.
     """

@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from trainer.planning.memory import CPU_BATCH_TOKENS, cache_bytes_per_position
-from trainer.rollouts.decoding import CachedBatch, SharedPrefixBatch, is_supported, prefill_prompts
+from trainer.rollouts.decoding import CachedBatch, SharedPrefixBatch, fastest_batch, prefill_prompts
 from trainer.rollouts.engine import IntegerRows, SamplingParams
 from trainer.rollouts.stop_strings import StopStrings
 from trainer.types import Completion
@@ -55,9 +55,7 @@ class TransformersEngine:
     on_finished: Callable[[int], None] = lambda count: None
 
     def __post_init__(self) -> None:
-        self._batch_class: type[SharedPrefixBatch | CachedBatch] = CachedBatch
-        if is_supported(self.model):
-            self._batch_class = SharedPrefixBatch
+        self._batch_class: type[SharedPrefixBatch | CachedBatch] | None = None
 
     def generate(
         self, prompts: IntegerRows, seeds: IntegerRows, params: SamplingParams
@@ -71,6 +69,8 @@ class TransformersEngine:
         samples: dict[tuple[int, int], Completion] = {}
         longest = max(map(len, prompts), default=0)
         with self.full_weights(), evaluating(self.model), torch.no_grad(), self._autocast():
+            if self._batch_class is None:
+                self._batch_class = fastest_batch(self.model, self.pad_token_id)
             budget = self.token_budget(longest + params.max_new_tokens)
             for rows in _split(prompts, seeds, params.max_new_tokens, budget):
                 samples.update(zip(rows, self._decode(rows, prompts, seeds, params), strict=True))
@@ -123,6 +123,7 @@ class TransformersEngine:
         prefill = prefill_prompts(self.model, [prompts[p] for p in unique], self.pad_token_id)
         device = prefill.logits.device
         prompt_of_row = torch.tensor([unique.index(p) for p, _ in places], device=device)
+        assert self._batch_class is not None
         batch = self._batch_class(self.model, prefill, prompt_of_row, params.max_new_tokens)
         uniforms = row_uniforms([seeds[p][g] for p, g in places], params.max_new_tokens).to(device)
         stop_ids = torch.tensor(params.stop_token_ids, dtype=torch.int64, device=device)

@@ -23,7 +23,7 @@ from trainer.policy.adapters import (
 from trainer.policy.load import load_policy
 from trainer.policy.logprobs import LogprobModel
 from trainer.policy.weights import load_weights, save_weights, trained_weights
-from trainer.rollouts.decoding import is_supported
+from trainer.rollouts.decoding import SharedPrefixBatch, fastest_batch
 from trainer.rollouts.engine import SamplingParams
 from trainer.rollouts.transformers import TransformersEngine
 from trainer.rollouts.vllm.sync import named_weights
@@ -109,7 +109,7 @@ def test_samples_are_those_of_the_merged_model():
     model = adapted(random_model(), alpha=2.0)
     merged = random_model()
     merged.load_state_dict(dict(named_weights(model)), strict=False)
-    assert is_supported(model)
+    assert fastest_batch(model, 0) is SharedPrefixBatch
     params = SamplingParams(temperature=0.8, max_new_tokens=12, stop_token_ids=(3,))
     prompts = [[1, 2, 3], [4, 5, 6, 7]]
     seeds = [[1, 2, 3], [4, 5]]

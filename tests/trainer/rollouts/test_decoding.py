@@ -1,8 +1,39 @@
 import pytest
 import torch
+from transformers import (
+    GraniteConfig,
+    GraniteForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PhiConfig,
+    PhiForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from tests.conftest import random_model
-from trainer.rollouts.decoding import is_supported, next_logits, prefill_prompts
+from trainer.rollouts.decoding import (
+    CachedBatch,
+    SharedPrefixBatch,
+    fastest_batch,
+    next_logits,
+    prefill_prompts,
+)
+
+SHAPE = {
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+}
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10]]
 
@@ -36,23 +67,35 @@ def test_a_family_that_returns_all_logits_is_cut_to_the_last(monkeypatch):
     torch.testing.assert_close(cut, kept)
 
 
-def test_layers_that_are_not_plain_are_left_to_the_model():
+def test_a_model_built_like_llama_shares_prefixes_and_keeps_its_angles():
     model = random_model()
-    assert is_supported(model)
-    projection = model.model.layers[0].mlp.up_proj
-
-    class Adapted(type(projection)):
-        """As an adapter replaces a layer: its weight alone does not say what it computes."""
-
-    projection.__class__ = Adapted
-    assert not is_supported(model)
+    angles = model.model.rotary_emb.inv_freq.clone()
+    assert fastest_batch(model, 0) is SharedPrefixBatch
+    assert torch.equal(model.model.rotary_emb.inv_freq, angles)
 
 
-@pytest.mark.parametrize("change", ["window", "rope"])
-def test_other_attention_is_left_to_the_model(change):
-    model = random_model()
-    if change == "window":
-        model.config.layer_types = ["full_attention", "sliding_attention"]
-    else:
-        model.config.rope_parameters = {**model.config.rope_parameters, "rope_type": "dynamic"}
-    assert not is_supported(model)
+def dynamic_angles():
+    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
+    return LlamaForCausalLM(LlamaConfig(**SHAPE, rope_parameters=rope))
+
+
+def window_in_one_layer():
+    window = {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 1}
+    return Qwen2ForCausalLM(Qwen2Config(**SHAPE, **window))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        dynamic_angles,
+        window_in_one_layer,
+        lambda: MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=64)),
+        lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE, head_dim=8)),  # normalizes queries and keys
+        lambda: GraniteForCausalLM(GraniteConfig(**SHAPE, residual_multiplier=0.9)),
+        lambda: PhiForCausalLM(PhiConfig(**SHAPE)),  # other layers
+    ],
+    ids=["dynamic", "window", "mistral", "qwen3", "granite", "phi"],
+)
+def test_a_model_that_differs_runs_its_own_forward(make):
+    torch.manual_seed(0)
+    assert fastest_batch(make(), 0) is CachedBatch

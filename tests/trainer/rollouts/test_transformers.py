@@ -17,7 +17,7 @@ from tests.tables import table
 from trainer.cpu import linear as onednn
 from trainer.cpu.linear import use_onednn
 from trainer.policy.logprobs import LogprobModel
-from trainer.rollouts.decoding import is_supported
+from trainer.rollouts.decoding import SharedPrefixBatch, fastest_batch
 from trainer.rollouts.engine import SamplingParams
 from trainer.rollouts.transformers import (
     TransformersEngine,
@@ -68,8 +68,9 @@ def make_model(family="qwen2"):
     return model
 
 
-def sample(model, params=PARAMS, budget=10_000):
+def sample(model, params=PARAMS, budget=10_000, batch_class=None):
     engine = TransformersEngine(model, pad_token_id=0)
+    engine._batch_class = batch_class
     engine.token_budget = lambda row_length: budget
     return engine.generate(PROMPTS, SEEDS, params)
 
@@ -95,7 +96,7 @@ def test_logprobs_are_those_of_a_double_precision_pass(monkeypatch, family, temp
         monkeypatch.setattr(onednn, "is_faster_in_onednn", torch.backends.mkldnn.is_available)
         monkeypatch.setattr(onednn, "MIN_PRODUCT", 1)
         use_onednn(model)
-    assert is_supported(model) == (family not in UNSHARED)
+    assert (fastest_batch(model, 0) is SharedPrefixBatch) == (family not in UNSHARED)
     groups = sample(model, SamplingParams(temperature, max_new_tokens=30, stop_token_ids=(3, 4)))
     model.double()
     for prompt, group in zip(PROMPTS, groups, strict=True):
@@ -165,7 +166,8 @@ def watch(model):
 def test_prompts_are_read_once_and_finished_rows_leave_the_batch():
     model = make_model()
     shapes, rows = watch(model)
-    completions = [completion for group in sample(model) for completion in group]
+    groups = sample(model, batch_class=SharedPrefixBatch)
+    completions = [completion for group in groups for completion in group]
     assert (shapes[0], rows.pop(0)) == ((3, 17), 3)
     alive = [
         sum(len(c.token_ids) > position for c in completions)
@@ -181,7 +183,8 @@ def test_prompts_are_read_once_and_finished_rows_leave_the_batch():
 def test_sub_batches_keep_the_token_budget():
     model = make_model()
     shapes, rows = watch(model)
-    sample(model, SamplingParams(1.0, max_new_tokens=10), budget=60)
+    params = SamplingParams(1.0, max_new_tokens=10)
+    sample(model, params, budget=60, batch_class=SharedPrefixBatch)
     # 13, 17 and 27 tokens a row: 3 x 13, 2 x 17, 2 x 27 fit; 4 x 17 and 3 x 27 do not
     assert [shape for shape in shapes if shape[1] > 1] == [(1, 3), (1, 7), (1, 17), (1, 17)]
     assert max(rows) == 3
