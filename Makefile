@@ -10,7 +10,7 @@
 # make test-gpu    the tests that need a GPU, on one; imports neither Ray, Optuna, MLflow nor datasets
 # make first-contact  the first hour on a machine with GPUs, part after part, into doctor-report/ (docs/guides/gpu.md)
 # make chaos       kills what a sweep is made of at random and compares its end (docs/development/faults.md); SEED=0 FAULTS=20 KILLS=200
-# make test-recipes  installs verl, SkyRL and Tinker's cookbook into .venv-recipes and reads the recipes with their parsers
+# make test-recipes  installs verl, OpenRLHF, SkyRL and Tinker's cookbook into .venv-recipes and reads the recipes with their parsers
 # make test-cluster  types docs/guides/cluster.md on three machines made of namespaces, and runs Slurm's job where Slurm is
 # make install-gpu installs with vLLM, for machines with GPUs (docs/guides/gpu.md); make resolve-gpu only tries it
 # make docs        builds the site of docs/ into build/docs; a broken link or any other warning is an error

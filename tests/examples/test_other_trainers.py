@@ -20,6 +20,7 @@ METRIC_LINES = {  # of the recorded files: step and score
     "tinker": [(0, 0.712), (20, 0.779)],
     "nemo_rl": [(0, 0.4), (10, 0.55)],
     "skyrl": [(0, 0.35), (5, 0.5)],
+    "openrlhf": [(5, 0.35), (10, 0.5)],
 }
 # What a trainer does with its own words: it finds its file in them, and writes line by line.
 STAND_IN = """
@@ -96,32 +97,35 @@ def test_a_trial_gets_the_evaluations_of_the_trainer(place, trainer):
     assert run_trial(place, trainer) == METRIC_LINES[trainer]
 
 
+def events(place, training_metric, trainer):
+    """A folder of TensorBoard's events as a trainer writes them."""
+    metric = load_space(ROOT / f"examples/other_trainers/{trainer}.yaml").objective.metric
+    with SummaryWriter(place / "recorded") as writer:
+        writer.add_scalar(training_metric, 0.3, 1)
+        for step, score in METRIC_LINES[trainer]:
+            writer.add_scalar(metric, score, step)
+    return str(place / "recorded")
+
+
+def scores(trainer):
+    return [(step, pytest.approx(score)) for step, score in METRIC_LINES[trainer]]
+
+
 def test_a_trial_gets_the_evaluations_of_nemo_rl(place):
-    events = place / "recorded"
-    with SummaryWriter(events / "tensorboard") as writer:
-        writer.add_scalar("train/loss", 0.3, 1)
-        for step, score in METRIC_LINES["nemo_rl"]:
-            writer.add_scalar("validation/accuracy", score, step)
     script = place / "examples/run_grpo.py"
     script.write_text(
         "import sys, shutil\n"
         "words = dict(word.split('=', 1) for word in sys.argv if '=' in word)\n"
         "assert words['grpo.seed'] == '3' and '--config' in sys.argv\n"
-        f"shutil.copytree({str(events)!r}, words['logger.log_dir'] + '/exp_001')\n"
+        f"recorded = {events(place, 'train/loss', 'nemo_rl')!r}\n"
+        "shutil.copytree(recorded, words['logger.log_dir'] + '/exp_001/tensorboard')\n"
     )
     (place / "examples/configs").mkdir()
     (place / "examples/configs/grpo_math_1B.yaml").write_text("grpo: {seed: 42}\n")
-    assert run_trial(place, "nemo_rl") == [
-        (step, pytest.approx(score)) for step, score in METRIC_LINES["nemo_rl"]
-    ]
+    assert run_trial(place, "nemo_rl") == scores("nemo_rl")
 
 
 def test_a_trial_gets_the_evaluations_of_skyrl(place):
-    events = place / "recorded"
-    with SummaryWriter(events) as writer:
-        writer.add_scalar("policy/policy_loss", 0.3, 1)
-        for step, score in METRIC_LINES["skyrl"]:
-            writer.add_scalar("eval/all/avg_score", score, step)
     uv = place / "bin/uv"  # stands in for uv run -m skyrl.train.entrypoints.main_base
     uv.write_text(
         f"#!{sys.executable}\n"
@@ -129,12 +133,24 @@ def test_a_trial_gets_the_evaluations_of_skyrl(place):
         "words = dict(word.split('=', 1) for word in sys.argv if '=' in word)\n"
         "assert words['trainer.seed'] == '3' and words['trainer.logger'] == 'tensorboard'\n"
         "assert 'skyrl.train.entrypoints.main_base' in sys.argv\n"
-        f"shutil.copytree({str(events)!r}, os.environ['TENSORBOARD_DIR'])\n"
+        f"recorded = {events(place, 'policy/policy_loss', 'skyrl')!r}\n"
+        "shutil.copytree(recorded, os.environ['TENSORBOARD_DIR'])\n"
     )
     uv.chmod(0o755)
-    assert run_trial(place, "skyrl") == [
-        (step, pytest.approx(score)) for step, score in METRIC_LINES["skyrl"]
-    ]
+    assert run_trial(place, "skyrl") == scores("skyrl")
+
+
+def test_a_trial_gets_the_evaluations_of_openrlhf(place):
+    script = place / "openrlhf/cli/train_ppo_ray.py"
+    script.parent.mkdir(parents=True)
+    script.write_text(
+        "import sys, shutil\n"
+        "options = dict(zip(sys.argv, sys.argv[1:]))\n"
+        "assert options['--train.seed'] == '3'\n"
+        f"recorded = {events(place, 'train/policy_loss', 'openrlhf')!r}\n"
+        "shutil.copytree(recorded, options['--logger.tensorboard_dir'] + '/ppo_1129T18:00')\n"
+    )
+    assert run_trial(place, "openrlhf") == scores("openrlhf")
 
 
 def test_a_trainer_that_fails_fails_the_trial(place):

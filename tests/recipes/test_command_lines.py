@@ -1,8 +1,11 @@
 """The command line of each recipe in examples/other_trainers, read by the trainer's own parser."""
 
+import ast
 import sys
 import typing
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import typing_extensions
@@ -41,7 +44,9 @@ def words_of(recipe, key, value, behind):
 
 def test_every_recipe_is_read_here_or_named_as_not_read():
     names = [path.stem for path in FOLDER.glob("*.yaml")]
-    read = {name for trainer in ("verl", "tinker", "skyrl") for name, *_ in recipes(trainer)}
+    read = {
+        name for trainer in ("verl", "tinker", "skyrl", "openrlhf") for name, *_ in recipes(trainer)
+    }
     assert sorted([*read, *NOT_READ]) == sorted(names)
 
 
@@ -87,3 +92,31 @@ def test_skyrl_reads_its_recipe(recipe, key, value, monkeypatch):
     validate_cfg(config)
     assert (config.trainer.seed, config.trainer.resume_mode) == (3, None)
     assert config.trainer.ckpt_path == "/runs/trial/checkpoints"
+
+
+def openrlhf_arguments():
+    """OpenRLHF's parser and checks of its options: what its module does when it is the program, up
+    to the training. The module itself imports DeepSpeed and flash-attention.
+    """
+    package = Path(next(iter(find_spec("openrlhf").submodule_search_locations)))
+    module = ast.parse((package / "cli/train_ppo_ray.py").read_text())
+    read = {}
+    for node in module.body:
+        if isinstance(node, ast.Import) or getattr(node, "module", None) == "datetime":
+            exec(compile(ast.Module([node], []), "imports", "exec"), read)
+    (program,) = [node for node in module.body if isinstance(node, ast.If)]
+    read["train"] = lambda args: read.update(args=args)
+    exec(compile(ast.Module(program.body, []), "train_ppo_ray.py", "exec"), read)
+    return read["args"]
+
+
+@pytest.mark.parametrize(("recipe", "key", "value"), recipes("openrlhf"))
+def test_openrlhf_reads_its_recipe(recipe, key, value, monkeypatch):
+    words = words_of(recipe, key, value, behind="openrlhf.cli.train_ppo_ray")
+    monkeypatch.setattr(sys, "argv", ["train_ppo_ray", *words])
+    args = openrlhf_arguments()
+    assert (args.train.seed, args.ckpt.path, args.eval.steps) == (3, "/runs/trial/checkpoints", 5)
+    assert args.logger.tensorboard_dir == "/runs/trial/tensorboard"
+    read = {"actor.adam.lr": args.actor.adam.lr}
+    read["algo.advantage.estimator"] = args.algo.advantage.estimator
+    assert key is None or read[key] == value

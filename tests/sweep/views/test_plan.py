@@ -61,10 +61,10 @@ def test_a_checkpoint_holds_weights_and_optimizer_state(tmp_path, overrides, byt
         model / "model.safetensors",
     )
     plan = plan_of(tmp_path, {"model.name_or_path": str(model), **overrides}, [Node(2, 0)])
-    # Two trials that run keep the last two and the best, and write one more; the third has ended.
+    # Two trials that run keep the last three and the best, and write one more; the third has ended.
     weights = 2 if bytes_a_parameter == 2 + 8 + 4 else 4
     ended = 22 * weights * 2
-    assert plan.disk == Disk(22 * bytes_a_parameter, ended, 22 * 2 * 4 * bytes_a_parameter + ended)
+    assert plan.disk == Disk(22 * bytes_a_parameter, ended, 22 * 2 * 5 * bytes_a_parameter + ended)
 
 
 @pytest.mark.parametrize(
@@ -159,9 +159,9 @@ def test_what_is_short_is_named_with_what_is_needed_and_what_there_is(tmp_path, 
         "a trial needs 4 GPUs and 4 CPUs; available: 4 GPUs and 66 CPUs on 2 nodes"
     ]
     monkeypatch.setattr("sweep.views.plan.free_bytes", lambda path: 10**6)
-    # 105,920 parameters of 12 bytes: two trials with four checkpoints each, and one that has ended
+    # 105,920 parameters of 12 bytes: two trials with five checkpoints each, and one that has ended
     # with two of 4.
-    assert plan_of(tmp_path, {}, [Node(2, 0)]).short == ["disk: 11.0 MB needed, 1.0 MB free"]
+    assert plan_of(tmp_path, {}, [Node(2, 0)]).short == ["disk: 13.6 MB needed, 1.0 MB free"]
 
 
 def test_host_memory_is_short_if_concurrent_trials_take_more(tmp_path):

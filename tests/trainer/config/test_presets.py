@@ -160,6 +160,11 @@ def test_orz_variants_train_one_epoch_on_the_published_file(variant):
     assert config.evaluation == load_config("math_7b").evaluation
 
 
+@pytest.mark.parametrize("name", [*MODELS, "kk_scripts", "tiny_kk"])
+def test_the_checkpoints_that_last_3_evaluates_are_kept(name):
+    assert load_config(name).checkpoint.keep_last >= 3
+
+
 def test_training_takes_900_puzzles_per_size_evaluation_the_test():
     config = load_config("kk_3b")
     (train,) = config.data.train
