@@ -20,6 +20,7 @@ NAME_RULE = (
     "letter or digit"
 )
 _RULE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME_LENGTH - 1}}}")
+RUNNER = "the runner of campaign"  # what a process locks that runs a campaign's trainings
 _STARTING = "this machine, just starting"
 _LOOK_S = 0.5  # longer than `lock_owner` holds the lock in another process
 _OWN_FOLDER = Path(__file__).resolve().parent
@@ -112,9 +113,14 @@ def run_path(given: str, runs_dir: Path) -> Path:
 
 
 @contextmanager
-def lock_folder(folder: Path, what: str = "run") -> Iterator[None]:
+def lock_folder(folder: Path, what: str = "run", *, patience: float = _LOOK_S) -> Iterator[None]:
     """Create a folder and lock it for this process. The lock is released when the process exits for
     any reason.
+
+    Args:
+        folder: to lock.
+        what: the folder holds, for the error.
+        patience: seconds to wait for another process.
 
     Raises:
         NameInUseError: another process has the lock.
@@ -123,7 +129,7 @@ def lock_folder(folder: Path, what: str = "run") -> Iterator[None]:
     path = folder / "lock"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        held = FileLock(path).acquire(timeout=_LOOK_S, poll_interval=0.01)
+        held = FileLock(path).acquire(timeout=patience, poll_interval=0.01)
         path.write_text(f"process {os.getpid()} on {socket.gethostname()}", "utf-8")
     except Timeout:
         raise _locked_error(folder, path.read_text("utf-8") or _STARTING, what) from None
@@ -159,8 +165,12 @@ def _locked_error(folder: Path, other: str, what: str) -> NameInUseError:
             for verb in ("status", "stop")
         )
         hint = f"watch it with `{watch}`, stop it with `{stop}`, or choose another --name"
+    name = folder.name
+    if what == RUNNER:
+        name = folder.parent.name
+        hint = "it also runs what is proposed in the meantime; wait for it, or stop it"
     return NameInUseError(
-        f"{what} {folder.name} is in use by {other}",
+        f"{what} {name} is in use by {other}",
         str(folder / "lock"),
         hint,
         key="name",

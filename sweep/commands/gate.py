@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from loptune.errors import ConfigError
+from loptune.errors import ConfigError, NameInUseError
 from loptune.section import Count, Positive
 from loptune.temporary import temporary_folder
 from loptune.terminal.arguments import Commands
@@ -296,18 +296,26 @@ def propose(
         proposal = changed.propose(
             assigned, command=words, revision=revision, note=note, defaults=defaults, files=files
         )
-        if run:
-            return _decided(changed, run=run)
-        return Standing(changed, changed.verdict(proposal.number))
+        if not run:
+            return Standing(changed, changed.verdict(proposal.number))
+    return _decided(changed.folder)
 
 
-def _decided(campaign: "Campaign", *, run: bool, parallel: int | None = None) -> Standing:
-    """Run what is needed if ``run``, and return where the campaign stands."""
+def _decided(folder: Path, *, parallel: int | None = None, joins: bool = True) -> Standing:
+    """Run what is needed, and return where the campaign stands; if ``joins`` and another process
+    runs the campaign, leave it to that one.
+    """
+    from sweep.gate.campaign import Campaign
     from sweep.gate.runs import run_until_decided
 
-    if not run:
-        return Standing(campaign, campaign.verdict())
-    return Standing(campaign, run_until_decided(campaign, parallel=parallel))
+    try:
+        verdict = run_until_decided(folder, parallel=parallel)
+    except NameInUseError:
+        if not joins:
+            raise
+        read = Campaign(folder)
+        return Standing(read, read.verdict())
+    return Standing(Campaign(folder), verdict)
 
 
 def record(
@@ -352,8 +360,7 @@ def run(campaign: Folder, *, parallel: Parallel = None) -> Standing:
     """
     from sweep.gate.campaign import Campaign
 
-    with Campaign(Path(campaign)).change() as changed:
-        return _decided(changed, run=True, parallel=parallel)
+    return _decided(Campaign(Path(campaign)).folder, parallel=parallel, joins=False)
 
 
 def recheck(campaign: Folder, *, run: Run = False) -> Standing:
@@ -366,7 +373,9 @@ def recheck(campaign: Folder, *, run: Run = False) -> Standing:
 
     with Campaign(Path(campaign)).change() as changed:
         changed.recheck()
-        return _decided(changed, run=run)
+        if not run:
+            return Standing(changed, changed.verdict())
+    return _decided(changed.folder)
 
 
 def status(campaign: Folder) -> Standing:

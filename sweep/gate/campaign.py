@@ -38,6 +38,8 @@ from sweep.search.event_log import read_checked, with_checksum
 # in the order in which they are written: campaign.yaml, which marks a complete campaign, is last
 _FILES = (".gitignore", PROGRAM, "events.jsonl", "campaign.yaml")
 _MAKING = ".making"  # subfolder for the files until all are complete
+# Nobody keeps the lock while trainings run, only while an event is recorded.
+_PATIENCE_S = 60.0
 _DAMAGED = "restore it from a backup, or start a campaign in another folder"
 
 
@@ -89,7 +91,7 @@ class Campaign(State):
         Raises:
             NameInUseError: another process has the lock.
         """
-        with lock_folder(self.folder, "campaign"):
+        with lock_folder(self.folder, "campaign", patience=_PATIENCE_S):
             current = Campaign(self.folder)
             current._writer = JsonLines(self.folder / "events.jsonl")
             yield current
@@ -322,15 +324,16 @@ class Campaign(State):
         """Record the results of several runs in a single event, so that all of them are recorded or
         none.
 
-        Seeds with a recorded result are skipped, so recording a batch twice has no effect.
+        Seeds that are not needed any more are skipped: they have a result, or the proposal was
+        withdrawn or decided while they ran.
 
         Raises:
-            ConfigError: there is no such arm.
+            ConfigError: the baseline always fails, or its scores do not vary.
         """
+        needed = self._needed_seeds(arm, proposal)
         new: list[tuple[int, float | None, str]] = []
         for seed in [*scores, *failed]:
-            target = self._recorded(arm, seed, proposal)
-            if seed in target.scores or seed in target.failed:
+            if seed not in needed:
                 continue
             score = scores.get(seed)
             if score is None:

@@ -5,31 +5,62 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from loptune.errors import ConfigError, MissingError
+from loptune.run_names import RUNNER, lock_folder
 from sweep.gate import git
 from sweep.gate.arm import BASELINE, PROPOSAL, Arm
-from sweep.gate.batch import Batch, batch_name, complete_settings, run_batch
+from sweep.gate.batch import Batch, BatchResults, batch_name, complete_settings, run_batch
 from sweep.gate.campaign import Campaign
 from sweep.gate.program_files import check_files
 from sweep.gate.spec import PROGRAM
 from sweep.gate.verdict import GateVerdict, Need
 
+RUNNING = ".running"  # folder that is locked by the process that runs a campaign
+
 _logger = logging.getLogger(__name__)
 
 
-def run_until_decided(campaign: Campaign, *, parallel: int | None = None) -> GateVerdict:
+def run_until_decided(folder: Path, *, parallel: int | None = None) -> GateVerdict:
     """Run the required trainings until all open proposals are kept or discarded, or the open
-    re-check is decided. If neither is open, stop when the baseline is measured. Return the last
-    decision.
+    re-check is decided; without one, until the baseline is measured. Return the last decision.
+
+    One process at a time runs a campaign. The campaign itself is locked only while results are
+    recorded, so others may propose, record and withdraw in the meantime.
 
     Args:
-        campaign: campaign locked with `Campaign.change`.
-        parallel: number of parallel runs; None: as many as the machine can run.
+        folder: of the campaign.
+        parallel: maximum number of concurrent runs; None: as many as fit the machine.
 
     Raises:
-        ConfigError: the campaign has no program, or its runs do not finish.
+        ConfigError: the campaign has no program, or its runs do not end.
         MissingError: the machine killed a run; the same call runs it again.
+        NameInUseError: another process runs the campaign.
         KeyboardInterrupt: it was interrupted; the same call continues.
     """
+    with lock_folder(folder / RUNNING, RUNNER):
+        while True:
+            with Campaign(folder).change() as campaign:
+                _check_can_run(campaign)
+                verdict = campaign.decide()
+                if verdict.outcome != "more" and not campaign.open_proposals:
+                    return verdict
+                waiting = campaign.verdict()
+                if waiting.outcome != "more":
+                    return waiting
+                needs = _next_batch(campaign, waiting.needs)
+                batch, arm = _batch(campaign, needs)
+            _logger.info("%s: seeds %s", batch.name, ", ".join(map(str, batch.seeds)))
+            results = run_batch(
+                folder,
+                batch,
+                _place(campaign, arm),
+                checked_out=arm.revision is not None,
+                parallel=parallel,
+            )
+            with Campaign(folder).change() as campaign:
+                _record(campaign, needs, batch.name, results)
+
+
+def _check_can_run(campaign: Campaign) -> None:
     if not (campaign.folder / PROGRAM).is_file():
         raise ConfigError(
             "this campaign has no program to run",
@@ -38,14 +69,6 @@ def run_until_decided(campaign: Campaign, *, parallel: int | None = None) -> Gat
             f"and `{campaign.command('record')} ARM SEED SCORE`",
             code="no-program",
         )
-    while True:
-        verdict = campaign.decide()
-        if verdict.outcome != "more" and not campaign.open_proposals:
-            return verdict
-        waiting = campaign.verdict()
-        if waiting.outcome != "more":
-            return waiting
-        _run(campaign, _next_batch(campaign, waiting.needs), parallel)
 
 
 def _next_batch(campaign: Campaign, needs: Sequence[Need]) -> list[Need]:
@@ -78,8 +101,10 @@ def _arm(campaign: Campaign, need: Need) -> Arm:
     return arm
 
 
-def _run(campaign: Campaign, needs: Sequence[Need], parallel: int | None) -> None:
-    """Run configurations of one program on the same seeds, and record their scores."""
+def _batch(campaign: Campaign, needs: Sequence[Need]) -> tuple[Batch, Arm]:
+    """Return the sweep that runs configurations of one program on the same seeds, and the first of
+    them.
+    """
     arms = [_arm(campaign, need) for need in needs]
     seeds = needs[0].seeds
     label = _label(campaign, needs[0], arms[0])
@@ -94,14 +119,17 @@ def _run(campaign: Campaign, needs: Sequence[Need], parallel: int | None) -> Non
         seeds=seeds,
         further=tuple(settings[1:]),
     )
-    _logger.info("%s: seeds %s", label, ", ".join(map(str, seeds)))
-    results = run_batch(
-        campaign.folder,
-        batch,
-        _place(campaign, arms[0]),
-        checked_out=arms[0].revision is not None,
-        parallel=parallel,
-    )
+    return batch, arms[0]
+
+
+def _record(
+    campaign: Campaign, needs: Sequence[Need], name: str, results: Sequence[BatchResults]
+) -> None:
+    """Record the scores of a batch.
+
+    Raises:
+        MissingError: the machine killed one of its runs.
+    """
     killed: dict[int, str] = {}
     for need, own in zip(needs, results, strict=True):
         campaign.record_batch(
@@ -111,8 +139,8 @@ def _run(campaign: Campaign, needs: Sequence[Need], parallel: int | None) -> Non
     if killed:
         seed, reason = next(iter(killed.items()))
         raise MissingError(
-            f"seed {seed} of {label} was killed, probably by the machine: {reason}",
-            str(campaign.folder / "runs" / batch.name),
+            f"seed {seed} of {name} was killed, probably by the machine: {reason}",
+            str(campaign.folder / "runs" / name),
             "this is not evidence against the change: free memory or cores, then "
             f"`{campaign.command('run')}` runs it again",
             code="run-killed",

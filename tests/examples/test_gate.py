@@ -92,49 +92,30 @@ def test_a_program_that_fails_reports_nothing(name, tmp_path):
     assert (ended.returncode, ended.stdout) == (3, "")
 
 
-BENCHMARK = """\
-name: benchmark
-program: {command: [python, bench.py, "{seed}"]}
-objective: {metric: seconds, mode: min, window: 1, worthwhile: 0.05}
-baselines: [{}]
-search: {configurations: 0}
-"""
-SLOWER = """\
-import random, sys
-seconds = 1.5 + random.Random(sys.argv[1]).gauss(0, 0.01)
-print('[loptune] {"step": 1, "seconds": %f}' % seconds)
-"""
-
-
-@pytest.mark.slow
-def test_the_job_fails_for_a_pull_request_that_is_slower(tmp_path):
-    def git(*words):
-        who = ("-c", "user.name=me", "-c", "user.email=me@example.org")
-        said = subprocess.run(("git", *who, *words), cwd=tmp_path, capture_output=True, text=True)
-        assert said.returncode == 0, said.stderr
-        return said.stdout.strip()
-
-    git("init", "-q", "-b", "main")
-    (tmp_path / "benchmark.yaml").write_text(BENCHMARK)
-    (tmp_path / "bench.py").write_text(SLOWER.replace("1.5", "1.0"))
-    git("add", "."), git("commit", "-q", "-m", "base")
-    base = git("rev-parse", "HEAD")
-    (tmp_path / "bench.py").write_text(SLOWER)
-    git("commit", "-q", "-a", "-m", "pull request")
+@pytest.mark.parametrize(("decided", "fails"), [(0, True), (10, False), (11, True), (2, True)])
+def test_the_job_fails_unless_the_base_is_no_better(decided, fails, tmp_path):
     job = yaml.safe_load((EXAMPLES / "benchmark.yml").read_text())["jobs"]["benchmark"]
-    start, decide = (step["run"].replace("/tmp/camp", "camp") for step in job["steps"][2:])
-    path = f"{warm_programs()}{os.pathsep}{os.environ['PATH']}"
-    for script, status in ((start, 0), (decide, 1)):
+    start, decide = job["steps"][2:]
+    commands = tmp_path / "sweep"
+    commands.write_text(
+        '#!/bin/sh\necho "$@" >> called\n'
+        f"case $2 in start) exit 11;; propose) exit {decided};; *) exit 3;; esac\n"
+    )
+    commands.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    statuses = []
+    for step in (start, decide):
         ended = subprocess.run(
-            ["bash", "-eo", "pipefail", "-c", script],
+            ["bash", "-eo", "pipefail", "-c", step["run"]],
             cwd=tmp_path,
-            env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "BASE": base},
-            capture_output=True,
-            text=True,
+            env={**os.environ, "PATH": path, "BASE": "abc1234"},
             check=False,
         )
-        assert ended.returncode == status, ended.stdout + ended.stderr
-    assert Campaign(tmp_path / "camp").kept == [1]
+        statuses.append(ended.returncode)
+    assert statuses == [0, int(fails)]
+    said = (tmp_path / "called").read_text()
+    assert "gate start /tmp/camp --space benchmark.yaml" in said
+    assert "gate propose /tmp/camp --revision abc1234 --run" in said
 
 
 @pytest.mark.slow

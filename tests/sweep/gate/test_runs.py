@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from loptune.errors import ConfigError, MissingError
+from loptune.errors import ConfigError, MissingError, NameInUseError
 from sweep.gate import runs
 from sweep.gate.batch import Batch, BatchResults, batch_name, complete_settings, run_batch
 from sweep.gate.campaign import PROGRAM, Campaign, CampaignSpec, start_campaign
@@ -63,7 +63,7 @@ def decide(folder, machine, monkeypatch):
     with Campaign(folder).change() as campaign:
         if not campaign.proposals and campaign.verdict().outcome == "ready":
             campaign.propose({"lr": 0.2})
-        return run_until_decided(campaign)
+    return run_until_decided(folder)
 
 
 def test_a_campaign_killed_at_any_byte_of_its_events_continues_and_trains_nothing_twice(
@@ -115,6 +115,64 @@ def test_a_run_that_the_machine_killed_is_run_again_and_decides_nothing(campaign
     assert machine.trained.count(("proposal-1", 0)) == 2
 
 
+class Busy(Machine):
+    """A machine during whose first batch of proposals others use the campaign."""
+
+    def __init__(self, meanwhile):
+        super().__init__()
+        self.meanwhile = meanwhile
+
+    def run_batch(self, folder, batch, place, **options):
+        results = super().run_batch(folder, batch, place, **options)
+        if self.meanwhile and batch.name.startswith("proposal"):
+            self.meanwhile.pop(0)(folder)
+        return results
+
+
+def propose(**settings):
+    def change(folder):
+        with Campaign(folder).change() as changed:
+            changed.propose(settings)
+
+    return change
+
+
+def record_by_hand(folder):
+    assert Campaign(folder).verdict(1).outcome == "more"  # readable while it runs
+    with Campaign(folder).change() as changed:
+        changed.record("proposal", 0, 0.9, proposal=1)
+        changed.decide()
+
+
+def withdraw(folder):
+    with Campaign(folder).change() as changed:
+        changed.withdraw(1)
+
+
+def run_too(folder):
+    with refused("name-held", NameInUseError, names=("camp", "proposed")):
+        run_until_decided(folder)
+
+
+def test_others_may_use_a_campaign_while_its_runs_train(campaign, monkeypatch):
+    machine = Busy([record_by_hand, propose(lr=0.3), run_too])
+    monkeypatch.setattr(runs, "run_batch", machine.run_batch)
+    decide(campaign.folder, machine, monkeypatch)
+    assert decide(campaign.folder, machine, monkeypatch).outcome in ("keep", "discard")
+    ended = Campaign(campaign.folder)
+    assert machine.meanwhile == []
+    assert [each.decision is not None for each in ended.proposals] == [True, True]
+    assert ended.proposals[0].scores[0] == 0.9  # what was recorded first stays
+
+
+def test_runs_of_a_proposal_that_was_withdrawn_meanwhile_count_for_nothing(campaign, monkeypatch):
+    machine = Busy([withdraw])
+    decide(campaign.folder, machine, monkeypatch)
+    assert decide(campaign.folder, machine, monkeypatch).outcome == "ready"
+    (proposal,) = Campaign(campaign.folder).proposals
+    assert (proposal.decision["reason"], proposal.scores) == ("withdrawn", {})
+
+
 def test_batches_of_other_seeds_have_other_names():
     names = {batch_name("proposal-1", seeds) for seeds in ((0, 1, 2), (0, 2), (1, 2), (0, 1, 3, 2))}
     assert len(names) == 4
@@ -127,14 +185,15 @@ def test_open_proposals_of_one_program_run_as_one_sweep(campaign, monkeypatch):
     monkeypatch.setattr(runs, "run_batch", machine.run_batch)
     program = "program: {defaults: {lr: 0.1, batch: 8}}"
     (campaign.folder / PROGRAM).write_text(program)
+    run_until_decided(campaign.folder)
     with Campaign(campaign.folder).change() as changed:
-        run_until_decided(changed)
         for settings in ({"lr": 0.05}, {"lr": 0.2}, {"batch": 16}, {"batch": 16}):
             changed.propose(settings)
-        machine.trained.clear()
-        run_until_decided(changed)
-        assert changed.open_proposals == []
-        assert changed.kept == [2]
+    machine.trained.clear()
+    run_until_decided(campaign.folder)
+    ended = Campaign(campaign.folder)
+    assert ended.open_proposals == []
+    assert ended.kept == [2]
     assert machine.trained[:3] == [("proposals-1-2-3", 0)] * 3
     assert ("proposal-4", 0) in machine.trained  # equal to the third, so not in one sweep with it
 
