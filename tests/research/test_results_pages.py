@@ -11,6 +11,7 @@ from scipy import stats
 from dashboards.judging import judge
 from dashboards.statistics.peaks import jackknife
 from dashboards.statistics.tournament import Tuning, compare_rules
+from loptune.files import read_json_lines
 from research.learning_rate_peaks import peaks_of, read_scores
 from tests.paths import ROOT
 
@@ -39,8 +40,11 @@ RECENT = {
 
 
 def tables(page):
-    """The tables of a page: a list of rows each, a row as a list of cells in plain text."""
-    text = (RESULTS / page).read_text(encoding="utf-8")
+    return tables_in((RESULTS / page).read_text(encoding="utf-8"))
+
+
+def tables_in(text):
+    """The tables of a text: a list of rows each, a row as a list of cells in plain text."""
     found = []
     for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", block).replace("**", "")
@@ -331,3 +335,27 @@ def test_sentences_on_fresh_seeds(recent):
     printed = sentence(page, r"90% interval (\S+ to \S+), one-sided p = (\S+), corrected for 12")
     assert agrees(printed, *of_all.interval, of_all.p_value)
     assert agrees(sentence(page, r"an improvement of (\S+) would be detected"), of_all.detectable)
+
+
+@pytest.mark.parametrize(
+    "folder", sorted((DATA / "paper_small").iterdir()), ids=lambda path: path.name
+)
+def test_experiments_of_the_paper_at_reduced_size(folder):
+    """The first table behind the name of a ledger has its scores: a row per configuration in the
+    ledger's order, a column per seed, and the mean.
+    """
+    by_configuration = {}
+    for event, _ in read_json_lines(folder / "events.jsonl"):
+        if event["event"] == "result":
+            assert event["state"] == "COMPLETE"
+            scores = by_configuration.setdefault(event["configuration"], {})
+            scores[event["seed"]] = event["score"]
+    text = (RESULTS / "paper.md").read_text(encoding="utf-8")
+    _, *rows = tables_in(text.split(f"`research/data/paper_small/{folder.name}`", 1)[1])[0]
+    compared = Compared()
+    for row, scores in zip(rows, map(by_configuration.get, sorted(by_configuration)), strict=True):
+        expected = [scores[seed] for seed in sorted(scores)]
+        if len(expected) > 1:
+            expected.append(mean(expected))
+        compared.add(row[0], row[1:], [(value,) for value in expected])
+    assert not compared
