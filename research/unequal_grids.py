@@ -1,6 +1,7 @@
 """Whether runs whose evaluations lie at unequal amounts of tokens are judged rightly.
 
     python -m research.unequal_grids           # a minute
+    python -m research.unequal_grids --real    # real trainings, half a minute
 
 A pair of arms has one true curve, ``START + RISE (1 - exp(-tokens / SCALE))``, and the second arm a
 constant gain on top, zero in half of the pairs. Arms draw a rate (tokens a step) and a distance
@@ -8,14 +9,25 @@ between evaluations; runs draw an offset, lose a fifth of their evaluations, and
 their own. Noise is normal: one shift a run and one draw an evaluation. Printed are the coverage of
 the interval of `sweep judge --axis tokens` (90% are promised), false improvements and claims of the
 wrong sign (at most 5% each), beside the comparison of the last three evaluations of each run.
+
+Real trainings: DrQ-v2 on 24 tasks of the DeepMind Control Suite, eight to ten seeds each (Yarats
+et al. 2021, arXiv:2107.09645). The seeds of a task are split at random into two arms, so every
+claim is false. Each arm keeps one of every one to six evaluations, its runs lose a fifth of these
+and end at 70 to 100% of their length.
 """
 
+import argparse
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from dashboards import judge
+from dashboards.statistics.arms import compare_arms
+from dashboards.statistics.budgets import common_budget, score_at
+from dashboards.trial import Curve
 from research.tables import percent, print_rows
 
 START, RISE = 0.3, 0.4
@@ -25,6 +37,7 @@ SHIFT = 0.008  # SD of a run
 NOISE = 0.004  # SD of an evaluation
 GAIN = 0.020
 MISSING = 0.2
+CURVES = Path(__file__).parent / "data" / "curves.csv.gz"
 
 
 @dataclass(frozen=True)
@@ -95,8 +108,103 @@ def coverage_of(pairs: int, seed: int, seeds: int = 8) -> Coverage:
     )
 
 
+def thinned(curve: Curve, every: int, offset: int, random: np.random.Generator) -> Curve:
+    """Return a run's curve on a coarser grid, cut at 70 to 100% of its length."""
+    steps = np.array(curve.steps)
+    last = max(2, int(len(steps) * random.uniform(0.7, 1.0)))
+    kept = np.arange(len(steps)) % every == offset % every
+    kept &= random.random(len(steps)) >= MISSING
+    kept[[0, last - 1]] = True
+    kept[last:] = False
+    return Curve(tuple(steps[kept]), tuple(np.array(curve.values)[kept]))
+
+
+def last_three(curves: Sequence[Curve]) -> list[float]:
+    """Return the scores of runs at their own ends."""
+    return [curve.score(3) for curve in curves]
+
+
+def at_common_amount(curves: Sequence[Curve]) -> list[float]:
+    """Return the scores of runs at the largest common amount."""
+    budget = common_budget(curves, "frame")
+    return [score_at(curve, budget) for curve in curves]
+
+
+def real_curves() -> dict[str, list[Curve]]:
+    """Return task -> the curves of its seeds."""
+    by_task: dict[str, list[Curve]] = {}
+    for (task, _), rows in pd.read_csv(CURVES).groupby(["task", "seed"]):
+        curve = Curve(tuple(map(float, rows.frame)), tuple(rows.score))
+        by_task.setdefault(str(task), []).append(curve)
+    return by_task
+
+
+def false_claims(
+    cases: int,
+    scores_of: Callable[[Sequence[Curve]], list[float]],
+    seed: int = 0,
+    *,
+    equal_grids: bool = False,
+) -> dict[str, tuple[float, float]]:
+    """Return task -> fractions of cases in which one of two equal arms is called better, worse."""
+    random = np.random.default_rng(seed)
+    rates = {}
+    for task, curves in real_curves().items():
+        found = []
+        half = len(curves) // 2
+        for _ in range(cases):
+            order = random.permutation(len(curves))
+            every = random.integers(1, 7, size=2)
+            offset = random.integers(0, 6, size=2)
+            if equal_grids:
+                every[:] = 1
+            runs = []
+            for place, index in enumerate(order[: 2 * half]):
+                arm = place // half
+                runs.append(thinned(curves[index], int(every[arm]), int(offset[arm]), random))
+            scores = scores_of(runs)
+            by_arm = {"0": dict(enumerate(scores[:half])), "1": dict(enumerate(scores[half:]))}
+            [difference] = compare_arms(by_arm, "0", "unpaired").differences
+            low, high = difference.interval or (-np.inf, np.inf)
+            found.append((low > 0, high < 0))
+        better, worse = np.mean(found, axis=0)
+        rates[task] = (float(better), float(worse))
+    return rates
+
+
+def print_real(cases: int) -> None:
+    """Print the false claims on real trainings."""
+    rows = []
+    layouts = [
+        ("largest common amount", at_common_amount, False),
+        ("last three evaluations", last_three, False),
+        ("largest common amount, every evaluation kept", at_common_amount, True),
+    ]
+    for name, scores_of, equal_grids in layouts:
+        rates = np.array(list(false_claims(cases, scores_of, equal_grids=equal_grids).values()))
+        either = rates.mean(axis=1)
+        error = either.std(ddof=1) / np.sqrt(len(either))
+        rows.append(
+            [
+                name,
+                f"{100 * either.mean():.1f} ± {100 * error:.1f}",
+                f"{100 * either.max():.1f}",
+                f"{100 * rates.mean(axis=0)[0]:.1f}, {100 * rates.mean(axis=0)[1]:.1f}",
+            ]
+        )
+    headings = ["compared at", "false claims a side", "worst task", "better, worse"]
+    print_rows(f"24 tasks, {cases} cases each: false claims [%]", headings, rows)
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--real", action="store_true", help="real trainings, thinned")
+    parser.add_argument("--cases", type=int, default=400, help="cases of each task")
+    options = parser.parse_args()
+    if options.real:
+        print_real(options.cases)
+        return
     rows = []
     for seeds in (5, 8):
         for name, by_axis in (("--axis tokens", True), ("last three evaluations", False)):

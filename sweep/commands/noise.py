@@ -27,6 +27,7 @@ class Noise:
 
     objective: "ObjectiveSpec"
     report: "NoiseReport"
+    blocks: bool = False  # whether a seed does the same to every configuration of the program
 
 
 def add_commands(commands: Commands) -> None:
@@ -83,13 +84,17 @@ def noise(
     if words:
         content += dump_yaml(file_digests(words, output))
     program = hashlib.sha256(content.encode()).hexdigest()[:8]
-    return Noise(spec.objective, measure(output, seeds, repeats, program=program))
+    report = measure(output, seeds, repeats, program=program)
+    return Noise(spec.objective, report, spec.program.seeds_are_blocks)
 
 
 def show(noise: Noise) -> None:
     """Print the noise in sentences, with a table of detectable improvements."""
     report = noise.report
-    for line in _noise_sentences(report, noise.objective.name, noise.objective.worthwhile):
+    sentences = _noise_sentences(
+        report, noise.objective.name, noise.objective.worthwhile, blocks=noise.blocks
+    )
+    for line in sentences:
         print(line)
     if report.seed_matters:
         rows = []
@@ -127,7 +132,9 @@ def fields(noise: Noise) -> dict[str, Any]:
     }
 
 
-def _noise_sentences(report: "NoiseReport", metric: str, worthwhile: float) -> list[str]:
+def _noise_sentences(
+    report: "NoiseReport", metric: str, worthwhile: float, *, blocks: bool = False
+) -> list[str]:
     """Return sentences about the measured noise."""
     lines = []
     scores = report.scores
@@ -157,6 +164,12 @@ def _noise_sentences(report: "NoiseReport", metric: str, worthwhile: float) -> l
 
     needed = seeds_needed(worthwhile, report.sd, len(scores) - 1)
     lines.append(f"Detecting an improvement of {worthwhile:g} takes {needed} per configuration.")
+    if blocks:
+        lines.append(
+            "This is an upper bound: part of the SD is what a seed does to every configuration, "
+            "which paired comparisons leave out. One configuration cannot tell how much; after a "
+            "sweep, `sweep plan` has the paired SD."
+        )
     return lines
 
 

@@ -5,16 +5,19 @@ import functools
 import json
 import math
 import statistics
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from dashboards.fresh_seeds import MAX_SEEDS_IN_ROUNDS
 from dashboards.statistics.power import SeedsNeeded, minimum_detectable_effect, seeds_needed
+from dashboards.statistics.problems import ProblemSplit, paired_answers, split
+from dashboards.statistics.problems_or_seeds import ProblemsOrSeeds, problems_or_seeds
 from dashboards.statistics.rounds import make_design
 from dashboards.statistics.seed_noise import Noise, seed_noise
 from loptune.errors import UserError, listed
 from loptune.run_names import MAX_NAME_LENGTH
 from loptune.terminal.table import counted
+from sweep.record.results import read_results
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import Configuration, outcome
 from sweep.space.scoring import scoring_of
@@ -35,6 +38,9 @@ class NoiseForecast:
     detectable: float | None  # gain detected with 80% power; None with one seed
     # name -> gain, seeds per configuration, most seeds in a sequential confirmation
     wanted: dict[str, tuple[float, SeedsNeeded, int]]
+    # whether problems or seeds are cheaper; None if no earlier sweep recorded which problems were
+    # solved on several seeds
+    cheaper: ProblemsOrSeeds | None = None
 
 
 def sweep_noise(sweep: SweepRecord) -> Noise:
@@ -73,6 +79,7 @@ def forecast_noise(
     """Return the forecast for ``planned`` configurations; None if no earlier sweep measured the
     noise.
     """
+    earlier = list(earlier)
     measured = _measured(spec, earlier)
     if measured is None:
         return None
@@ -93,8 +100,37 @@ def forecast_noise(
         in_rounds = make_design(noise, gain, 1, MAX_SEEDS_IN_ROUNDS).analyses[-1]
         wanted[name] = (gain, everywhere, in_rounds)
     return NoiseForecast(
-        sd=noise.sd, dof=noise.dof, source=source, detectable=detectable, wanted=wanted
+        sd=noise.sd,
+        dof=noise.dof,
+        source=source,
+        detectable=detectable,
+        wanted=wanted,
+        cheaper=_cheaper(spec, earlier),
     )
+
+
+def _cheaper(spec: SweepSpec, earlier: Sequence[SweepRecord]) -> ProblemsOrSeeds | None:
+    """Compare problems and seeds in earlier sweeps with the same training and scoring."""
+    splits = []
+    training = evaluation = 0.0
+    for other in earlier:
+        if _alike(other.spec, spec):
+            with contextlib.suppress(UserError):  # a damaged record
+                splits += _problem_splits(other)
+                for _, record in other.metrics():
+                    training += float(record.get("time/step") or 0)
+                    evaluation += float(record.get("time/evaluation") or 0)
+    return problems_or_seeds(splits, training, evaluation)
+
+
+def _problem_splits(sweep: SweepRecord) -> list[ProblemSplit]:
+    """Return the variances of each configuration's difference to the first one."""
+    answers = read_results(sweep).answers
+    if len(answers) < 2:
+        return []
+    first, *others = answers
+    pairs = [paired_answers(answers, other, first) for other in others]
+    return [split(*pair) for pair in pairs if pair is not None]
 
 
 def noise_lines(forecast: NoiseForecast | None, spec: SweepSpec, planned: int) -> list[str]:
@@ -115,6 +151,8 @@ def noise_lines(forecast: NoiseForecast | None, spec: SweepSpec, planned: int) -
         lines.append(
             f"{seeds}, an improvement of {forecast.detectable:.2g} would be detected with 80% power"
         )
+    if forecast.cheaper is not None:
+        lines.append(_cheaper_text(forecast.cheaper))
     for name, (gain, everywhere, alone) in forecast.wanted.items():
         lines.append(
             f"detecting the {name} improvement of {gain:.2g} takes "
@@ -122,6 +160,15 @@ def noise_lines(forecast: NoiseForecast | None, spec: SweepSpec, planned: int) -
             "fresh seeds each of baseline and finalist with sweep confirm --rounds"
         )
     return lines
+
+
+def _cheaper_text(found: ProblemsOrSeeds) -> str:
+    return (
+        f"{found.evaluation_fraction:.0%} of the variance of a difference comes from evaluating on "
+        f"few problems; an interval narrower by {found.narrower:.0%} costs "
+        f"{found.cost_of_problems:.0%} more time with twice the problems and "
+        f"{found.cost_of_seeds:.0%} with more seeds: {found.cheaper} are cheaper"
+    )
 
 
 def noise_overrides(spec: SweepSpec, planned: int) -> list[str]:

@@ -91,7 +91,7 @@ class SweepRecord:
         """Return trial -> GPU hours (CPU hours without GPUs) of recorded steps and evaluations."""
         devices = self.spec.resources.devices
         hours: dict[str, float] = {}
-        for trial, record in self._metrics():
+        for trial, record in self.metrics():
             hours[trial] = hours.get(trial, 0.0) + devices * spent_seconds(record) / 3600
         return hours
 
@@ -104,7 +104,7 @@ class SweepRecord:
     def step_seconds(self) -> list[float]:
         """Return the measured ``time/step`` of all trials."""
         times = []
-        for _, record in self._metrics():
+        for _, record in self.metrics():
             seconds = record.get("time/step")
             if seconds is not None:
                 times.append(float(seconds))
@@ -118,7 +118,8 @@ class SweepRecord:
             return ""
         return failure_note(self.folder.trial(trial.name)) or printable(trial.reason)
 
-    def _metrics(self) -> Iterator[tuple[str, Record]]:
+    def metrics(self) -> Iterator[tuple[str, Record]]:
+        """Yield every trial's name with each line of its record."""
         for metrics in self.folder.trials.glob("*/metrics.jsonl"):
             for record in read_records(metrics):
                 yield metrics.parent.name, record

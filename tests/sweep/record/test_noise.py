@@ -1,5 +1,7 @@
+import json
 import math
 
+import numpy as np
 import pytest
 
 from dashboards.statistics.power import minimum_detectable_effect, seeds_needed
@@ -7,6 +9,8 @@ from sweep.record.noise import forecast_noise, noise_lines, sweep_noise, unpaire
 from sweep.record.sweep_record import open_sweep, readable_sweeps
 from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.winner.test_rounds import RESULTS
+from trainer.evaluation.correctness import correctness_record
+from trainer.run_folder import RunFolder
 
 WHOLE = {0: {0: 0.50, 1: 0.52, 2: 0.54}, 1: {0: 0.56, 1: 0.60, 2: 0.58}}
 
@@ -86,3 +90,28 @@ def test_sweeps_that_train_alike_are_pooled(tmp_path):
     squares = first.dof * first.sd**2 + second.dof * second.sd**2
     assert forecast.dof == first.dof + second.dof == 8
     assert forecast.sd == pytest.approx(math.sqrt(squares / 8))
+
+
+def test_the_plan_says_whether_problems_or_seeds_are_cheaper(tmp_path):
+    """Seeds differ by what they solve of four problems, and an evaluation takes a tenth of the
+    time.
+    """
+    sweep = write_sweep(tmp_path, "before", RESULTS, seeds=[0, 1, 2])
+    solved = {
+        0: [[1, 0, 0, 1], [0, 1, 1, 0], [1, 0, 1, 0]],
+        1: [[0, 1, 1, 1], [1, 1, 0, 1], [1, 1, 1, 0]],
+    }
+    for number, by_seed in solved.items():
+        for seed, correct in enumerate(by_seed):
+            folder = RunFolder(sweep.folder.trial(f"c{number:03d}-s{seed}"))
+            counts = (np.array(correct), np.ones(4))
+            line = {"step": 4, **correctness_record({"main": counts})}
+            folder.correctness.write_text(json.dumps(line) + "\n")
+            line = {"step": 4, "time": 1.0, "time/step": 9.0, "time/evaluation": 1.0}
+            folder.metrics.write_text(json.dumps(line) + "\n")
+    spec = write_sweep(tmp_path / "other", "planned", {}, seeds=[0, 1, 2]).spec
+    forecast = forecast_noise(spec, readable_sweeps(tmp_path), 8)
+    assert forecast is not None and forecast.cheaper is not None
+    assert forecast.cheaper.cheaper == "problems"
+    assert forecast.cheaper.cost_of_problems < 0.5 * forecast.cheaper.cost_of_seeds
+    assert any(line.endswith("problems are cheaper") for line in noise_lines(forecast, spec, 8))

@@ -1,0 +1,51 @@
+"""Whether more evaluation problems or more seeds narrow an interval at the lower cost."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dashboards.statistics.problems import ProblemSplit
+
+
+@dataclass(frozen=True)
+class ProblemsOrSeeds:
+    """The same narrower interval, by twice the evaluation problems or by more seeds."""
+
+    evaluation_fraction: float  # of the variance of a paired difference, from few problems
+    narrower: float  # fraction by which twice the problems narrow the interval
+    cost_of_problems: float  # more time with twice the problems, as a fraction
+    cost_of_seeds: float  # more time with the seeds that narrow it as much
+
+    @property
+    def cheaper(self) -> str:
+        """Return the cheaper of the two."""
+        return "problems" if self.cost_of_problems < self.cost_of_seeds else "seeds"
+
+
+def problems_or_seeds(
+    splits: Sequence[ProblemSplit], training_s: float, evaluation_s: float
+) -> ProblemsOrSeeds | None:
+    """Compare the cost of more problems with that of more seeds.
+
+    The variance of a difference is that of training plus that of evaluation, and twice the problems
+    halve the second. The time of a trial is training plus evaluation, and twice the problems double
+    the second. None without variance, or if a part of the time is unknown.
+
+    Args:
+        splits: of pairs of configurations, each on several seeds.
+        training_s: seconds of a trial spent in training steps.
+        evaluation_s: seconds of a trial spent evaluating.
+    """
+    known = [part for part in splits if part.training is not None]
+    training = math.fsum(part.training or 0.0 for part in known)
+    evaluation = math.fsum(part.evaluation for part in known)
+    if not known or training + evaluation <= 0 or min(training_s, evaluation_s) <= 0:
+        return None
+    fraction = evaluation / (training + evaluation)
+    left = 1 - fraction / 2
+    return ProblemsOrSeeds(
+        evaluation_fraction=fraction,
+        narrower=1 - math.sqrt(left),
+        cost_of_problems=evaluation_s / (training_s + evaluation_s),
+        cost_of_seeds=1 / left - 1,
+    )
