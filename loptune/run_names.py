@@ -113,22 +113,27 @@ def run_path(given: str, runs_dir: Path) -> Path:
 
 
 @contextmanager
-def lock_folder(folder: Path, what: str = "run", *, patience: float = _LOOK_S) -> Iterator[None]:
-    """Create a folder and lock it for this process. The lock is released when the process exits for
-    any reason.
+def lock_folder(
+    folder: Path, what: str = "run", *, create: bool = True, patience: float = _LOOK_S
+) -> Iterator[None]:
+    """Lock a folder for this process. The lock is released when the process exits for any reason.
 
     Args:
         folder: to lock.
         what: the folder holds, for the error.
+        create: whether a missing folder is created. Not where it is known to exist: one that was
+            moved away meanwhile could not be moved back.
         patience: seconds to wait for another process.
 
     Raises:
         NameInUseError: another process has the lock.
-        StorageError: the folder cannot be written.
+        StorageError: the folder cannot be written, or is missing.
     """
     path = folder / "lock"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if create:
+            folder.mkdir(parents=True, exist_ok=True)
+        folder.stat()  # the lock would create it
         held = FileLock(path).acquire(timeout=patience, poll_interval=0.01)
         path.write_text(f"process {os.getpid()} on {socket.gethostname()}", "utf-8")
     except Timeout:

@@ -188,7 +188,7 @@ def resume_sweep(sweep: SweepRecord, options: Options) -> int:
             unavailable.
     """
     folder = sweep.folder
-    with lock_folder(folder.root, "sweep"):
+    with lock_folder(folder.root, "sweep", create=False):
         folder.stop.unlink(missing_ok=True)  # left by an earlier driver
         _check_program(sweep.spec)
         _check_and_record_inputs(sweep, options)

@@ -34,7 +34,7 @@ def upload_sweep(sweep: SweepRecord) -> Path:
     folder = sweep.folder
     spec = sweep.spec
     sweep = SweepRecord(spec.with_program(spec.program.with_tracking(offline=False)), folder)
-    with lock_folder(folder.root, "sweep"):
+    with lock_folder(folder.root, "sweep", create=False):
         parent = open_parent(sweep)
         assert parent is not None, "the space is online"
         uri = tracking_uri(sweep.spec.program.tracking_settings, folder.runs_dir)

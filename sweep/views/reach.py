@@ -47,9 +47,10 @@ def out_of_reach(spec: SweepSpec) -> Iterator[Advice]:
             f"list at least {MIN_SEEDS} seeds, preferably 5: seeds='[0, 1, 2, 3, 4]'",
         )
     if configurations > 1 and not _may_have_baseline(spec):
+        keys = spec.program.always_shown
+        unless = f" and no configuration has {' and '.join(keys)} = 0" if keys else ""
         yield Advice(
-            "no baseline is listed and no configuration can be plain (alpha 0, eta 0), so there "
-            "is nothing to compare the best with",
+            f"no baseline is listed{unless}, so there is nothing to compare the best with",
             "baselines",
             "list your usual setting as the first of baselines",
         )

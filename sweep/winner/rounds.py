@@ -187,7 +187,7 @@ def _analyze(fresh: SweepRecord, rounds: RecordedRounds) -> RecordedRounds:
         )
     every = interim_results(rounds.design, scores, _BASELINE, fresh.spec.objective.mode)
     results = tuple(result for result in every if result.configuration not in rounds.retired)
-    with lock_folder(fresh.folder.root, "sweep"):
+    with lock_folder(fresh.folder.root, "sweep", create=False):
         EventLog(fresh.folder.event_log).append(
             {
                 "event": ANALYSIS,

@@ -123,3 +123,12 @@ def test_a_command_finds_our_packages_first(tmp_path, monkeypatch):
         text=True,
     )
     assert shown.returncode == 0 and "name_or_path" in shown.stdout
+
+
+def test_a_folder_that_was_moved_away_is_not_made_anew(tmp_path):
+    with (
+        pytest.raises(StorageError, match="No such file"),
+        lock_folder(tmp_path / "moved", create=False),
+    ):
+        pass
+    assert not (tmp_path / "moved").exists()
