@@ -36,7 +36,7 @@ class Names:
         self._mentioned: set[str] = set()
 
     def __call__(self, number: str) -> str:
-        """Name the configuration with this number."""
+        """Return the label of the configuration with this number."""
         label = self._labels.get(number, f"#{number}")
         if number in self._mentioned:
             return label.split(" ")[0]

@@ -318,7 +318,7 @@ class Results:
     @cached_property
     def comparison(self) -> Comparison | None:
         """All configurations compared with the baseline on these seeds: the one test behind
-        verdict, table and pictures. None if the baseline has no score.
+        verdict, table and figures. None if the baseline has no score.
         """
         return self._compared(self.seed_scores, None)
 

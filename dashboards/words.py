@@ -106,7 +106,7 @@ def device_time(hours: float, device: str) -> str:
 
 
 def percent_interval(covers: float) -> str:
-    """Name an interval by its coverage."""
+    """Return the name of an interval with its coverage."""
     return f"{100 * covers:.4g}% interval"
 
 
@@ -215,7 +215,7 @@ def repeated(earlier_confirmations: int) -> str:
 
 
 def score_direction(metric: str, mode: Mode) -> str:
-    """Name the score and say which direction is better."""
+    """Return the name of the score and which direction is better."""
     better = "larger" if sign_of(mode) > 0 else "smaller"
     return f"Score: {metric} ({better} is better)."
 
@@ -365,7 +365,7 @@ def _counts(what: str, counts: Mapping[str, int], name: Name) -> str:
 
 
 def worse(rows: Sequence[ArmRow], name: Name) -> str:
-    """Name the arms that are shown to be worse than the baseline; empty if there are none."""
+    """List the arms that are shown to be worse than the baseline; empty if there are none."""
     named = []
     for row in rows:
         if row.outcome == "worse" and row.interval is not None:

@@ -60,8 +60,8 @@ def storage_error(
 
 
 def text_encoding(start: bytes) -> str:
-    """Return the encoding of a text file from its first bytes: UTF-16 with its byte order mark,
-    else UTF-8 with or without one.
+    """Return the encoding of a file from its first bytes: UTF-16 with its byte order mark, else
+    UTF-8 with or without one.
     """
     return "utf-16" if start.startswith(_UTF16) else "utf-8-sig"
 

@@ -1,4 +1,4 @@
-"""Give each run or sweep an id, which is stored in its folder.
+"""Assign an id to each run or sweep, which is stored in its folder.
 
 Names and paths do not identify a run: a run that is deleted and started again has the same ones,
 and two people may use the same name on one tracking server.

@@ -48,7 +48,7 @@ def combine_batch(functions: Weights) -> BatchRewardFunction:
 
     With several functions, the breakdown has one entry per function, see `part_names`. The function
     with the largest absolute weight (the first on a tie) sets ``correct`` and ``parsed``. If a
-    function fails on a text, the result for that text is the exception.
+    function fails on a completion, the result for that text is the exception.
 
     Raises:
         ValueError: unknown name, module or function; the message suggests a fix.

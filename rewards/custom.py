@@ -12,8 +12,8 @@ number counts as correct::
     def allowed(text, numbers):             # other parameters are dataset columns; in a batch
         return float(set(text.split()) <= set(numbers))    # each is a list of values
 
-Arguments are passed by name. ``answer`` belongs to ``text`` and ``answers`` to ``texts``; beside
-the other one it is a column. A function without any of these names receives text and answer by
+Arguments are passed by name. ``answer`` belongs to ``text`` and ``answers`` to ``texts``;
+``answers`` with ``text``, or ``answer`` with ``texts``, is a dataset column. A function without any of these names receives text and answer by
 position, one with ``answers`` alone is a batch function. An ``async`` per-completion function is
 awaited for all completions of a batch concurrently.
 """
@@ -36,7 +36,7 @@ Function = Callable[..., Any]  # a user's reward function, any signature
 
 _BATCH_PARAMETERS = ("texts", "answers")
 _PARAMETERS = ("text", "answer")
-# a column that is not there -> the parameter beside it, and the name that was meant
+# missing column -> the other parameter, and the name that was probably meant
 _ANSWERS = {"answers": ("text", "answer"), "answer": ("texts", "answers")}
 
 
@@ -172,7 +172,7 @@ class _Call:
                     )
                 if column in _ANSWERS:
                     beside, meant = _ANSWERS[column]
-                    remedy = f"beside {beside}, the reference answer is called {meant}"
+                    remedy = f"with {beside}, the reference answer is called {meant}"
                 raise CodedValueError(
                     f"reward {self._name} has a parameter {column}, but the row has no such "
                     f"column: {remedy}",

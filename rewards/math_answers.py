@@ -25,7 +25,7 @@ _BETWEEN_BOXES = re.compile(
     r"(?:[\s$,;&.]|\\[,;: ()\[\]]|\\q?quad|\band\b|\bor\b|\\text\s*\{\s*(?:and|or)\s*\}|"
     r"\b[A-Za-z](?:_\{?\w\}?)?\s*=)*"
 )
-# "The answer is **(D)**." at the end of a text
+# "The answer is **(D)**." at the end of a completion
 _CHOICE_IN_WORDS = re.compile(
     r"\b(?:[Aa]nswer|[Oo]ption|[Cc]hoice)\b\s*(?:is|:|=)?[\s*$:]*(?:option|choice)?[\s*$]*"
     r"(?:\\\w+\{)?\(?([A-J])[)}\s.*$]*\Z"

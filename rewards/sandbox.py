@@ -45,7 +45,7 @@ class ScoredText:
     cause: FailureCause = ""
 
 
-_Results = list[ScoredText | None]  # of one call, in the order of its texts
+_Results = list[ScoredText | None]  # of one call, in the order of the completions
 
 
 class PoolClosedError(RuntimeError):
@@ -136,8 +136,8 @@ class RewardPool:
     def score(
         self, texts: Sequence[str], answers: Sequence[Any], rows: Rows = ()
     ) -> list[ScoredText]:
-        """Score prefill + completion texts; results are in the order of ``texts``. Answers and
-        columns reach the functions as they are.
+        """Score prefill + completion for each completion; results are in the order of ``texts``.
+        Answers and columns reach the functions as they are.
 
         ``rows`` has each problem's dataset columns; may be empty if no function uses any.
 
@@ -175,8 +175,8 @@ class RewardPool:
         return sorted(self._asked_for)
 
     def _with_failure_score(self, results: Sequence[ScoredText]) -> list[ScoredText]:
-        """Give failed texts the lowest score of this call, or the functions' `MINIMUM` if that is
-        lower: a text that crashes the scorer must not earn more than a wrong one.
+        """Give failed completions the lowest score of this call, or the functions' `MINIMUM` if
+        that is lower: a completion that crashes the scorer must not earn more than a wrong one.
         """
         scores = [result.score.reward for result in results if result.status == "ok"]
         lowest = min([self._failure_score, *scores])
@@ -377,7 +377,7 @@ class _WorkerLostError(Exception):
 
 @dataclass(frozen=True)
 class _Job:
-    indices: range  # of the texts
+    indices: range  # number of completions
     token: str  # echoed in the reply; hidden from reward functions
     request: bytes
 

@@ -40,14 +40,13 @@ def check_sources(config: TrainConfig, spec: Path | None, trains: bool = True) -
                 code="no-such-model",
             )
     except MissingError as error:
-        beside = spec.parent if spec is not None else Path()
-        if beside.resolve() == Path.cwd() or not (beside / missing).exists():
+        folder = spec.parent if spec is not None else Path()
+        if folder.resolve() == Path.cwd() or not (folder / missing).exists():
             raise
         raise MissingError(
             error.what,
             error.where,
-            f"it is beside {spec}, and paths start at the folder in which you type the command: "
-            f"cd {beside}",
+            f"it is next to {spec}, but paths are relative to the current directory: cd {folder}",
             code=error.code,
         ) from None
 

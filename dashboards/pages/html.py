@@ -36,7 +36,7 @@ def render_page(
         title: the sweep's name.
         meta: one line about the source of the numbers.
         verdict: sentences: verdict, next step, evidence.
-        chapters: title -> pictures. The very first picture goes below the headline; empty chapters
+        chapters: title -> figures. The very first figure goes below the headline; empty chapters
             are left out.
         trials: headings and rows of the table at the end.
         confirmed: whether fresh seeds confirmed an improvement.
@@ -73,7 +73,7 @@ def render_page(
 def _below_headline(
     chapters: Mapping[str, Sequence[Picture]], first: Picture | None
 ) -> dict[str, list[Picture]]:
-    """Return the chapters without the picture below the headline. The first chapter is kept even if
+    """Return the chapters without the figure below the headline. The first chapter is kept even if
     it is empty, because it has the verdict's sentences.
     """
     below: dict[str, list[Picture]] = {}

@@ -32,14 +32,14 @@ _SHOWN_MINUTES = 0.05
 _FRESH = "fresh seed"  # column of all trials; the space keeps it apart from parameters' names
 _FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")  # that begin a formula in a spreadsheet
 
-# Chapters of a report in order. Each function draws one picture with a one-sentence finding, or
+# Chapters of a report in order. Each function creates one figure with a one-sentence finding, or
 # returns None if there is nothing to show.
 _CHAPTERS: dict[str, list[Callable[[Results], Picture | None]]] = {
     "Verdict": [fitted_peaks, tournament, differences, benchmarks, finalists, precision],
     "What matters": [],  # each parameter by itself, then a plot per parameter
     "How training went": [learning_curves, training_health, probability_bands, failures],
 }
-# Picture key -> the decision that it supports.
+# figure key -> the decision that it supports.
 _DECIDES = {
     "peaks": "whether a rule improves scores more than another value of this parameter does",
     "tournament": "which rule to confirm, and which to tune with more trials",
@@ -53,7 +53,7 @@ _DECIDES = {
     "bands": "whether AR and Lopti change what they are meant to change",
     "failures": "what to fix before `sweep resume --retry-failed`",
 }
-# for the pictures of the score against a parameter
+# for the plots of the score against a parameter
 _NEXT_SEARCH = "where to search next, and which parameters to leave out"
 
 
@@ -70,7 +70,7 @@ def write_pages(results: Results, out_dir: Path) -> Path:
 
 
 def chapters_of(results: Results) -> dict[str, list[Picture]]:
-    """Draw the pictures of each chapter; leave out the empty ones."""
+    """Create the figures of each chapter; leave out the empty ones."""
     chapters: dict[str, list[Picture]] = {}
     for name, several in _CHAPTERS.items():
         drawn = [draw_one(results) for draw_one in several]

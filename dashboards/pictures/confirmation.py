@@ -1,4 +1,4 @@
-"""Picture of the finalists: score in the search, on fresh seeds, and on the held-out test."""
+"""Plot of the finalists: score in the search, on fresh seeds, and on the held-out test."""
 
 import html
 
@@ -18,7 +18,7 @@ _KINDS = {  # in the colors that update rules get last
 
 
 def finalists(results: Results) -> Picture | None:
-    """Draw finalists and baseline on fresh seeds and the held-out test; None before such trials
+    """Plot finalists and baseline on fresh seeds and the held-out test; None before such trials
     exist.
     """
     if results.fresh is None or results.fresh.comparable.empty:

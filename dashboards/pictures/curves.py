@@ -1,4 +1,4 @@
-"""Pictures of trials over time: learning curves, training health, failures."""
+"""Plots of trials over time: learning curves, training health, failures."""
 
 import html
 import math
@@ -101,7 +101,7 @@ def _coinciding(values: pd.DataFrame) -> str:
 
 
 def training_health(results: Results) -> Picture | None:
-    """Draw training metrics over training steps; metrics that are always 0 are left out."""
+    """Plot training metrics over training steps; metrics that are always 0 are left out."""
     drawings = []
     ends = []
     for metric in TRAINING_CURVES:
@@ -153,7 +153,7 @@ def trial_lines(drawing: Any, results: Results, values: pd.DataFrame, width: flo
             drawing,
             curve.step,
             curve.value,
-            hover(row),  # one text per line: a text per point would make up most of a large page
+            hover(row),  # one label per line: a label per point would make up most of a large page
             hovertemplate="%{hovertext}<br>step %{x}: %{y:.3~g}<extra></extra>",
             mode="lines" if len(curve) > 1 else "markers",
             name=row.rule,
@@ -183,6 +183,6 @@ def _thinning_note(trials: pd.DataFrame) -> str:
     if drawn == len(trials):
         return ""
     return (
-        f" {drawn} of {len(trials)} trials are drawn, spread evenly from the best score to the "
+        f" {drawn} of {len(trials)} trials are shown, spread evenly from the best score to the "
         "worst."
     )

@@ -1,4 +1,4 @@
-"""Differences of all arms to the baseline: the table, and a picture with intervals and seeds."""
+"""Differences of all arms to the baseline: the table, and a plot with intervals and seeds."""
 
 import html
 
@@ -122,13 +122,13 @@ def filled_columns(
 
 
 def _interval_of(arms: list[ArmRow]) -> str:
-    """Name the interval of all arms by its coverage."""
+    """Label the interval of all arms with its coverage."""
     covers = next((arm.coverage for arm in arms if arm.coverage is not None), coverage())
     return percent_interval(covers)
 
 
 def differences(results: Results) -> Picture | None:
-    """Draw each arm's difference to the baseline with its interval, and its seeds as dots."""
+    """Plot each arm's difference to the baseline with its interval, and its seeds as dots."""
     if not results.arm_table:
         return seed_differences(results)
     arms = [arm for arm in results.arm_table if arm.outcome not in ("baseline", "not compared")]
@@ -154,7 +154,7 @@ def differences(results: Results) -> Picture | None:
     label_rows(drawing, [arm.name for arm in drawn])
     text = _sentence(arms, judged)
     if len(drawn) < len(arms):
-        text += f" The best {len(drawn)} are drawn."
+        text += f" The best {len(drawn)} are shown."
     title = "Difference to the baseline"
     if any(arm.interval is not None for arm in arms):
         title += f", with {_interval_of(arms)}s"
@@ -162,7 +162,7 @@ def differences(results: Results) -> Picture | None:
 
 
 def _draw(drawing: go.Figure, arm: ArmRow, pairs: pd.DataFrame, shade: str) -> None:
-    """Draw one arm's interval, mean difference and seeds."""
+    """Plot one arm's interval, mean difference and seeds."""
     if arm.layout == "paired":
         notes = []
         for seed, difference in zip(pairs.seed, pairs.difference, strict=True):
@@ -200,7 +200,7 @@ def _sentence(arms: list[ArmRow], judged: Results) -> str:
 
 
 def seed_differences(results: Results) -> Picture | None:
-    """Draw the differences to the baseline on the same seed, using fresh seeds if they were run.
+    """Plot the differences to the baseline on the same seed, using fresh seeds if they were run.
 
     For rules tuned separately and interim analyses, which have intervals of their own.
     """
@@ -238,7 +238,7 @@ def seed_differences(results: Results) -> Picture | None:
         f"{signed(order.iloc[-1])} ({label})."
     )
     if len(drawn) < len(order):
-        text += f" The best {len(drawn)} are drawn."
+        text += f" The best {len(drawn)} are shown."
     return Picture("paired", "Difference to the baseline on the same seed", text, (drawing,))
 
 

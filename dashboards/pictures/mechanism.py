@@ -1,4 +1,4 @@
-"""Picture of the update by token probability."""
+"""Plot of the update by token probability."""
 
 import re
 
@@ -17,7 +17,7 @@ _QUANTITIES = {
 
 
 def probability_bands(results: Results) -> Picture | None:
-    """Draw gradient norm and advantage mass by band of token probability."""
+    """Plot gradient norm and advantage mass by band of token probability."""
     table = band_means(results)
     if "token_fraction" not in set(table.quantity):  # also runs of versions with other names
         return None

@@ -1,4 +1,4 @@
-"""Pictures of the score against each searched parameter."""
+"""Plots of the score against each searched parameter."""
 
 import math
 from typing import Any
@@ -14,12 +14,12 @@ from loptune.parameter_names import short_names, shown
 
 
 def scores_against(results: Results) -> list[Picture | None]:
-    """Draw the score against each parameter with more than one value."""
+    """Plot the score against each parameter with more than one value."""
     return [score_against(results, name) for name in results.varied]
 
 
 def score_against(results: Results, parameter: str) -> Picture | None:
-    """Draw the score against one parameter on its search scale; colors are update rules."""
+    """Plot the score against one parameter on its search scale; colors are update rules."""
     trials = results.comparable
     if trials.empty:
         return None

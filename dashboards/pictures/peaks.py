@@ -1,4 +1,4 @@
-"""Picture of rules on one parameter grid: a parabola per rule, and its peak compared with the first
+"""Plot of rules on one parameter grid: a parabola per rule, and its peak compared with the first
 rule's.
 """
 
@@ -15,7 +15,7 @@ from loptune.terminal.table import counted
 
 
 def fitted_peaks(results: Results) -> Picture | None:
-    """Draw each rule's mean scores and fitted parabola, with a table of peaks."""
+    """Plot each rule's mean scores and fitted parabola, with a table of peaks."""
     grid = results.grid
     if grid is None:
         return None

@@ -1,6 +1,7 @@
-"""Common style of the pictures: colors that are readable on white and black, plain axes.
+"""Common style of the figures: colors that are readable on white and black, plain axes.
 
-The page sets text and grid colors to its light or dark scheme when it draws, so figures carry none.
+The page sets text and grid colors to its light or dark scheme when it renders, so figures contain
+none.
 """
 
 import html
@@ -100,7 +101,7 @@ def label_rows(drawing: go.Figure, names: Sequence[str]) -> None:
 
 
 def add_points(drawing: go.Figure, x: Any, y: Any, notes: Any, **options: Any) -> None:
-    """Add points (or lines, see ``mode``) with hover texts ``notes``."""
+    """Add points (or lines, see ``mode``) with hover labels ``notes``."""
     drawing.add_scatter(
         x=x, y=y, hovertext=notes, hoverinfo="text", **{"mode": "markers", **options}
     )

@@ -1,4 +1,4 @@
-"""Picture of rules at their own best: best score against tuning trials, and each rule compared with
+"""Plot of rules at their own best: best score against tuning trials, and each rule compared with
 the first on fresh seeds.
 """
 
@@ -27,7 +27,7 @@ _HEADINGS = (
 
 
 def tournament(results: Results) -> Picture | None:
-    """Draw the best score so far against tuning trials, one line per rule; then the differences on
+    """Plot the best score so far against tuning trials, one line per rule; then the differences on
     fresh seeds, and a table.
     """
     if not results.arms:

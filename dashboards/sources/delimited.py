@@ -23,7 +23,7 @@ _TENSORBOARD = {"Wall time", "Step", "Value"}
 
 
 def read_delimited(path: Path) -> pd.DataFrame:
-    """Return the rows of a text table. The separator is detected in the header line.
+    """Return the rows of a CSV or TSV file. The separator is detected in the header line.
 
     Lines before the header that start with ``#`` are skipped. Spaces around column names are
     removed, as are an unnamed column of row numbers and the percent signs of a column of

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from dashboards.judging import Judgement
     from dashboards.sources.conditions import Condition
 
-Columns = str | Sequence[str]  # a text is split at commas
+Columns = str | Sequence[str]  # a string is split at commas
 Values = (
     str | Sequence[str] | Mapping[str, Any]
-)  # COLUMN=VALUE of a text, of each item, or a mapping
+)  # "COLUMN=VALUE,...", a list of such items, or a mapping
 
 _MLFLOW = "mlflow:"
 _WANDB = "wandb:"
@@ -103,9 +103,7 @@ def judge(
         ),
     ] = "",
     step: Annotated[str, Option("column of the training step", group=_COLUMNS)] = "step",
-    trial: Annotated[
-        str, Option("column of the run's name, for --problems", group=_COLUMNS)
-    ] = "trial",
+    trial: Annotated[str, Option("run-name column, for --problems", group=_COLUMNS)] = "trial",
     where: Annotated[
         str,
         Option(
@@ -251,7 +249,7 @@ def judge(
     runs_dir: RunsDir = Path("runs"),
     output: Annotated[Path | None, Option("folder of the report", is_path=True)] = None,
 ) -> "Judgement":
-    """Give the verdict on runs of any program, from the files it wrote: CSV, JSON, Parquet,
+    """Compute the verdict on runs of any program, from the files it wrote: CSV, JSON, Parquet,
     TensorBoard's event files, mlruns folders, W&B's exports and folders, Optuna's studies. Or from
     an experiment of MLflow, or a project of W&B.
 
@@ -331,7 +329,7 @@ def judge(
 
 
 def _columns(columns: Columns) -> list[str]:
-    """Return names of columns; a text is split at commas."""
+    """Return column names; a string is split at commas."""
     from dashboards.sources.conditions import split_list
 
     return split_list(columns) if isinstance(columns, str) else list(columns)
@@ -428,7 +426,7 @@ def _store_uri(store: str | None, runs_dir: Path) -> str:
         raise StorageError(
             error.what,
             error.where,
-            "name the store with --store: sqlite:///FILE, http://HOST:PORT or an mlruns folder",
+            "pass the store with --store: sqlite:///FILE, http://HOST:PORT or an mlruns folder",
             code="unreadable-store",
         ) from None
     return uri

@@ -219,7 +219,7 @@ def _check_new_file(output: Path) -> None:
         raise ConfigError(
             f"{output} exists already",
             "--output",
-            "name a new file, or remove this one first",
+            "choose a new file, or remove this one first",
             code="output-exists",
         )
     if not output.parent.is_dir():

@@ -1,5 +1,5 @@
-"""Attempts at a trial: how they are numbered, when a failed one is retried, when a trial is given
-up.
+"""Attempts at a trial: how they are numbered, when a failed one is retried, when a trial is
+abandoned.
 
 Nothing here prints. `TrialEvents` notifies a display of every event; a display that fails is logged
 and changes no decision.

@@ -64,8 +64,8 @@ def read_event_log(path: Path) -> Iterator[Record]:
     """Yield the records of an event log without checksums; safe while its driver writes.
 
     Raises:
-        StorageError: a line is damaged, names a configuration that was never proposed, or gives a
-            trial a second result; the error names the line.
+        StorageError: a line is damaged, names a configuration that was never proposed, or records a
+            second result of a trial; the error names the line.
     """
     proposed = 0
     ended: set[tuple[int, int]] = set()

@@ -157,7 +157,7 @@ def failed_by_settings(configuration: Configuration) -> bool:
 
     They explain a divergence, a score that is not finite, and a command that itself ended with an
     error on every retry, as programs do that check for NaN. Any other recorded reason (memory, a
-    signal, silence until `limits.stall_timeout_s`, a dead worker) may be the machine's, and is no
+    signal, silence until `limits.stall_timeout_s`, a dead worker) may be the machine's, and is not
     evidence against the point.
     """
     return any(

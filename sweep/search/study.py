@@ -100,7 +100,7 @@ def propose(
     """Return a point that has not been tried, because rerunning the same seeds adds nothing.
 
     If the sampler repeats a point, it proposes again, less greedily each time; then points are
-    drawn at random; finally a finite space is enumerated. None if it is exhausted.
+    sampled at random; finally a finite space is enumerated. None if it is exhausted.
     """
     if spec.search.sampler != "grid":
         for point in _drawn(spec, space, configurations, failed_as):

@@ -273,7 +273,7 @@ def _sections(plan: Plan, spec: SweepSpec, confirm: str) -> Iterator[tuple[str, 
     if plan.disk is not None:
         yield "disk", [_disk_text(plan.disk, plan.free_bytes)]
     elif spec.program.estimates_sizes:
-        yield "disk", ["unknown model size; give a local folder instead of a Hub name"]
+        yield "disk", ["unknown model size; use a local folder instead of a Hub name"]
     if plan.memory is not None:
         yield "memory", list(plan.memory.lines())
     elif plan.gpus_per_trial and spec.program.estimates_sizes:

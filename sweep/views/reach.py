@@ -129,12 +129,12 @@ def _incomparable_arms(spec: SweepSpec) -> Iterator[Advice]:
             )
             if all(size[0] < fewest[refusal] for size in sizes.values()) and _is_finite(spec):
                 hint = (
-                    "give the tuned parameter more values: each value of "
+                    "add values to the tuned parameter: each value of "
                     f"{spec.search.tune_within} needs {fewest[refusal]} configurations"
                 )
         elif refusal == "smaller budget":
             hint = (
-                f"give every value of {spec.search.tune_within} the same number of distinct "
+                f"list for every value of {spec.search.tune_within} the same number of distinct "
                 "configurations"
             )
         yield Advice(

@@ -112,7 +112,7 @@ def isolation_passes(
     Without Lopti there is one pass over the tokens of `select_tokens`. With Lopti, the first pass
     updates the low-probability tokens and the second updates the rest with the updated policy
     [arXiv:2505.12929, algorithm 1]. Both passes use the ``old_logprobs`` from before the first. The
-    masks do not change the loss denominators. ``lopti_split: random`` draws the same number of
+    masks do not change the loss denominators. ``lopti_split: random`` samples the same number of
     tokens at random from ``generator`` for the first pass.
     """
     tokens = select_tokens(batch, config, gather)

@@ -150,7 +150,7 @@ def _output_problems(compute: Callable[[], Any], like: Sequence[Tensor]) -> Iter
     if not values.isfinite().all():
         yield _Fault("rule-not-finite", "returns NaN or infinity")
     if not torch.equal(values, compute()):
-        yield _Fault("rule-state", "is not deterministic: it keeps state or draws random numbers")
+        yield _Fault("rule-state", "is not deterministic: it keeps state or uses random numbers")
 
 
 def _declared(batch: TrainBatch, rule: Rule) -> TrainBatch:
@@ -197,7 +197,7 @@ def _state_problems(rule: Rule) -> Iterator[_Fault]:
         after = rule.next_state(state, summary)
         if after != rule.next_state(state, summary):
             yield _Fault(
-                "rule-state", "has a next_state that keeps state itself or draws random numbers"
+                "rule-state", "has a next_state that keeps state itself or uses random numbers"
             )
         try:
             check_state(after, rule)

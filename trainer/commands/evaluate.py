@@ -167,7 +167,7 @@ def evaluate(
     record = check_name(name or record_name(model))
     if (runs_dir / record).exists():
         raise ConfigError(
-            f"{record} exists", str(runs_dir / record), "give another --name", code="name-taken"
+            f"{record} exists", str(runs_dir / record), "choose another --name", code="name-taken"
         )
     spec_file = None
     if spec:
@@ -207,7 +207,8 @@ def evaluation_config(
         raise ConfigError(
             f"no evaluation settings for {named.name_or_path}: it is not in a run folder",
             "--spec",
-            "name a run of `trainer ls`, or add --spec PRESET_OR_FILE, see `trainer presets`",
+            "pass the name of a run in `trainer ls`, or add --spec PRESET_OR_FILE, see "
+            "`trainer presets`",
             code="no-evaluation-settings",
         )
     if spec is None:

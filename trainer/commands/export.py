@@ -171,7 +171,7 @@ def _finish_weights(config: TrainConfig, folder: Path, *, is_adapter: bool, dtyp
             raise MissingError(
                 f"the dtype of the base model is unknown: {error.what}",
                 error.where,
-                "give it: --dtype bfloat16 or --dtype float32",
+                "add it: --dtype bfloat16 or --dtype float32",
                 code="base-missing",
             ) from error
     convert_weights(folder, dtype)

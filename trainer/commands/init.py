@@ -131,7 +131,7 @@ def write_project(folder: Path, model: str = _EXAMPLE_MODEL) -> list[Path]:
             raise ConfigError(
                 f"{folder / name} exists",
                 str(folder),
-                "give a new folder: trainer init DIR",
+                "choose a new folder: trainer init DIR",
                 code="files-exist",
             )
     gpus = "1" if shutil.which("nvidia-smi") else "0"

@@ -158,7 +158,7 @@ def _show_metrics(found: list[Metric]) -> None:
 
 
 def _print_entry(head: str, text: str) -> None:
-    """Print a head and, indented below it, a text."""
+    """Print a head and, indented below it, its text."""
     lines = textwrap.wrap(
         head, _WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
     )

@@ -45,7 +45,7 @@ def rehearse(
         raise ConfigError(
             "no preset is named",
             "trainer rehearse",
-            "name one, for example trainer rehearse kk_3b; --all rehearses every preset",
+            "choose one, for example trainer rehearse kk_3b; --all rehearses every preset",
             code="no-preset",
         )
     names = [spec] if spec else preset_specs()

@@ -55,7 +55,7 @@ class PretrainingCheck:
         """Return an unbiased estimate of the fraction of zero-variance groups, which give
         group-relative rules no gradient.
 
-        Per problem it is the probability that G of the K completions, drawn without replacement,
+        Per problem it is the probability that G of the K completions, sampled without replacement,
         have equal rewards: ``sum over rewards r of C(K_r, G) / C(K, G)``. For binary rewards its
         expectation is p^G + (1 - p)^G.
         """

@@ -33,7 +33,7 @@ class ARPolicyLossConfig(PolicyLossConfig):  # type: ignore[misc]
             )
         if self.ar_loss == LOSS_MODE:
             raise CodedValueError(
-                "policy_loss.ar_loss is ar: name one of verl's own losses, such as vanilla",
+                "policy_loss.ar_loss is ar: choose one of verl's own losses, such as vanilla",
                 code="ar-inside-ar",
             )
 

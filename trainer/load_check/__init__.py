@@ -1,7 +1,7 @@
-"""A differential check at load: what trains is compared with what was published.
+"""Check at load time that training, sampling and checkpoints agree with the published model.
 
-Before step 1, on a few of the user's own problems. A model is supported because its paths agree,
-not because a list names it.
+The check runs before step 1 on a few of the user's problems. A model is supported if its paths
+agree; there is no list of supported models.
 """
 
 import logging
@@ -40,7 +40,7 @@ from trainer.types import Problem
 
 _logger = logging.getLogger(__name__)
 
-_SMALL_PARAMETERS = 2e8  # of a model that is checked before the trials of a sweep
+_SMALL_PARAMETERS = 2e8  # maximum size of a model that is checked before the trials of a sweep
 
 
 def check_at_load(
@@ -49,18 +49,18 @@ def check_at_load(
     """Compare tokens, scoring, sampling, the loaded policy and its checkpoint with the published
     model. Collective.
 
-    The published model is loaded a second time on rank 0 only, and only if that takes seconds;
-    ``model.load_check`` can demand it, or leave out the check.
+    Rank 0 loads the published model a second time if that takes only seconds; ``model.load_check``
+    can force this, or disable the check.
 
     Args:
         config: the run's configuration.
         run: the loaded paths of the run.
         tokenizer: the run's tokenizer.
-        problems: training problems; some are used.
+        problems: training problems, of which a few are used.
         folder: folder in which a checkpoint is written once, and removed again.
 
     Raises:
-        ConfigError: two paths differ, or one does not run; names the part.
+        ConfigError: two paths differ, or a path does not run; the error names the part at fault.
         StorageError: a checkpoint cannot be written to the disk.
     """
     if config.model.load_check == "off":
@@ -90,8 +90,8 @@ def check_at_load(
 def check_without_training(
     config: TrainConfig, engine: TransformersEngine, tokenizer: Any, problems: Sequence[Problem]
 ) -> None:
-    """Run the check on a policy that is loaded for sampling only, in one process. A new adapter is
-    not part of it.
+    """Run the check on a policy that is loaded only for sampling, in one process. A new adapter is
+    not checked.
 
     Raises:
         ConfigError: as in `check_at_load`.
@@ -105,8 +105,8 @@ def check_without_training(
 
 
 def check_before_trials(config: TrainConfig, tokenizer: Any, problems: Sequence[Problem]) -> None:
-    """Run the check on the CPU of the machine that starts a sweep, if the model is so small that it
-    takes seconds. Every trial runs it again on its own ranks.
+    """Run the check on the CPU of the machine that starts a sweep, if the model is small enough to
+    take only seconds. Every trial repeats it on its own ranks.
 
     Raises:
         ConfigError: as in `check_at_load`.
@@ -122,7 +122,7 @@ def check_before_trials(config: TrainConfig, tokenizer: Any, problems: Sequence[
 
 @dataclass(frozen=True)
 class _Copy:
-    """The second copy of the model, on rank 0, unless it would be too large."""
+    """A second copy of the model on rank 0, unless it would be too large."""
 
     model: PreTrainedModel | None
     remark: str

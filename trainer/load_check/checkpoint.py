@@ -1,4 +1,6 @@
-"""A checkpoint's model is saved, loaded as anybody loads it, and compared, once before step 1."""
+"""Check once before step 1 that a saved checkpoint can be loaded with transformers and peft, and
+equals the policy.
+"""
 
 import shutil
 from collections.abc import Iterator, Sequence
@@ -20,10 +22,10 @@ from trainer.load_check.rows import Row
 from trainer.policy.adapters import adapter_tensors, has_adapter
 from trainer.policy.weights import save_weights
 
-FOLDER = ".load-check"  # in the run's folder, so that it is on the disk of the checkpoints
-_MAX_BYTES = 1 << 30  # larger weights are not written: their settings and tokenizer are
+FOLDER = ".load-check"  # in the run folder, so that it is on the same disk as the checkpoints
+_MAX_BYTES = 1 << 30  # for larger weights, only the settings and the tokenizer are written
 _SEED = 0
-_SCALE = 0.05  # of the random weights with which an adapter is compared
+_SCALE = 0.05  # scale of the random weights used to compare an adapter
 
 
 def check_saved(
@@ -34,7 +36,7 @@ def check_saved(
     rows: Sequence[Row],
     published: PreTrainedModel | None,
 ) -> None:
-    """Write model and tokenizer as a checkpoint does, load them by transformers and peft, and
+    """Write model and tokenizer as in a checkpoint, load them with transformers and peft, and
     compare tokens and log-probabilities. Collective; rank 0 writes and reads.
 
     Args:
@@ -42,9 +44,9 @@ def check_saved(
         run: the run's paths.
         tokenizer: the tokenizer that checkpoints contain.
         folder: folder to create and to remove again.
-        rows: rows that are compared.
-        published: the published model, on rank 0, if it was loaded: a large model's weights are not
-            written.
+        rows: rows to compare.
+        published: the published model, on rank 0, if it was loaded; used for large models, whose
+            weights are not written.
 
     Raises:
         ConfigError: the checkpoint cannot be written or loaded, or it differs.
@@ -67,16 +69,16 @@ def check_saved(
                 fault = fault or _weights_fault(config, run, folder, rows, expected, published)
         except OSError as error:
             raise storage_error("write a checkpoint", folder, error) from error
-        except Exception as error:  # of transformers' validation, safetensors or the model's code
+        except Exception as error:  # from transformers' validation, safetensors or the model's code
             fault = f"{type(error).__name__}: {first_line(error)}"
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     faults = [each for each in run.parallel.gather([fault], after_files=True) if each]
     if faults:
         raise ConfigError(
-            f"a checkpoint of {type(model).__name__} is not what trains: {faults[0]}",
+            f"a checkpoint of {type(model).__name__} differs from the policy: {faults[0]}",
             "model.name_or_path",
-            "repair the named file in the model's folder (generation_config.json, config.json or "
+            "fix this file in the model's folder (generation_config.json, config.json or "
             "the tokenizer's)",
             key="model.name_or_path",
             code="checkpoint-differs",
@@ -101,7 +103,7 @@ def _tokens_fault(folder: Path, tokenizer: Any, rows: Sequence[Row]) -> str | No
     for row in rows:
         text = tokenizer.decode(row.prompt)
         if saved.encode(text) != tokenizer.encode(text) or saved.decode(row.prompt) != text:
-            return f"its tokenizer reads {text[:60]!r} in another way"
+            return f"its tokenizer reads {text[:60]!r} differently"
     return None
 
 
@@ -135,8 +137,8 @@ def _weights_fault(
 
 @contextmanager
 def random_adapter(run: Paths) -> Iterator[None]:
-    """Set a new adapter to random weights, the same on all ranks: its own do not change the model's
-    outputs yet, so a path without it would go unnoticed.
+    """Set a new adapter to random weights, the same on all ranks. Its initial weights do not change
+    the model's outputs, so a path that ignores the adapter would not be detected.
     """
     generator = torch.Generator().manual_seed(_SEED)
     kept: list[tuple[Tensor, Tensor]] = []

@@ -1,14 +1,14 @@
-"""The log-probabilities of a run's paths are compared with those of the published model.
+"""Compare the log-probabilities computed by a run with those of the published model.
 
-Three comparisons, each of a few short rows and of rows beyond the model's trained length:
+There are three comparisons, each on a few short rows and on rows beyond the model's trained length:
 
-- the loaded policy, computed as any user of transformers would, with the published model;
+- the loaded policy, evaluated with plain transformers calls, with the published model;
 - the training path (packed or padded rows, compiled layers, the scoring head, training mode of
   gradient checkpointing) with the loaded policy;
 - the sampling path with its cache, by the engine's own log-probabilities, with the loaded policy.
 
-If two paths differ, the path is computed again without one of its parts at a time. The part without
-which they agree is named.
+If two paths differ, the path is computed again with one part disabled at a time. The error names
+the part without which they agree.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,8 +28,8 @@ from trainer.rollouts.engine import RolloutEngine, SamplingParams
 from trainer.rollouts.transformers import evaluating
 
 # Largest mean |difference| of the log-probabilities of a row [nats]: the size of rounding errors,
-# also in a random model with peaked distributions. Rows that see each other's tokens differ by
-# tenths of a nat.
+# also in a random model with peaked distributions. Rows that attend to each other's tokens differ
+# by tenths of a nat.
 BOUNDS = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1}
 
 Without = Callable[[nn.Module], AbstractContextManager[None]]
@@ -37,7 +37,7 @@ Without = Callable[[nn.Module], AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a path that can be at fault."""
+    """A part of a path that may be at fault."""
 
     name: str
     hint: str
@@ -54,9 +54,7 @@ COMPILED = Part(
     "set model.compile=none; compiling needs a C++ compiler (apt-get install g++)",
     "model.compile",
 )
-PACKING = Part(
-    "packing, which computes rows in one line", "set model.packing=false", "model.packing"
-)
+PACKING = Part("packing, which concatenates rows", "set model.packing=false", "model.packing")
 PACKED_ROWS = Part(
     "the packed rows of the CPU", "set model.attn_implementation=eager", "model.attn_implementation"
 )
@@ -77,7 +75,7 @@ INACTIVE = Part(
 UNSYNCED = Part("the adapter is missing or stale", "use another rollout.engine", "rollout.engine")
 WEIGHTS = Part("the loaded weights or positions", "download the model again, or use another model")
 ROPE = Part(
-    "its positions beyond {length}, the length on which the model was trained",
+    "its positions beyond {length}, the context length that the model was trained on",
     "lower data.max_prompt_tokens and rollout.max_new_tokens to {length} together",
     "rollout.max_new_tokens",
 )
@@ -99,7 +97,7 @@ class Paths:
     policy: nn.Module  # `LogprobModel`, wrapped by the parallel strategy
     engine: RolloutEngine
     parallel: Parallel
-    bound: float  # nats, mean of a row
+    bound: float  # largest mean difference of a row [nats]
     full_weights: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @property
@@ -119,7 +117,7 @@ class Paths:
 
 
 def bound_of(policy: nn.Module) -> float:
-    """Return the largest difference that rounding explains [nats]."""
+    """Return the largest difference that rounding can explain [nats]."""
     scores = paths.unwrapped(policy)
     dtype = (
         scores.causal_lm.dtype if scores.compute_dtype == torch.float32 else scores.compute_dtype
@@ -128,7 +126,7 @@ def bound_of(policy: nn.Module) -> float:
 
 
 def sample(run: Paths, prompts: Sequence[Prompts]) -> list[Row]:
-    """Sample the rows of all prompts, and check that a stop token ends a completion. Collective.
+    """Sample completions of all prompts, and check that a stop token ends a completion. Collective.
 
     Raises:
         ConfigError: the engine cannot sample from this model, or does not stop.
@@ -147,13 +145,14 @@ def compare_with_published(
     expected: Sequence[Tensor] | None,
     with_kernel: Callable[[], list[Tensor]],
 ) -> None:
-    """Compare the loaded policy with the published model's log-probabilities ``expected``, which
-    one rank has. Collective.
+    """Compare the loaded policy with the log-probabilities ``expected`` of the published model,
+    which only one rank has. Collective.
 
-    ``with_kernel`` computes them with the policy's attention kernel, to name it if they differ.
+    ``with_kernel`` computes them with the policy's attention kernel, to determine whether the
+    kernel is at fault.
 
     Raises:
-        ConfigError: they differ; names the part.
+        ConfigError: they differ; the error names the part at fault.
     """
     actual = run.own(rows)
     fault = None
@@ -178,7 +177,8 @@ def compare_scoring(run: Paths, rows: Sequence[Row]) -> list[Tensor]:
     Collective.
 
     Raises:
-        ConfigError: they differ, or the path does not run on this machine; names the part.
+        ConfigError: they differ, or the path does not run on this machine; the error names the part
+            at fault.
     """
     with _named(run, "the loaded policy"):
         expected = run.own(rows)
@@ -206,7 +206,7 @@ def compare_adapter(run: Paths, prompts: Prompts) -> list[Row]:
     Collective.
 
     Raises:
-        ConfigError: the adapter changes nothing, or a path computes without it.
+        ConfigError: the adapter has no effect, or a path ignores it.
     """
     rows = sample_rows(run.engine, prompts, run.temperature)
     expected = compare_scoring(run, rows)
@@ -225,11 +225,11 @@ def compare_adapter(run: Paths, prompts: Prompts) -> list[Row]:
 
 
 def compare_sampling(run: Paths, rows: Sequence[Row], expected: Sequence[Tensor]) -> None:
-    """Compare the engine's log-probabilities of its own completions with the loaded policy's.
+    """Compare the engine's log-probabilities of its completions with those of the loaded policy.
     Collective.
 
     Raises:
-        ConfigError: they differ; names the part.
+        ConfigError: they differ; the error names the part at fault.
     """
     fault = largest_difference(rows, paths.sampled(rows), expected, run.bound)
     if not run.parallel.any(fault is not None):
@@ -256,7 +256,7 @@ def compare_sampling(run: Paths, rows: Sequence[Row], expected: Sequence[Tensor]
 
 
 def _scoring_parts(run: Paths) -> dict[Part, Without]:
-    """Return the parts of the training path, and for each a context without it."""
+    """Return part -> context that disables it, for the parts of the training path."""
     scores = paths.unwrapped(run.policy)
     parts: dict[Part, Without] = {}
     if any(module.training for module in scores.causal_lm.modules()):
@@ -272,16 +272,14 @@ def _scoring_parts(run: Paths) -> dict[Part, Without]:
 
 
 def _failure(run: Paths, rows: Sequence[Row], error: Exception) -> ConfigError:
-    """Return the error for a training path that does not run; it names the part without which the
-    path runs.
-    """
+    """Return the error for a training path that does not run, naming the part at fault."""
     key = "model.name_or_path"
     hint = "use another model"
     for part, without in _scoring_parts(run).items():
         try:
             with without(run.policy):
                 paths.scored(run.policy, rows)
-        except Exception:  # of torch's compiler, a kernel or the model's own code: of any class
+        except Exception:  # torch's compiler, kernels and the model's own code raise anything
             continue
         key = part.key
         hint = part.hint
@@ -297,8 +295,8 @@ def _failure(run: Paths, rows: Sequence[Row], error: Exception) -> ConfigError:
 
 
 def _stop_fault(run: Paths, prompts: Prompts, rows: Sequence[Row]) -> tuple[Part, float] | None:
-    """Sample again with a token of the first completion as stop token: every completion must end at
-    its first one.
+    """Sample again with a token of the first completion as the stop token: every completion must
+    end where it first occurs.
     """
     stop = rows[0].completion[len(rows[0].completion) // 2]
     params = SamplingParams(
@@ -320,8 +318,8 @@ def _stop_fault(run: Paths, prompts: Prompts, rows: Sequence[Row]) -> tuple[Part
 def largest_difference(
     rows: Sequence[Row], actual: Sequence[Tensor], expected: Sequence[Tensor], bound: float
 ) -> tuple[str, float] | None:
-    """Return kind and mean |difference| of the worst row of the first kind that is out of bounds;
-    NaN is out of bounds.
+    """Return the kind and the mean |difference| of the worst row, of the first kind with a row out
+    of bounds. NaN is out of bounds.
     """
     worst: dict[str, float] = {}
     for row, mine, theirs in zip(rows, actual, expected, strict=True):
@@ -341,7 +339,7 @@ def _verdict(
     expected: Sequence[Tensor],
     otherwise: Part,
 ) -> tuple[Part, float]:
-    """Return the part without which a path agrees, and the difference with it."""
+    """Return the part without which a path agrees, and the difference with the part."""
     kind, nats = fault
     if kind == "boundary":
         return _long_part(run, kind), nats
@@ -361,7 +359,7 @@ def _long_part(run: Paths, kind: str) -> Part:
 
 
 def _raise(run: Paths, path: str, verdict: tuple[Part, float] | None) -> None:
-    """Raise the first rank's verdict on all ranks. Collective."""
+    """Raise the verdict of the first rank that has one on all ranks. Collective."""
     verdicts = [each for each in run.parallel.gather([verdict]) if each is not None]
     if not verdicts:
         return
@@ -378,9 +376,7 @@ def _raise(run: Paths, path: str, verdict: tuple[Part, float] | None) -> None:
 
 @contextmanager
 def _named(run: Paths, path: str) -> Iterator[None]:
-    """Turn an error of the model's own code, of a kernel or of the compiler into one that names the
-    path.
-    """
+    """Convert errors of the model's code, kernels or the compiler to one that names the path."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Log-probabilities of the same tokens by different paths: one tensor per row."""
+"""Compute log-probabilities of the same tokens on different paths, one tensor per row."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from trainer.rollouts.transformers import evaluating
 
 
 def parameter_count(model: nn.Module) -> int:
-    """Return the number of parameters, also if they are sharded (ZeRO stage 3)."""
+    """Return the number of parameters, including sharded ones (ZeRO stage 3)."""
     return sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters())
 
 
@@ -27,8 +27,8 @@ def unwrapped(policy: nn.Module) -> LogprobModel:
 
 
 def scored(policy: nn.Module, rows: Sequence[Row]) -> list[Tensor]:
-    """Score the rows as a training step does, in one microbatch for each kind: angles of a rotary
-    embedding may depend on the longest row of the microbatch.
+    """Score the rows as a training step does, with one microbatch per kind, because rotary angles
+    may depend on the longest row of the microbatch.
     """
     logprobs = []
     for _, of_kind in itertools.groupby(rows, key=lambda row: row.kind):
@@ -49,8 +49,8 @@ def _microbatch(policy: nn.Module, rows: Sequence[Row]) -> list[Tensor]:
 
 @torch.no_grad()
 def plain(model: PreTrainedModel, rows: Sequence[Row], temperature: float) -> list[Tensor]:
-    """Compute rows as any user of transformers would: ``model(input_ids).logits`` in evaluation
-    mode, one row at a time, without padding or cache.
+    """Compute rows with plain transformers calls: ``model(input_ids).logits`` in evaluation mode,
+    one row at a time, without padding or cache.
     """
     logprobs = []
     with evaluating(model):
@@ -79,7 +79,7 @@ def sampled(rows: Sequence[Row]) -> list[Tensor]:
 
 @contextmanager
 def padded(policy: nn.Module) -> Iterator[None]:
-    """Score rows with padding instead of packed."""
+    """Score rows with padding instead of packing."""
     scores = unwrapped(policy)
     layout = scores.layout
     scores.layout = "padded"

@@ -1,4 +1,4 @@
-"""A second copy of the model as anybody loads it: ``AutoModelForCausalLM`` in float32."""
+"""Load a second copy of the published model: ``AutoModelForCausalLM`` in float32."""
 
 from pathlib import Path
 
@@ -9,11 +9,11 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from trainer.config.model import ModelConfig
 from trainer.policy.load import base_of, is_adapter, model_source
 
-# floating-point operations that the comparison may take: some seconds
+# maximum floating-point operations of the comparison: a few seconds
 _OPERATIONS_PER_THREAD = 5e11
 _OPERATIONS_ON_GPU = 1e14
-_MEMORY_FRACTION = 0.5  # of the free memory for the copy's weights
-_LONGEST = 8192  # tokens of a row: the attention weights of longer rows would take gigabytes
+_MEMORY_FRACTION = 0.5  # maximum fraction of the free memory for the weights of the copy
+_LONGEST = 8192  # maximum tokens per row; the attention weights of longer rows would take gigabytes
 
 
 def free_bytes(device: torch.device) -> int:
@@ -26,7 +26,7 @@ def free_bytes(device: torch.device) -> int:
 
 def place_for_copy(parameters: int, tokens: int, device: torch.device) -> torch.device | None:
     """Return the device on which a float32 copy can compute ``tokens`` tokens in seconds: the run's
-    own or the CPU; None if it fits nowhere.
+    device or the CPU; None if it fits on neither.
     """
     for place in dict.fromkeys([device, torch.device("cpu")]):
         has_memory = 4 * parameters < _MEMORY_FRACTION * free_bytes(place)
@@ -36,12 +36,16 @@ def place_for_copy(parameters: int, tokens: int, device: torch.device) -> torch.
 
 
 def longest_row(parameters: int, device: torch.device) -> int:
-    """Return how many tokens the longest row may have: it may take a third of the operations."""
+    """Return the maximum number of tokens of the longest row, which may use a third of the
+    operations.
+    """
     return min(_LONGEST, int(_operations(device) / (3 * 2 * parameters)))
 
 
 def _operations(device: torch.device) -> float:
-    """Return the operations of some seconds: a forward pass takes two per parameter and token."""
+    """Return the operations that a device performs in a few seconds; a forward pass takes two per
+    parameter and token.
+    """
     if device.type == "cuda":
         return _OPERATIONS_ON_GPU
     return _OPERATIONS_PER_THREAD * torch.get_num_threads()
@@ -52,8 +56,8 @@ def load_published(
 ) -> PreTrainedModel:
     """Load the published model, with an adapter as peft applies it.
 
-    By default attention is computed by its definition: another ``kernel`` may leave out what a
-    model needs, such as soft-capped attention weights.
+    The default is eager attention, because other kernels may not support what a model needs, such
+    as soft-capped attention weights.
     """
     if is_adapter(config):
         import peft

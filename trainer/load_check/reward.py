@@ -1,6 +1,4 @@
-"""The scores of reference answers and of an empty completion, with the text that the reward really
-reads.
-"""
+"""Score reference answers and an empty completion, and record the text that the reward receives."""
 
 import logging
 from collections.abc import Sequence
@@ -16,7 +14,7 @@ _PROBLEMS = 3
 
 @dataclass(frozen=True)
 class ScoredCompletion:
-    """A completion of a problem, the text that the reward read, and its score."""
+    """A completion of a problem, the text that the reward received, and its score."""
 
     completion: str
     text: str
@@ -25,7 +23,7 @@ class ScoredCompletion:
 
 @dataclass(frozen=True)
 class RewardProbe:
-    """A problem's reference answer and an empty completion, both scored."""
+    """The scores of a problem's reference answer and of an empty completion."""
 
     reference: ScoredCompletion
     empty: ScoredCompletion
@@ -62,7 +60,7 @@ def warn_of_empty(probes: Sequence[RewardProbe]) -> None:
         _logger.warning(
             "warning: an empty completion scores %g, and the reference answer %r only %g\n"
             "where:   reward.functions\n"
-            "next:    read what the reward gets: trainer run SPEC --dry-run",
+            "next:    inspect the input of the reward: trainer run SPEC --dry-run",
             first.empty.scored.score.reward,
             first.reference.completion[:60],
             first.reference.scored.score.reward,

@@ -1,4 +1,4 @@
-"""Rows of tokens on which the paths of a run are compared: prompts of the user's own problems."""
+"""Build the token rows for comparing the paths of a run, from the user's own problems."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,14 +15,14 @@ from trainer.types import Problem
 # model's positions were trained; long: the longest row that the configuration allows
 Kind = Literal["short", "boundary", "long"]
 
-NEW_TOKENS = 12  # sampled per row
+NEW_TOKENS = 12  # sampled tokens per row
 _PROBLEMS = 3
 _SEEDS = (1, 2)
 
 
 @dataclass(frozen=True)
 class Row:
-    """A prompt, a completion that the engine sampled, and the engine's log-probabilities of it."""
+    """A prompt, a sampled completion, and the engine's log-probabilities of its tokens."""
 
     kind: Kind
     prompt: tuple[int, ...]
@@ -36,7 +36,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Prompts:
-    """Prompts of one kind, and the number of tokens to sample behind each."""
+    """Prompts of one kind, and the number of tokens to sample after each."""
 
     kind: Kind
     prompts: Sequence[tuple[int, ...]]
@@ -45,7 +45,7 @@ class Prompts:
 
     @property
     def tokens(self) -> int:
-        """Number of tokens of all rows."""
+        """Total number of tokens of all rows."""
         per_row = sum(len(prompt) + self.new_tokens for prompt in self.prompts)
         return per_row * len(self.seeds)
 
@@ -53,7 +53,7 @@ class Prompts:
 def short_prompts(
     config: TrainConfig, tokenizer: PreTrainedTokenizerBase, problems: Sequence[Problem]
 ) -> Prompts:
-    """Return the prompts of three problems, of different lengths if the data has them."""
+    """Return the prompts of three problems, with different lengths if possible."""
     by_length = sorted(problems, key=lambda problem: len(problem.prompt))
     chosen = [by_length[0], by_length[len(by_length) // 2], by_length[-1]][:_PROBLEMS]
     prompts = tuple(dict.fromkeys(encode_prompt(tokenizer, problem) for problem in chosen))
@@ -64,7 +64,7 @@ def short_prompts(
 def long_prompts(
     config: TrainConfig, short: Prompts, model_config: Any, limit: int
 ) -> list[Prompts]:
-    """Return a prompt that ends just before the trained length, and one of the longest length.
+    """Return a prompt that ends just before the trained length, and one of the maximum length.
 
     The tokens of the short prompts are repeated. A prompt is left out if the configuration cannot
     reach its length, if it would not be longer than the short ones, or if it exceeds ``limit``
@@ -74,7 +74,7 @@ def long_prompts(
     longest = longest_prompt + config.longest_completion
     trained = trained_length(model_config)
     if trained is not None and not has_rope(model_config):
-        longest = min(longest, trained)  # there is no embedding for a later position
+        longest = min(longest, trained)  # there are no embeddings for later positions
     text = [token for prompt in short.prompts for token in prompt]
     found = []
     lengths: list[tuple[Kind, int]] = [("long", longest - short.new_tokens)]
@@ -88,8 +88,8 @@ def long_prompts(
 
 
 def trained_length(model_config: Any) -> int | None:
-    """Return the number of positions on which the model was trained before its rotary embedding was
-    stretched; None if it has no positions.
+    """Return the context length that the model was trained on before any rotary scaling; None if it
+    has no position limit.
     """
     text = model_config.get_text_config()
     lengths = [
@@ -102,12 +102,12 @@ def trained_length(model_config: Any) -> int | None:
 
 
 def has_rope(model_config: Any) -> bool:
-    """Return whether the model has rotary positions, which have no last one."""
+    """Return whether the model has rotary embeddings, which have no last position."""
     return bool(_rope_settings(model_config.get_text_config()))
 
 
 def _rope_settings(text: Any) -> list[dict[str, Any]]:
-    """Return the rotary settings: of the model, or one for each type of layer."""
+    """Return the rotary settings of the model, or one for each layer type."""
     settings = getattr(text, "rope_parameters", None) or {}
     if all(isinstance(value, dict) for value in settings.values()):
         return list(settings.values())
@@ -115,9 +115,8 @@ def _rope_settings(text: Any) -> list[dict[str, Any]]:
 
 
 def sample_rows(engine: RolloutEngine, prompts: Prompts, temperature: float) -> list[Row]:
-    """Sample completions from the whole distribution. No token ends them.
-
-    The rows of a prompt follow each other, and end after different numbers of tokens.
+    """Sample completions from the full distribution, without stop tokens. The rows of a prompt are
+    consecutive and have different numbers of completion tokens.
     """
     params = SamplingParams(temperature=temperature, max_new_tokens=prompts.new_tokens)
     seeds = [list(prompts.seeds) for _ in prompts.prompts]

@@ -1,5 +1,5 @@
-"""The tokens of prompts and completions are compared with ``tokenizer.json``, read by the library
-tokenizers: on the user's own prompts and reference answers.
+"""Compare the tokens of the user's prompts and reference answers with ``tokenizer.json``, as read
+by the library tokenizers.
 """
 
 import logging
@@ -29,10 +29,10 @@ def check_tokens(
     config: TrainConfig, tokenizer: PreTrainedTokenizerBase, problems: Sequence[Problem]
 ) -> None:
     """Compare the tokens of some prompts and the decoded reference answers with the published
-    tokenizer, and warn if the token that ends a turn of the chat template ends no completion.
+    tokenizer, and warn if the token that ends a turn in the chat template is not a stop token.
 
     Raises:
-        ConfigError: they differ; shows the text.
+        ConfigError: they differ; the error shows the text.
     """
     stops = stop_tokens(config, tokenizer)
     published = published_tokenizer(tokenizer_source(config.model), config.model.revision)
@@ -74,12 +74,12 @@ def _check_prompt(
             shortened(repr(text), 60),
         )
     if bos is not None and list(prompt[:2]) == [bos, bos]:
-        raise _differs("a prompt begins with two BOS tokens", shortened(repr(text), 60))
+        raise _differs("a prompt starts with two BOS tokens", shortened(repr(text), 60))
 
 
 def _check_answer(published: Tokenizer, answer: str, prompt: Sequence[int], decode: Decode) -> None:
-    """Check a reference answer as completion: the reward must read what ``tokenizer.json`` decodes
-    behind the prompt.
+    """Check a reference answer as a completion: the reward must receive the text that
+    ``tokenizer.json`` decodes after the prompt.
     """
     ids = published.encode(answer, add_special_tokens=False).ids
     before = published.decode(list(prompt), skip_special_tokens=False)
@@ -99,7 +99,7 @@ def _check_answer(published: Tokenizer, answer: str, prompt: Sequence[int], deco
 def _check_end(
     published: Tokenizer, tokenizer: PreTrainedTokenizerBase, prompt: str, stops: Sequence[int]
 ) -> None:
-    """Warn if prompts are in the chat template, whose end of a turn ends no completion."""
+    """Warn if prompts use the chat template, but its end-of-turn token is not a stop token."""
     if not tokenizer.chat_template:
         return
     template = ChatTemplate(tokenizer, {})
@@ -110,7 +110,7 @@ def _check_end(
         return
     end = published.decode(ids[:1], skip_special_tokens=False)
     _logger.warning(
-        "warning: the chat template ends the assistant's turn with %r, which ends no completion\n"
+        "warning: the chat template ends the assistant's turn with %r, which is not a stop token\n"
         "where:   eos_token_id of generation_config.json, rollout.stop_token_ids\n"
         "next:    rollout.stop_token_ids=[%d], unless this model was not trained on the template",
         end,

@@ -101,7 +101,7 @@ def advise(config: TrainConfig) -> Iterator[Advice]:
             f"{judge} decides what counts as correct, but its weight is negative "
             f"({of_correctness_reward:g}), so training lowers the accuracy",
             "reward.functions",
-            "give the largest weight to the function that decides what is correct",
+            "assign the largest weight to the function that decides what is correct",
         )
     yield from _template(config)
 

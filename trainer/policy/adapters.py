@@ -202,7 +202,7 @@ def adapter_base(folder: Path) -> tuple[str, str | None]:
         raise MissingError(
             "the folder is not a LoRA adapter with a recorded base model",
             str(file),
-            "give a folder saved by peft",
+            "use a folder saved by peft",
             code="no-adapter",
         )
     if not (folder / WEIGHTS_FILE).is_file():

@@ -107,7 +107,7 @@ def _as_published(
     transformers builds from this file alone.
 
     Raises:
-        ConfigError: both differ from ``tokenizer.json``; the error shows a text.
+        ConfigError: both differ from ``tokenizer.json``; the error shows an example.
     """
     published = published_tokenizer.published_tokenizer(source, config.revision)
     if published is None:
@@ -258,7 +258,7 @@ def model_source(config: ModelConfig) -> str:
             raise MissingError(
                 f"no config.json in {folder}",
                 "model.name_or_path",
-                "give a folder saved by save_pretrained",
+                "use a folder saved by save_pretrained",
                 code="no-config-json",
             )
         _check_sizes(folder)
@@ -342,7 +342,7 @@ def _check_loaded(model: PreTrainedModel, keys: Mapping[str, Any], config: Model
             raise MissingError(
                 f"the weights of {config.name_or_path} {fault} {listed(names, 3)}",
                 "model.name_or_path",
-                "give the config.json that belongs to the weights, or save the model again with "
+                "add the config.json that belongs to the weights, or save the model again with "
                 "save_pretrained",
                 code=code,
             )
@@ -462,6 +462,6 @@ def load_error(what: str, config: ModelConfig, error: Exception) -> UserError:
     return MissingError(
         f"cannot load the {what} of {config.name_or_path}: {reason}",
         "model.name_or_path",
-        "give a folder with config.json, tokenizer and *.safetensors, a hub name, or `tiny`",
+        "use a folder with config.json, tokenizer and *.safetensors, a hub name, or `tiny`",
         code="model-unreadable",
     )

@@ -46,8 +46,8 @@ def published_tokenizer(source: str, revision: str | None = None) -> Tokenizer |
 def difference(
     tokenizer: PreTrainedTokenizerBase, published: Tokenizer, texts: Iterable[str]
 ) -> str | None:
-    """Return the first difference between the two in the tokens of a text or in their decoding, or
-    None.
+    """Return the first difference between the two in the tokens of a string or in their decoding,
+    or None.
     """
     for text in texts:
         ids = list(tokenizer.encode(text, add_special_tokens=False))

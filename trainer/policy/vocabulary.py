@@ -45,7 +45,7 @@ def unknown_token_ids(tokenizer: PreTrainedTokenizerBase, rows: int) -> tuple[in
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, rows: int, model: str) -> None:
-    """Raise if a token that a text can contain has no row in the embedding.
+    """Raise if a token that prompts can contain has no row in the embedding.
 
     Tokens of another purpose may lie beyond it, such as Gemma's ``<image_soft_token>`` in its
     models without vision, or an ``unk_token`` that a byte-level tokenizer never gives.

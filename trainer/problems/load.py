@@ -73,7 +73,7 @@ def load_evaluation_sets(
                 f"{label} is both an evaluation set and a difficulty label: both would write "
                 f"{metric}",
                 f"evaluation.sets.{label}",
-                "give the set another name",
+                "rename the set",
                 key=f"evaluation.sets.{label}",
                 code="metric-name-taken",
             )

@@ -356,7 +356,7 @@ def _parsed_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _messages_in(text: str) -> tuple[Message, ...] | None:
-    """Return the chat messages that a text contains in JSON or Python notation, or None."""
+    """Return the chat messages that a string contains in JSON or Python notation, or None."""
     stripped = text.strip()
     if stripped[:1] not in ("[", "{") or len(stripped) > _MAX_JSON_CHARS or "role" not in stripped:
         return None

@@ -67,7 +67,7 @@ def read_rows(dataset: DatasetConfig) -> list[Row]:
         raise MissingError(
             "the dataset has no rows",
             dataset.source,
-            "give a file with at least one problem",
+            "use a file with at least one problem",
             code="data-empty",
         )
     return kept
@@ -247,7 +247,7 @@ def _not_loaded(dataset: DatasetConfig, error: Exception) -> MissingError:
     kind = "folder" if is_folder else "dataset"
     hint = "check hub name, subset, split and network"
     if is_folder:
-        hint = f"give one of its files ({', '.join(FILE_TYPES)}), or check split"
+        hint = f"pass one of its files ({', '.join(FILE_TYPES)}), or check split"
     return MissingError(
         f"cannot load the {kind} {dataset.source}, split {dataset.split}: {first_line(error)}",
         f"source {dataset.source}",

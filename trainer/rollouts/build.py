@@ -141,7 +141,7 @@ def build_rewards(config: RewardConfig, max_failure_rate: float = 1.0) -> Reward
             environment=config.environment,
         )
     except (ValueError, ScoringFailedError) as error:
-        hint = "name a reward or module:function, or repair its module"
+        hint = "use a reward or module:function, or repair its module"
         if isinstance(error, ScoringRefusedError) and error.cause == "environment":
             hint = withheld_hint(error.withheld)
         raise ConfigError(str(error), "reward", hint, code="reward-unusable") from error

@@ -1,4 +1,4 @@
-"""Stop strings: texts that end a completion, whatever tokens they consist of.
+"""Stop strings: strings that end a completion, whatever tokens they consist of.
 
 The tokens up to the one that completes a stop string are sampled and trained. The text that the
 reward reads ends with the stop string or before it; characters that this last token has behind it

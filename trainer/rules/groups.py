@@ -3,13 +3,13 @@
 from trainer.rules.interface import SumOverRanks
 from trainer.types import Tensor
 
-# relative distance of neighboring float32 numbers: a standard deviation below this fraction of the
-# mean is rounding
+# relative spacing of float32 numbers: a standard deviation below this fraction of the mean is due
+# to rounding
 FLOAT32_RESOLUTION = 2.0**-23
 
 
 def is_rounding(mean: Tensor, variance: Tensor) -> Tensor:
-    """Return whether values of this mean and variance differ only by float32's rounding."""
+    """Return whether values with this mean and variance differ only by float32 rounding."""
     return variance.sqrt() <= FLOAT32_RESOLUTION * mean.abs()
 
 
@@ -33,8 +33,8 @@ def centered(rewards: Tensor, group_ids: Tensor) -> Tensor:
     """Return ``r - mean of group``, [B] float64: exactly 0 in groups without spread, and r in
     groups of size 1.
 
-    A group has no spread if its rewards differ by less than float32's precision: rewards are sums
-    of float32 parts, so these differences are rounding, and GRPO divides by their size.
+    A group has no spread if its rewards differ by less than float32 precision. Such differences are
+    rounding errors, because rewards are sums of float32 parts, and GRPO would divide by their size.
     """
     means, sizes = group_means(rewards, group_ids)
     sds = rewards.double() - means
@@ -67,7 +67,8 @@ def whiten(values: Tensor, mask: Tensor, sum_over_ranks: SumOverRanks) -> Tensor
     """Return ``(x - mean) / sqrt(var + 1e-8)`` with mean and unbiased variance over the masked
     values of all ranks, in float64; 0 if the values are equal up to float32's rounding.
 
-    Adam makes a full step of any gradient, so a difference that is only rounding must not be one.
+    Adam takes a full step for a gradient of any size, so rounding errors must not become a
+    gradient.
     """
     mean, variance = mean_and_variance(values, mask, sum_over_ranks)
     whitened = (values.double() - mean) * (variance + 1e-8).rsqrt()

@@ -29,16 +29,16 @@ Gather = Callable[[list[Any]], list[Any]]
 MAX_LOG_RATIO = 20.0
 # a log-ratio of two float32 forward passes with the same weights is up to about this large
 _ROUNDING = 1e-5
-_ABSENT: Any = None  # of inputs that a test builds by hand; training always sets them
+_ABSENT: Any = None  # for inputs that tests build by hand; training always sets these fields
 KlPlacement = Literal["loss", "reward"]
 Aggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "constant"]
 
 
 class StepSummary(NamedTuple):
-    """A training step in numbers that are equal on all ranks, for `Rule.next_state`."""
+    """Summary of a training step for `Rule.next_state`, equal on all ranks."""
 
     step: int  # training step, from 1
-    total_steps: int  # of the run
+    total_steps: int  # total steps of the run
     reward: float  # mean over the step's completions
     accuracy: float  # fraction of correct completions
     # float, mean over completion tokens before the update [nats]; None with
@@ -61,7 +61,7 @@ class Rule(Section):
     def initial_state(self) -> RuleState:
         """Return the rule's state before the first step: named numbers, none by default.
 
-        A rule receives its state as ``state`` of its inputs. A rule's object never changes.
+        A rule receives its state in the field ``state`` of its inputs. Rule objects are immutable.
         """
         return {}
 
@@ -80,13 +80,13 @@ class Rule(Section):
 
     def errors_located(self) -> AbstractContextManager[None]:
         """Return a context that turns the exceptions of a user's rule into a ConfigError with file
-        and line. Exceptions of built-in rules pass as they are.
+        and line. Exceptions of built-in rules are not changed.
         """
         return errors_located(self.name) if self.is_own else nullcontext()
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """Pickle a user-defined rule as its parameters and its module's folder: the process that
-        reads it may run elsewhere.
+        """Pickle a user-defined rule as its parameters and its module's folder, because the reading
+        process may have another working directory.
         """
         if not self.is_own:
             return super().__reduce__()
@@ -127,8 +127,8 @@ class AdvantageInputs:
     kl_coef: float  # KL coefficient if the KL penalty is in the reward, else 0
     sum_over_ranks: SumOverRanks
     step: int = 1  # training step, from 1
-    total_steps: int = 1  # of the run
-    # of this rule after the previous step
+    total_steps: int = 1  # total steps of the run
+    # state of this rule after the previous step
     state: RuleState = field(default_factory=dict)
 
     @classmethod
@@ -171,8 +171,8 @@ class LossInputs:
     # size 1
     group_stds: Tensor = _ABSENT
     step: int = 1  # training step, from 1
-    total_steps: int = 1  # of the run
-    # of this rule after the previous step
+    total_steps: int = 1  # total steps of the run
+    # state of this rule after the previous step
     state: RuleState = field(default_factory=dict)
 
     @classmethod

@@ -1,7 +1,6 @@
 """Token selection over the completions of all ranks.
 
-Rules import this module inside `choose`, because it needs torch and loading a configuration must
-not.
+Rules import this module inside `choose`, because loading a configuration must not import torch.
 """
 
 import numpy as np

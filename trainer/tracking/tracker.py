@@ -320,7 +320,7 @@ def upload(run_dir: Path, uri: str | None = None, tags: Mapping[str, str] | None
         raise MissingError(
             "no run in this folder",
             str(run_dir),
-            "give a folder that contains tracking.json",
+            "pass a folder that contains tracking.json",
             code="no-such-run",
         )
     state.tags |= tags or {}

@@ -67,8 +67,8 @@ def test_many_trials_are_thinned_evenly_from_best_to_worst():
 
 def test_a_picture_says_that_it_shows_a_part(monkeypatch):
     sweep = results_of()
-    assert "are drawn" not in shown(learning_curves(sweep)).sentence
+    assert "are shown" not in shown(learning_curves(sweep)).sentence
     monkeypatch.setattr(curves, "MAX_LINES", 4)
     picture = shown(learning_curves(sweep))
     assert len([trace for trace in picture.figures[0].data if "mean" not in trace.hovertext]) == 4
-    assert f"4 of {len(sweep.trials)} trials are drawn" in picture.sentence
+    assert f"4 of {len(sweep.trials)} trials are shown" in picture.sentence

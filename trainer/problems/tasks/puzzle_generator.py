@@ -197,7 +197,7 @@ def renumber(statement: Statement, numbers: Mapping[int, int]) -> Statement:
 
 
 def _draw(rng: random.Random, split: Split, people: int) -> Puzzle:
-    """Draw a random puzzle of the split with a unique solution."""
+    """Generate a random puzzle of the split with a unique solution."""
     while True:
         statements = tuple(_draw_statement(rng, person, people) for person in range(people))
         solutions = solve(statements)
@@ -206,7 +206,7 @@ def _draw(rng: random.Random, split: Split, people: int) -> Puzzle:
 
 
 def _draw_statement(rng: random.Random, speaker: int, people: int) -> Statement:
-    """Draw a random statement by ``speaker``. All kinds are equally likely, as in the public
+    """Generate a random statement by ``speaker``. All kinds are equally likely, as in the public
     dataset.
     """
     kind = rng.choice(("role", "not", *OPERATORS))

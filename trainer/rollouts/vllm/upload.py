@@ -53,7 +53,7 @@ async def _store(receive: Receive, file: BinaryIO) -> bool:
     """Write a request's body to a file; return whether it arrived completely."""
     while True:
         message = await receive()
-        if message["type"] != "http.request":  # the client is gone
+        if message["type"] != "http.request":  # the client has disconnected
             return False
         file.write(message.get("body", b""))
         if not message.get("more_body", False):

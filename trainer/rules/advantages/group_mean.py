@@ -34,8 +34,8 @@ class DrGrpo(Advantage):
 
 
 class Rloo(Advantage):
-    """``r - mean of the others of the group = G / (G - 1) (r - mean)`` [arXiv:2402.14740, section
-    2]. As verl.
+    """``r - mean of the group's other rewards = G / (G - 1) (r - mean)`` [arXiv:2402.14740, section
+    2]. Same as verl.
     """
 
     name: Literal["rloo"] = "rloo"

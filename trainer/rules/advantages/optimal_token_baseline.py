@@ -14,10 +14,11 @@ class OptimalTokenBaseline(Advantage):
     position t [arXiv:2602.07078].
 
     ``W_t = sum over j <= t of (1 - 2 pi_j + sum of pi_j^2)`` is the squared norm of the gradient of
-    the completion's log-probability with respect to the logits up to t. For a completion of
-    low-probability tokens it is large, so the completion counts more. If only one completion is
+    the completion's log-probability with respect to the logits up to t. It is large for completions
+    of low-probability tokens, so they have more weight in the baseline. If only one completion is
     left, there is no baseline. Same as verl without engine weights, except in groups with equal
-    rewards, which are 0 here: verl's tails without a baseline train on them.
+    rewards, where the advantage is 0 here; verl uses the raw reward at positions without a
+    baseline.
     """
 
     needs_distributions: ClassVar[bool] = True

@@ -7,7 +7,7 @@ from trainer.rules.interface import LossInputs, PolicyLoss, TokenLosses
 
 
 class Ipo(PolicyLoss):
-    """IPO of prime-rl: ``l = -A r``, and 0 where ``|pi - pi_old| > threshold``.
+    """IPO of prime-rl: ``l = -A r``, and 0 if ``|pi - pi_old| > threshold``.
 
     Unlike `dppo_tv`, a token is also dropped if its probability moved against A, where an update
     would bring it back. With ``algorithm.log_ratio_coef: 0.001``, which adds ``0.001 (log r)^2``,

@@ -14,20 +14,20 @@ class Vespo(PolicyLoss):
     ``w = 1``; ``l = -sg(phi) A logprob``, with k and lambda by the sign of A. A completion is
     neither clipped nor split, but fades out as its probability moves away from the old one. Only
     the gradient is meaningful, not the loss value. Same as TRL, which adds the engine's log-ratio
-    to log w: here `optim.old_logprobs: rollout` does so.
+    to log w: use `optim.old_logprobs: rollout` for the same effect.
     """
 
     sequence_level = True
 
     name: Literal["vespo"] = "vespo"
     k_positive: NonNegative = 2.0
-    """power of the completion's ratio where A is at least 0"""
+    """power of the completion's ratio if A is at least 0"""
     lambda_positive: NonNegative = 3.0
-    """decay rate in the completion's ratio where A is at least 0"""
+    """decay rate in the completion's ratio if A is at least 0"""
     k_negative: NonNegative = 3.0
-    """power of the completion's ratio where A is below 0"""
+    """power of the completion's ratio if A is negative"""
     lambda_negative: NonNegative = 2.0
-    """decay rate in the completion's ratio where A is below 0"""
+    """decay rate in the completion's ratio if A is negative"""
 
     def __call__(self, tokens: LossInputs) -> TokenLosses:
         weight = self.weights(tokens)

@@ -1,4 +1,6 @@
-"""One scale for all groups [arXiv:2508.08221, section 4.2]. As TRL's ``scale_rewards="batch"``."""
+"""Use the standard deviation of the batch for all groups [arXiv:2508.08221, section 4.2]. Same as
+TRL's ``scale_rewards="batch"``.
+"""
 
 from typing import Literal
 

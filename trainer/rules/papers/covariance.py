@@ -1,5 +1,5 @@
-"""Clip-Cov and KL-Cov [arXiv:2505.22617]: a few tokens, whose updates would reduce the policy's
-entropy, are restrained.
+"""Clip-Cov and KL-Cov [arXiv:2505.22617]: restrict the update of a few tokens that would reduce the
+policy's entropy.
 
 verl selects them in every microbatch from the current log-probabilities. At the first optimizer
 step these equal the old ones used here.
@@ -27,14 +27,13 @@ from trainer.types import Tensor
 if TYPE_CHECKING:
     import torch
 
-COVARIANCE_RANGE = (1.0, 5.0)  # of Clip-Cov's candidates
+COVARIANCE_RANGE = (1.0, 5.0)  # range of the covariance of Clip-Cov's candidates
 
 
 class ClipCov(PolicyLoss):
     """Clip-Cov: ``l = max(-A r, -A clip(r, 1 - low, 1 + high))``, and 0 at a random ``fraction`` of
-    the tokens, drawn from the tokens with ``1 < (A - mean A) (log pi_old - mean log pi_old) < 5``.
-
-    Without dual clip. As verl.
+    the tokens, sampled from the tokens with ``1 < (A - mean A) (log pi_old - mean log pi_old) <
+    5``. Without dual clip. Same as verl.
     """
 
     name: Literal["clip_cov"] = "clip_cov"
@@ -67,8 +66,8 @@ class KlCov(PolicyLoss):
     """KL-Cov: ``l = -A r`` without clip, plus ``coef |log r|`` at the ``fraction`` of the tokens
     with the largest ``(A - mean A) (log pi_old - mean log pi_old)``.
 
-    As in verl, except that a log-ratio within rounding error counts as 0: the gradient of its
-    absolute value is its sign, at full strength even for a tiny log-ratio.
+    Same as verl, except that log-ratios within rounding error are set to 0: the gradient of the
+    absolute value has full size even for a tiny log-ratio.
     """
 
     has_regularizer: ClassVar[bool] = True
@@ -126,8 +125,8 @@ def drawn(
 def _covariances(
     batch: TrainBatch, tokens: Tensor, gather: Gather, fraction: float
 ) -> tuple[Tensor, int]:
-    """Return the covariance of every token, [B, T], and the number of tokens of all ranks that
-    ``fraction`` amounts to, at least 1.
+    """Return the covariance of every token, [B, T], and the number of tokens over all ranks for
+    ``fraction``, at least 1.
     """
     covariance = covariances(batch.advantages, batch.old_logprobs, tokens, gather)
     return covariance, max(1, int(fraction * sum(gather([int(tokens.sum())]))))

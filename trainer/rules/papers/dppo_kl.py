@@ -1,4 +1,5 @@
-"""DPPO with the KL divergence of "this token or another" [arXiv:2602.04879]. As verl.
+"""DPPO with the KL divergence between binary distributions: this token or any other
+[arXiv:2602.04879]. Same as verl.
 
 trainer run base algorithm.loss=dppo_kl
 """
@@ -10,11 +11,11 @@ from pydantic import Field
 from trainer.rules import LossInputs, PolicyLoss, Positive, TokenLosses
 from trainer.rules.losses.dppo import within_divergence
 
-_BELOW_1 = 1 - 1e-7  # of probabilities whose complement is divided by
+_BELOW_1 = 1 - 1e-7  # upper limit of probabilities, because the loss divides by 1 - p
 
 
 class DppoKl(PolicyLoss):
-    """The loss of ``dppo_tv``, with another divergence that stops a token.
+    """The loss of ``dppo_tv``, with a KL divergence as the threshold criterion.
 
     ``KL = p log(p / q) + (1 - p) log((1 - p) / (1 - q))`` with ``p = pi_old`` and ``q = pi``.
     """

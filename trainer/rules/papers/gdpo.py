@@ -1,4 +1,5 @@
-"""GDPO [arXiv:2601.05242]: a reward with a small spread is not drowned by another.
+"""GDPO [arXiv:2601.05242]: normalize each reward separately, so that one with a small spread is not
+dominated by others.
 
 trainer run base algorithm.advantage=gdpo reward.functions='{math: 1.0, format: 1.0}'
 """
@@ -18,12 +19,12 @@ from trainer.types import Tensor
 
 
 class Gdpo(Advantage):
-    """Every reward normalized in its group, weighted, added, and normalized again over all
+    """Normalize every reward within its group, add the weighted results, and normalize over all
     completions.
 
     ``a = sum_k w_k (r_k - mean of group) / (std of group + 1e-4)``; ``A = (a - mean) / (std +
-    1e-4)`` over the completions of all ranks, unbiased standard deviations. As the paper and TRL;
-    verl whitens over tokens.
+    1e-4)`` over the completions of all ranks, unbiased standard deviations. Same as the paper and
+    TRL; verl whitens over tokens.
     """
 
     name: Literal["gdpo"] = "gdpo"
@@ -34,7 +35,7 @@ class Gdpo(Advantage):
             raise ConfigError(
                 "gdpo normalizes each reward component separately and needs at least two",
                 "reward.functions",
-                "name two or more, for example reward.functions='{math: 1.0, format: 1.0}'",
+                "use two or more, for example reward.functions='{math: 1.0, format: 1.0}'",
                 key="reward.functions",
                 code="one-reward",
             )
@@ -47,7 +48,8 @@ class Gdpo(Advantage):
             total, total.new_ones(total.shape), inputs.sum_over_ranks
         )
         advantages = (total - mean) / (variance.sqrt() + 1e-4)
-        # parts that cancel out leave their rounding, which is small against the weights
+        # if parts cancel out, only a rounding error remains, which is small compared with the
+        # weights
         scale = sum(abs(inputs.part_weights[part]) for part in parts)
         return advantages.masked_fill(variance.sqrt() <= FLOAT32_RESOLUTION * scale, 0.0)
 
@@ -55,8 +57,8 @@ class Gdpo(Advantage):
 def part_values(inputs: AdvantageInputs, part: str) -> Tensor:
     """Return a part of every reward before its weight, [B] float64.
 
-    If a completion lacks parts, for example because scoring failed, they divide equally the rest of
-    its reward.
+    Missing parts of a completion, for example if scoring failed, share the rest of its reward
+    equally.
     """
     import torch
 

@@ -1,4 +1,5 @@
-"""GMPO [arXiv:2507.20673]: GRPO's arithmetic mean of ratios made geometric. As TRL and verl.
+"""GMPO [arXiv:2507.20673]: replace GRPO's arithmetic mean of ratios by the geometric mean. Same as
+TRL and verl.
 
 trainer run base algorithm.loss=gmpo
 """
@@ -11,12 +12,12 @@ from trainer.rules import Aggregation, LossInputs, NonNegative, PolicyLoss, Toke
 
 
 class Gmpo(PolicyLoss):
-    """The geometric mean of ratios that are clipped one by one.
+    """The geometric mean of ratios that are clipped per token.
 
     ``c_t = min(log r, high)`` where ``A > 0``, ``max(log r, -low)`` where ``A < 0``; ``s`` is exp
     of the mean of c over the completion; ``l_t = -A s exp(c_t - sg(c_t))``, whose mean over the
-    completion is ``-A s``. Token form as in GSPO: the gradient of TRL's and verl's where A is one
-    number, and AR applies token by token.
+    completion is ``-A s``. As for GSPO, this is a per-token form: for a constant A it has the same
+    gradient as TRL and verl, and it supports per-token A (AR).
     """
 
     aggregations: ClassVar[tuple[Aggregation, ...]] = ("seq_mean_token_mean",)

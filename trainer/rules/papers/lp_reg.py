@@ -1,4 +1,5 @@
-"""Lp-Reg [arXiv:2510.03222]: low-probability tokens of bad completions are protected.
+"""Lp-Reg [arXiv:2510.03222]: protect low-probability tokens of completions with a negative
+advantage.
 
 trainer run base algorithm.loss=lp_reg
 """
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class LpReg(PolicyLoss):
-    """Bad low-probability tokens are pulled to a proxy that has more of them.
+    """Pull low-probability tokens with ``A < 0`` toward a proxy distribution that gives them a
+    higher probability.
 
-    The clipped surrogate; at chosen tokens whose probability is below the proxy's, ``-A r + coef
-    k3`` with ``k3 = e^d - d - 1 <= 10``, ``d = log proxy - logprob``. The proxy is pi_old without
-    the tokens below 0.02 of the most probable one's probability, renormalized. Chosen are the least
-    probable tokens with ``A < 0``, if the proxy has them. As the authors' code, which chooses in
-    every microbatch.
+    The loss is the clipped surrogate. At selected tokens whose probability is below the proxy's, it
+    is ``-A r + coef k3`` with ``k3 = e^d - d - 1 <= 10``, ``d = log proxy - logprob``. The proxy is
+    pi_old after min-p truncation at 0.02. The least probable tokens with ``A < 0`` are selected, if
+    the proxy contains them. Same as the authors' code, which selects in every microbatch.
     """
 
     needs_distributions: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""MaxRL [arXiv:2602.02710]: rare successes count most. As prime-rl.
+"""MaxRL [arXiv:2602.02710]: rare successes have the largest weight. Same as prime-rl.
 
 trainer run base algorithm.advantage=maxrl
 """
@@ -11,20 +11,19 @@ from trainer.types import Tensor
 
 
 class MaxRL(Advantage):
-    """``(r - mean of group) / mean of group``, 0 where the mean is 0; rewards must be at
-    least 0.
-    """
+    """``(r - mean of group) / mean of group``, 0 if the mean is 0; rewards must be non-negative."""
 
     name: Literal["maxrl"] = "maxrl"
 
     def __call__(self, inputs: AdvantageInputs) -> Tensor:
         if bool((inputs.rewards < 0).any()):
             raise ConfigError(
-                f"maxrl divides by the mean reward of a group, and a reward is "
+                "maxrl divides by the mean reward of a group and needs non-negative rewards, "
+                "but one is "
                 f"{float(inputs.rewards.min()):g}: a negative group mean would flip the sign of "
                 "every advantage",
                 "algorithm.advantage",
-                "give rewards of at least 0, or choose another advantage",
+                "use non-negative rewards, or choose another advantage",
                 key="algorithm.advantage",
                 code="negative-reward",
             )

@@ -1,5 +1,5 @@
-"""REINFORCE++-baseline [arXiv:2501.03262, section 3.2]: a group's mean, then whitened over the
-batch. As verl.
+"""REINFORCE++-baseline [arXiv:2501.03262, section 3.2]: subtract the group mean, then whiten over
+the batch. Same as verl.
 
 trainer run base algorithm.advantage=reinforce_baseline
 """

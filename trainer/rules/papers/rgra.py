@@ -11,8 +11,8 @@ from trainer.rules import LossInputs, PolicyLoss, TokenLosses
 class Rgra(PolicyLoss):
     """GRPO without importance ratio and clip, ``l = -A logprob``.
 
-    With the advantage ``grpo`` and a KL penalty in the loss it is the paper's rule. The value of
-    the loss means nothing; its gradient does.
+    The paper combines it with the advantage ``grpo`` and a KL penalty in the loss. Only the
+    gradient is meaningful, not the loss value.
     """
 
     name: Literal["rgra"] = "rgra"

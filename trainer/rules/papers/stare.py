@@ -26,28 +26,27 @@ if TYPE_CHECKING:
 
 
 class Stare(Clipped):
-    """``l = w max(-A r, -A clip(r))`` with dual clip, and a weight w at the most surprising tokens.
-
-    While the mean entropy of the tokens is below ``target_entropy``: among the tokens with ``A >
-    0`` the ``fraction`` of the largest ``-log pi_old``, rounded up, gets ``w = amplify``; among the
-    tokens with ``A < 0``, ``w = attenuate``. Elsewhere, and above the target, ``w = 1``.
-    With ``attenuate: 1`` it is the authors' variant O1, their default; with 0.9 their C2. Their
-    code chooses in every microbatch by the current policy, and can move both weights in steps of
-    0.01, which is off by default.
+    """``l = w max(-A r, -A clip(r))`` with dual clip, and a weight w for the most surprising
+    tokens. If the mean entropy of the tokens is below ``target_entropy``, the ``fraction`` (rounded
+    up) of tokens with the largest ``-log pi_old`` gets ``w = amplify`` among tokens with ``A > 0``,
+    and ``w = attenuate`` among tokens with ``A < 0``. In all other cases ``w = 1``. ``attenuate:
+    1`` is the authors' default variant, O1; 0.9 is their variant C2. Their code selects tokens in
+    every microbatch with the current policy, and can move both weights in steps of 0.01, which is
+    off by default.
     """
 
     needs_distributions: ClassVar[bool] = True
 
     name: Literal["stare"] = "stare"  # type: ignore[assignment]
     fraction: Probability = Field(
-        0.1, description="fraction of the tokens of each sign of A that is reweighted"
+        0.1, description="fraction of tokens that are reweighted, for each sign of A"
     )
     amplify: Positive = Field(1.1, description="weight of surprising tokens with A > 0")
     attenuate: NonNegative = Field(
         1.0, description="weight of surprising tokens with A < 0 (C2: 0.9)"
     )
     target_entropy: NonNegative = Field(
-        0.3, description="mean entropy from which on no token is reweighted [nats]"
+        0.3, description="tokens are reweighted only if the mean entropy is below this value [nats]"
     )
 
     def choose(

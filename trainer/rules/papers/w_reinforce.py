@@ -13,20 +13,19 @@ from trainer.types import Tensor
 
 
 class WReinforce(Advantage):
-    """``A = positive_weight`` of a right completion and -1 of a wrong one: no baseline, no spread.
-
-    With a weight of 0 it is NSR (negative samples only), with 1 REINFORCE on rewards of 1 and -1.
-    The authors' code drops the right completions of NSR before it takes a mean over tokens; here
-    their tokens count.
+    """``A = positive_weight`` for a correct completion and -1 for an incorrect one, without
+    baseline or normalization. A weight of 0 is NSR (negative samples only), and 1 is REINFORCE with
+    rewards 1 and -1. For NSR, the authors' code drops correct completions before it takes a mean
+    over tokens; here their tokens are included in the mean.
     """
 
     needs_groups: ClassVar[bool] = False
 
     name: Literal["w_reinforce"] = "w_reinforce"
     positive_weight: NonNegative = Field(
-        0.1, description="advantage of right completions; 0 is NSR"
+        0.1, description="advantage of correct completions; 0 is NSR"
     )
-    correct_above: float = Field(0.5, description="reward above which a completion is right")
+    correct_above: float = Field(0.5, description="completions with a higher reward are correct")
 
     def __call__(self, inputs: AdvantageInputs) -> Tensor:
         right = inputs.rewards > self.correct_above
