@@ -13,9 +13,9 @@ number counts as correct::
         return float(set(text.split()) <= set(numbers))    # each is a list of values
 
 Arguments are passed by name. ``answer`` belongs to ``text`` and ``answers`` to ``texts``;
-``answers`` with ``text``, or ``answer`` with ``texts``, is a dataset column. A function without any of these names receives text and answer by
-position, one with ``answers`` alone is a batch function. An ``async`` per-completion function is
-awaited for all completions of a batch concurrently.
+``answers`` with ``text``, or ``answer`` with ``texts``, is a dataset column. A function without any
+of these names receives text and answer by position; one with only ``answers`` is a batch function.
+An ``async`` per-completion function is awaited for all completions of a batch concurrently.
 """
 
 import functools

@@ -64,7 +64,9 @@ def passages(path: Path) -> Iterator[str]:
     source = path.read_text("utf-8")
     if path.suffix == ".md":
         prose = re.sub(r"^(```|~~~).*?^\1", "", source, flags=re.M | re.S)
-        for paragraph in re.split(r"\n\s*\n", re.sub(r"^    .*\n", "", prose, flags=re.M)):
+        prose = re.sub(r"^    .*\n", "", prose, flags=re.M)
+        prose = re.sub(r"\]\([^)]*\)|<[^>]*>", "", prose)  # addresses and tags
+        for paragraph in re.split(r"\n\s*\n", prose):
             yield " ".join(re.sub(r"`[^`]*`", "CODE", paragraph).split())
         return
     yield from sentences(source)
