@@ -354,7 +354,9 @@ def _parameter_norms(trainer: Trainer, batch: TrainBatch, sample: int) -> Tensor
     norms = torch.full((len(rows),), math.nan)
     policy = logprob_model(trainer.models.causal_lm, trainer.config, trainer.models.stored_dtype)
     parameters = _trained(policy)
-    trainer.progress.phase(f"gradients of {len(chosen)} tokens by all parameters")
+    what = f"gradients of {len(chosen)} tokens by all parameters"
+    trainer.progress.note(what)
+    trainer.progress.phase(what, len(chosen), announce=False)
     for index in chosen.tolist():
         row = int(rows[index])
         column = int(columns[index])

@@ -359,3 +359,37 @@ def test_experiments_of_the_paper_at_reduced_size(folder):
             expected.append(mean(expected))
         compared.add(row[0], row[1:], [(value,) for value in expected])
     assert not compared
+
+
+def test_figures_1_to_3_of_the_tiny_model():
+    folder = DATA / "paper_diagnosis"
+    tokens = pd.read_csv(folder / "tokens.csv.gz")
+    bands = pd.read_csv(folder / "bands.csv").set_index(["update", "band"]).loc["all tokens"]
+    updates = pd.read_csv(folder / "updates.csv").set_index("update")
+    heads, *rows = tables_in(
+        (RESULTS / "paper.md").read_text(encoding="utf-8").split("## Figures 1-3", 1)[1]
+    )[0]
+    assert f"{len(tokens):,} tokens" in heads[1]
+    measured = {label.split(":")[0]: cell for label, cell in rows}
+
+    distance = 1 - tokens.probability
+    over_all = tokens.parameter_gradient_norm
+    lowest, highest = bands.iloc[0], bands.iloc[-1]
+    numbers = [
+        tokens.gradient_norm.corr(distance),
+        over_all.corr(distance),
+        over_all.corr(distance, method="spearman"),
+        over_all.notna().sum(),
+        *(100 * lowest.tokens / len(tokens), 0.25, 100 * lowest.gradient_fraction),
+        *(100 * highest.tokens / len(tokens), 0.75, 100 * highest.gradient_fraction),
+    ]
+    cell = measured["1 (d)"].replace("1 - π ", "").replace("%", "")
+    assert agrees(cell, *numbers)
+
+    change = updates.change_abs
+    assert agrees(measured["1 (e)"], change["only pi < 0.25"], change["all tokens"])
+    assert agrees(measured["1 (f)"], change["only pi > 0.75"])
+    rose = 100 * updates.positive_rose
+    names = ["all tokens", "AR 0.3", "Lopti 0.5, then high", "Lopti 0.5, low pass"]
+    cell = measured["3"].replace("%", "")
+    assert agrees(cell, *100 * bands.positive_rose, *rose[names])
