@@ -13,7 +13,7 @@ from loptune.terminal.arguments import Commands
 from loptune.terminal.commands import Command, Option, add_command
 from loptune.terminal.logs import add_verbosity
 from loptune.terminal.table import counted, print_table
-from loptune.yaml_document import parse_override, read_yaml
+from loptune.yaml_document import parse_override
 from sweep.commands.false_keeps import FalseKeeps, check_false_keeps
 from sweep.commands.gate_import import import_, show_import
 from sweep.gate.arm import ArmName
@@ -144,7 +144,7 @@ def start(
             store_program(spec, draft)
             _check_program(draft, assigned, command=None)
             program = (draft / PROGRAM).read_text(encoding="utf-8")
-            words = _own_program(draft)[0]
+        words = [] if spec.external is None else spec.external.command
         if words:
             revision = tracked_revision(words)
         if words and revision is None:
@@ -199,21 +199,11 @@ def _check_metric(metric: str | None, space: str, spec: "SweepSpec") -> None:
         )
 
 
-def _own_program(folder: Path) -> tuple[list[str], dict[str, Any]]:
-    """Return the command line and the default settings of the program stored in a folder; nothing
-    for loptune's own trainer.
-    """
-    from sweep.gate.spec import PROGRAM
-
-    program = read_yaml(folder / PROGRAM).data.get("program") or {}
-    return list(program.get("command") or []), dict(program.get("defaults") or {})
-
-
 def _check_program(folder: Path, settings: dict[str, Any], command: list[str] | None) -> None:
     """Check that the program stored in a folder accepts these settings, before anything runs."""
-    from sweep.gate.batch import Batch, check_batch
+    from sweep.gate.batch import Batch, batch_space
 
-    check_batch(folder, Batch(name="check", settings=settings, command=command, seeds=(0,)))
+    batch_space(folder, Batch(name="check", settings=settings, command=command, seeds=(0,)))
 
 
 def _check_seeds(first: int, most: int) -> None:
@@ -271,6 +261,7 @@ def propose(
     from sweep.gate.command_words import check_words
     from sweep.gate.program_files import file_digests, refuse_uncommitted
     from sweep.gate.spec import PROGRAM
+    from sweep.space.file import load_space
 
     assigned = dict(map(parse_override, settings))
     words = None if command is None else list(command)
@@ -281,9 +272,10 @@ def propose(
     with Campaign(Path(campaign)).change() as changed:
         if (changed.folder / PROGRAM).is_file():
             base = changed.baseline
-            own_words, defaults = _own_program(changed.folder)
-            if words is not None:
-                check_words(words, base.command or own_words)
+            space = load_space(changed.folder / PROGRAM)
+            defaults = dict(space.program.values({}, [*base.settings, *assigned]))
+            if words is not None and space.external is not None:
+                check_words(words, base.command or space.external.command)
             if base.revision is not None and revision in (None, git.head()):
                 refuse_uncommitted()
             if base.revision and revision and git.same_files(base.revision, revision):

@@ -14,7 +14,7 @@ from loptune.section import Count
 from loptune.terminal.arguments import Commands
 from loptune.terminal.commands import Command, Option, add_command
 from loptune.terminal.table import print_table
-from loptune.yaml_document import dump_yaml, read_yaml
+from loptune.yaml_document import dump_yaml
 
 if TYPE_CHECKING:
     from sweep.gate.aa_test import NoiseReport
@@ -78,11 +78,9 @@ def noise(
     spec = load_space(find_space(space), overrides)
     output.mkdir(parents=True, exist_ok=True)
     store_program(spec, output)
-    document = read_yaml(output / PROGRAM).data
-    words = (document.get("program") or {}).get("command") or []
-    content = dump_yaml(document)
-    if words:
-        content += dump_yaml(file_digests(words, output))
+    content = (output / PROGRAM).read_text(encoding="utf-8")
+    if spec.external is not None and spec.external.command:
+        content += dump_yaml(file_digests(spec.external.command, output))
     program = hashlib.sha256(content.encode()).hexdigest()[:8]
     report = measure(output, seeds, repeats, program=program)
     return Noise(spec.objective, report, spec.program.seeds_are_blocks)

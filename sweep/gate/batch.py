@@ -1,7 +1,6 @@
 """Run configurations of a program on given seeds, as a sweep without a search."""
 
 import hashlib
-import math
 import os
 import subprocess
 import sys
@@ -13,11 +12,11 @@ from typing import Any
 from loptune.errors import INTERRUPTED, ConfigError
 from loptune.files import write_atomically
 from loptune.run_names import MAX_NAME_LENGTH
-from loptune.yaml_document import dump_yaml, nearest, read_yaml
 from sweep.gate.spec import PROGRAM
 from sweep.record.sweep_record import open_sweep
 from sweep.search.history import explained_by_settings
 from sweep.space.file import dump_space, load_space
+from sweep.space.fixed import fixed_space
 from sweep.space.spec import SweepSpec
 
 _SCALARS = (str, int, float, bool)
@@ -64,65 +63,25 @@ def store_program(spec: SweepSpec, folder: Path) -> None:
     write_atomically(folder / PROGRAM, dump_space(spec))
 
 
-def check_batch(folder: Path, batch: Batch) -> None:
-    """Check that the program accepts a configuration, before anything runs.
-
-    Raises:
-        ConfigError: the program rejects it.
-    """
-    draft = folder / f".check-{PROGRAM}"
-    write_atomically(draft, dump_yaml(batch_space(folder, batch)))
-    try:
-        load_space(draft)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def batch_space(folder: Path, batch: Batch) -> dict[str, Any]:
+def batch_space(folder: Path, batch: Batch) -> SweepSpec:
     """Return the search space that runs a batch.
 
     Raises:
-        ConfigError: the program has no such setting; the error names the nearest.
+        ConfigError: the program does not accept a configuration.
     """
-    document = read_yaml(folder / PROGRAM).data
+    spec = load_space(folder / PROGRAM)
     varied = _varied(batch)
-    space = {
-        "name": batch.name,
-        "objective": document["objective"],
-        "resources": document["resources"],
-        "limits": document["limits"],
-        "baselines": [
-            {key: settings[key] for key in varied} for settings in (batch.settings, *batch.further)
-        ],
-        "search": {"configurations": 0},
-        "seeds": list(batch.seeds),
-    }
-    if varied:
-        space["parameters"] = {key: {"choice": values} for key, values in varied.items()}
-    if document.get("trainer"):
-        if batch.command:
-            raise ConfigError(
-                "loptune's own trainer has no command",
-                str(folder / PROGRAM),
-                "change its settings: KEY=VALUE",
-                code="no-command",
-            )
-        overrides = {**document["trainer"].get("overrides", {}), **batch.settings}
-        return {**space, "trainer": {**document["trainer"], "overrides": overrides}}
-    program = dict(document["program"])
-    for key in batch.settings:
-        if key not in program["defaults"]:
-            raise ConfigError(
-                f"the program has no setting {key}",
-                f"{key}={batch.settings[key]}",
-                nearest(key, program["defaults"]) or "list it in program.defaults",
-                key=key,
-                code="unknown-setting",
-            )
-    program["defaults"] = {**program["defaults"], **batch.settings}
-    if batch.command:
-        program["command"] = batch.command
-    return {**space, "program": program}
+    settings = {key: value for key, value in batch.settings.items() if key not in varied}
+    configurations = []
+    for each in (batch.settings, *batch.further):
+        configurations.append({key: each[key] for key in varied})
+    return fixed_space(
+        spec.with_program(spec.program.with_settings(settings, batch.command)),
+        name=batch.name,
+        configurations=configurations,
+        seeds=batch.seeds,
+        changes={"parameters": {key: {"choice": values} for key, values in varied.items()}},
+    )
 
 
 def _varied(batch: Batch) -> dict[str, list[Any]]:
@@ -137,21 +96,16 @@ def _varied(batch: Batch) -> dict[str, list[Any]]:
 
 
 def complete_settings(folder: Path, arms: Sequence[dict[str, Any]]) -> list[dict[str, Any]] | None:
-    """Return the settings of all configurations with a value for every key that any of them sets,
-    so that one sweep can run them. Return None if that is not possible.
+    """Return the settings of configurations with a value for every key that one of them sets, so
+    that one sweep can run them; None if that is not possible: a sweep runs no configuration twice.
 
-    Missing keys get the program's default. The trainer's defaults are not available here, and a
-    sweep cannot contain two equal configurations.
+    A key that a configuration does not set has the program's default.
     """
-    defaults = (read_yaml(folder / PROGRAM).data.get("program") or {}).get("defaults") or {}
     keys = sorted({key for settings in arms for key in settings})
+    defaults = load_space(folder / PROGRAM).program.values({}, keys)
     completed: list[dict[str, Any]] = []
     for settings in arms:
-        own = {}
-        for key in keys:
-            if key not in settings and key not in defaults:
-                return None
-            own[key] = settings.get(key, defaults.get(key))
+        own = {key: settings.get(key, defaults[key]) for key in keys}
         if own in completed or not all(isinstance(value, _SCALARS) for value in own.values()):
             return None
         completed.append(own)
@@ -188,7 +142,7 @@ def run_batch(
     if not (runs_dir / batch.name / "space.lock.yaml").is_file():
         space = folder / "spaces" / f"{batch.name}.yaml"
         space.parent.mkdir(exist_ok=True)
-        write_atomically(space, dump_yaml(batch_space(folder, batch)))
+        write_atomically(space, dump_space(batch_space(folder, batch)))
         words = ["run", str(space), "--offline"]
     elif not _unfinished(runs_dir, batch.name):
         results = _results(runs_dir, batch)
@@ -227,10 +181,9 @@ def run_batch(
 
 
 def _cpus(folder: Path, parallel: int) -> int:
-    """Return the number of CPUs that ``parallel`` runs need."""
-    resources = read_yaml(folder / PROGRAM).data.get("resources") or {}
-    workers = int(resources.get("workers_per_trial", 1))
-    return math.ceil(parallel * workers * float(resources.get("cpus_per_worker", 1)))
+    """Return the CPUs that so many runs at the same time take."""
+    resources = load_space(folder / PROGRAM).resources
+    return parallel * resources.workers_per_trial * resources.cpus_per_worker
 
 
 def _import_path(place: Path) -> str:

@@ -163,6 +163,14 @@ class SearchableProgram(Section, ABC):
         """Raise ConfigError for resources that the program cannot use."""
 
     @abstractmethod
+    def with_settings(self, settings: Overrides, command: Sequence[str] | None) -> Self:
+        """Return the program with other defaults, and with another command line if one is given.
+
+        Raises:
+            ConfigError: it has no such key, or no command line.
+        """
+
+    @abstractmethod
     def values(self, overrides: Overrides, keys: Sequence[str]) -> Overrides:
         """Return the values of keys under some overrides, without validation; ABSENT for a missing
         key.

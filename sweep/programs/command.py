@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter, ValidationError, model_serializer, mode
 from dashboards.trial import FIELDS
 from loptune.errors import ConfigError, MissingError, shortened
 from loptune.section import Count, Section, refusal
-from loptune.yaml_document import YamlDocument
+from loptune.yaml_document import YamlDocument, nearest
 from sweep.programs.base import (
     ABSENT,
     Advice,
@@ -262,6 +262,24 @@ class CommandProgram(Program):
             # Use the interpreter that runs the sweep, whether or not its environment is activated.
             program = sys.executable
         return [program, *arguments]
+
+    def with_settings(self, settings: Overrides, command: Sequence[str] | None) -> "CommandProgram":
+        """Return the program with other `defaults`, and with another command line if one is
+        given.
+        """
+        for key, value in settings.items():
+            if key not in self.defaults:
+                raise ConfigError(
+                    f"the program has no setting {key}",
+                    f"{key}={value}",
+                    nearest(key, self.defaults) or "list it in program.defaults",
+                    key=key,
+                    code="unknown-setting",
+                )
+        changes: dict[str, Any] = {"defaults": {**self.defaults, **settings}}
+        if command:
+            changes["command"] = list(command)
+        return self.model_copy(update=changes)
 
     def values(self, overrides: Overrides, keys: Sequence[str]) -> Overrides:
         """Return the values of keys: overrides, else defaults."""

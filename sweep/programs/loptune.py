@@ -381,6 +381,17 @@ class LoptuneProgram(Program):
                 with contextlib.suppress(ConfigError):  # valid only together with other values
                     yield self.configure({key: value})
 
+    def with_settings(self, settings: Overrides, command: Sequence[str] | None) -> "LoptuneProgram":
+        """Return the program with changed settings; it has no command line."""
+        if command:
+            raise ConfigError(
+                "loptune's own trainer has no command",
+                "command line",
+                "change its settings: KEY=VALUE",
+                code="no-command",
+            )
+        return self._with(apply_overrides(self.base, settings))
+
     def values(self, overrides: Overrides, keys: Sequence[str]) -> Overrides:
         """Return the values of keys under some overrides; for an update rule, its name."""
         data = with_overrides(self.base, overrides)

@@ -13,16 +13,14 @@ report a false improvement with a probability below 10%.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from loptune.errors import ConfigError, MissingError
-from loptune.yaml_document import YamlDocument, parse_yaml
 from sweep.record.baseline import is_baseline
 from sweep.record.folder import SweepFolder, read_spec
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import Configuration, ranked
 from sweep.space.arms import arm_of, arms
-from sweep.space.file import dump_space, resolve_space
+from sweep.space.fixed import fixed_space
 from sweep.space.spec import SweepSpec
 
 
@@ -133,22 +131,19 @@ def fresh_space(
         spec.program.held_out_run(spec.objective.metrics[0], test) if held_out else spec.program
     )
     program = program.with_tracking(experiment=spec.experiment)
+    first = max(_used_seeds(sweep)) + 1
     confirms = {
         "sweep": sweep.folder.name,
         "configurations": [finalist.number for finalist in chosen],
         "tune_within": spec.search.tune_within,
     }
-    first = max(_used_seeds(sweep)) + 1
-    name = (folder or sweep.folder.confirmation).name
-    data = parse_yaml(dump_space(spec.with_program(program)), name).data | {
-        "name": name,
-        "confirms": confirms,
-        "baselines": [dict(configuration.parameters) for configuration in chosen],
-        "search": {"sampler": "random", "configurations": 0},
-        "scheduler": "none",
-        "seeds": list(range(first, first + seeds)),
-    }
-    return resolve_space(YamlDocument(data, {}, name), Path.cwd())
+    return fixed_space(
+        spec.with_program(program),
+        name=(folder or sweep.folder.confirmation).name,
+        configurations=[configuration.parameters for configuration in chosen],
+        seeds=range(first, first + seeds),
+        changes={"confirms": confirms},
+    )
 
 
 def choose(spec: SweepSpec, proposed: list[Configuration], finalists: int) -> list[Configuration]:

@@ -8,12 +8,31 @@ import pytest
 
 from loptune.errors import ConfigError, MissingError, NameInUseError
 from sweep.gate import runs
-from sweep.gate.batch import Batch, BatchResults, batch_name, complete_settings, run_batch
+from sweep.gate.batch import (
+    Batch,
+    BatchResults,
+    batch_name,
+    batch_space,
+    complete_settings,
+    run_batch,
+)
 from sweep.gate.campaign import PROGRAM, Campaign, CampaignSpec, start_campaign
 from sweep.gate.runs import run_until_decided
 from tests.refusals import refused
 from tests.sweep.ended_sweeps import write_sweep
 
+SPACE = """
+name: toy
+program: {command: [python, train.py], defaults: {lr: 0.1, batch: 8}}
+baselines: [{}]
+search: {configurations: 0}
+"""
+TRAINER = """
+name: toy
+trainer: tiny_kk
+baselines: [{}]
+search: {configurations: 0}
+"""
 FAILS = {3}  # seeds on which every arm fails
 
 
@@ -183,8 +202,7 @@ def test_batches_of_other_seeds_have_other_names():
 def test_open_proposals_of_one_program_run_as_one_sweep(campaign, monkeypatch):
     machine = Machine()
     monkeypatch.setattr(runs, "run_batch", machine.run_batch)
-    program = "program: {defaults: {lr: 0.1, batch: 8}}"
-    (campaign.folder / PROGRAM).write_text(program)
+    (campaign.folder / PROGRAM).write_text(SPACE)
     run_until_decided(campaign.folder)
     with Campaign(campaign.folder).change() as changed:
         for settings in ({"lr": 0.05}, {"lr": 0.2}, {"batch": 16}, {"batch": 16}):
@@ -199,14 +217,34 @@ def test_open_proposals_of_one_program_run_as_one_sweep(campaign, monkeypatch):
 
 
 def test_configurations_are_completed_for_one_sweep(tmp_path):
-    (tmp_path / PROGRAM).write_text("program: {defaults: {lr: 0.1, batch: 8}}")
+    (tmp_path / PROGRAM).write_text(SPACE)
     assert complete_settings(tmp_path, [{"lr": 0.2}, {"batch": 16}]) == [
         {"batch": 8, "lr": 0.2},
         {"batch": 16, "lr": 0.1},
     ]
     assert complete_settings(tmp_path, [{"lr": 0.1}, {"batch": 8}]) is None  # equal
-    (tmp_path / PROGRAM).write_text("trainer: {}")
-    assert complete_settings(tmp_path, [{"optim.lr": 0.2}, {"optim.eps": 1}]) is None
+    assert complete_settings(tmp_path, [{"lr": 0.1}, {"unknown": 8}]) is None
+    (tmp_path / PROGRAM).write_text(TRAINER)
+    arms = [{"optim.lr": 0.2}, {"optim.weight_decay": 0.5}]
+    lr, decay = complete_settings(tmp_path, arms)
+    assert (lr["optim.lr"], decay["optim.weight_decay"]) == (0.2, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("program", "arms"),
+    [
+        ("SPACE", [{"lr": 0.2, "batch": 8}, {"lr": 0.3, "batch": 8}]),
+        ("TRAINER", [{"optim.lr": 1e-3}, {"optim.lr": 1e-4}]),
+    ],
+)
+def test_the_space_of_a_batch_has_its_configurations_and_no_search(tmp_path, program, arms):
+    text = {"SPACE": SPACE, "TRAINER": TRAINER}[program]
+    (tmp_path / PROGRAM).write_text(text)
+    batch = Batch(name="b", settings=arms[0], command=None, seeds=(4, 7), further=(arms[1],))
+    space = batch_space(tmp_path, batch)
+    key = next(iter(arms[0]))
+    assert space.baselines == [{key: arms[0][key]}, {key: arms[1][key]}]
+    assert (space.search.configurations, space.seeds) == (0, [4, 7])
 
 
 def test_a_batch_that_was_killed_before_its_first_trial_has_not_ended(campaign, monkeypatch):
