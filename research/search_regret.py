@@ -20,17 +20,20 @@ the trials fail wherever they are.
 import argparse
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
+from unittest import mock
 
 import numpy as np
+import optuna
+from optuna.trial import FrozenTrial, TrialState
 
 from loptune.yaml_document import YamlDocument
 from research.tables import mean, print_rows
-from sweep.search.history import Configuration, open_trial
-from sweep.search.study import FAILED_AS, FailedAs, propose
+from sweep.search import study
+from sweep.search.history import Configuration, failed_by_settings, open_trial
 from sweep.space.file import resolve_space
 from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Parameters, Space, fingerprint
@@ -167,13 +170,52 @@ FAILURES = {
     "20% of trials fail": Surface(cliff(0.1), CLIFF_SPACE, failing=0.2),
 }
 FAILURE_SIZES = (10, 20)  # trials
-LESSONS: tuple[FailedAs, ...] = get_args(FailedAs)
+# What a sampler is told of a configuration that failed through its own settings: nothing, the
+# median or the worst score so far, the median until a quarter have failed and the worst afterwards
+# (loptune's rule), or the worst with a violated constraint.
+LESSONS = ("ignored", "median", "worst", "capped", "constraint")
+RULE = "capped"
+History = Callable[[SweepSpec, Space, Sequence[Configuration]], list[FrozenTrial]]
+
+
+def told_as(lesson: str) -> History:
+    """Return `study.sampler_trials` with another lesson of failures."""
+
+    def history(
+        spec: SweepSpec, space: Space, configurations: Sequence[Configuration]
+    ) -> list[FrozenTrial]:
+        seen = [study.frozen_trial(spec, space, each, for_sampler=True) for each in configurations]
+        if lesson == "ignored":
+            return seen
+        score = study.score_of_failed(spec, seen, as_median=lesson == "median")
+        told = loptunes(spec, space, configurations)
+        for number, configuration in enumerate(configurations):
+            if told[number].state != TrialState.COMPLETE:
+                continue
+            failed = failed_by_settings(configuration)
+            constraints = {"failed": 1.0 if failed else -1.0}
+            told[number] = optuna.create_trial(
+                state=TrialState.COMPLETE,
+                value=score if failed else told[number].value,
+                params=told[number].params,
+                distributions=told[number].distributions,
+                constraints=constraints if lesson == "constraint" else None,
+            )
+        return told
+
+    loptunes = study.sampler_trials
+    return loptunes if lesson == RULE else history
 
 
 def search(
-    spec: SweepSpec, surface: Surface, trials: int, failed_as: FailedAs = FAILED_AS
+    spec: SweepSpec, surface: Surface, trials: int, lesson: str = RULE
 ) -> list[Configuration]:
     """The configurations of one search in the order in which they ended, two at a time."""
+    with mock.patch.object(study, "sampler_trials", told_as(lesson)):
+        return _search(spec, surface, trials)
+
+
+def _search(spec: SweepSpec, surface: Surface, trials: int) -> list[Configuration]:
     space = Space(spec.parameters)
     random = np.random.default_rng([spec.search.seed, 1])
     configurations: list[Configuration] = []
@@ -183,7 +225,7 @@ def search(
     while sum(len(configuration.results) for configuration in configurations) < trials:
         while len(running) < AT_A_TIME:
             if not waiting:
-                point = propose(spec, space, configurations, failed_as)
+                point = study.propose(spec, space, configurations)
                 if point is None:
                     break
                 resolved = space.resolve(point, spec.program)
@@ -281,9 +323,9 @@ def main() -> None:
     print_rows("Mean over the surfaces, minus random with one seed", headings, rows)
 
 
-def compare_failures(repeats: int, samplers: list[str], lessons: list[FailedAs]) -> None:
+def compare_failures(repeats: int, samplers: list[str], lessons: list[str]) -> None:
     """Print regret and failures by what the samplers are told, after every second repeat."""
-    cells: list[tuple[str, str, FailedAs]] = []
+    cells: list[tuple[str, str, str]] = []
     for name in FAILURES:
         for sampler in samplers:
             if sampler == "random":  # it ignores the history

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import optuna
@@ -41,12 +41,6 @@ SAMPLER_ATTEMPTS = 15  # attempts with the sampler before random ones
 _RANDOM_ATTEMPTS = 20
 _MAX_SCORE = 1e100  # samplers square scores
 
-# The score of a configuration that failed through its own settings, for a sampler: none, the median
-# or the worst score so far, the median until a quarter of the configurations have failed and the
-# worst afterwards, or the worst with a violated constraint. Measured in
-# docs/development/validation.md.
-FailedAs = Literal["ignored", "median", "worst", "capped", "constraint"]
-FAILED_AS: FailedAs = "capped"
 _MANY_FAILED = 0.25  # fraction of the configurations
 
 # Silence Optuna's log of studies and trials; the sweep prints its own.
@@ -92,10 +86,7 @@ def _own_values(spec: SweepSpec, space: Space) -> Parameters | None:
 
 
 def propose(
-    spec: SweepSpec,
-    space: Space,
-    configurations: Sequence[Configuration],
-    failed_as: FailedAs = FAILED_AS,
+    spec: SweepSpec, space: Space, configurations: Sequence[Configuration]
 ) -> Parameters | None:
     """Return a point that has not been tried, because rerunning the same seeds adds nothing.
 
@@ -103,7 +94,7 @@ def propose(
     sampled at random; finally a finite space is enumerated. None if it is exhausted.
     """
     if spec.search.sampler != "grid":
-        for point in _drawn(spec, space, configurations, failed_as):
+        for point in _drawn(spec, space, configurations):
             if _is_new(point, spec, space, configurations):
                 return point
     if space.is_finite:
@@ -122,13 +113,13 @@ def _is_new(
 
 
 def _drawn(
-    spec: SweepSpec, space: Space, configurations: Sequence[Configuration], failed_as: FailedAs
+    spec: SweepSpec, space: Space, configurations: Sequence[Configuration]
 ) -> Iterator[Parameters]:
     """Yield proposals of the sampler, then random points."""
     number = len(configurations)
     for attempt in range(SAMPLER_ATTEMPTS):
         sampler = make_sampler(spec.search, space, number, attempt)
-        yield ask(spec, space, configurations, sampler, failed_as)
+        yield ask(spec, space, configurations, sampler)
     at_random = spec.search.model_copy(update={"sampler": "random"})
     for attempt in range(SAMPLER_ATTEMPTS, SAMPLER_ATTEMPTS + _RANDOM_ATTEMPTS):
         yield ask(spec, space, (), make_sampler(at_random, space, number, attempt))
@@ -213,24 +204,17 @@ def make_sampler(search: SearchSpec, space: Space, number: int, attempt: int) ->
 
 
 def ask(
-    spec: SweepSpec,
-    space: Space,
-    configurations: Sequence[Configuration],
-    sampler: BaseSampler,
-    failed_as: FailedAs = FAILED_AS,
+    spec: SweepSpec, space: Space, configurations: Sequence[Configuration], sampler: BaseSampler
 ) -> Parameters:
     """Return the sampler's next point."""
     study = optuna.create_study(direction=direction(spec), sampler=sampler)
     if not isinstance(sampler, optuna.samplers.RandomSampler):  # it ignores the history
-        study.add_trials(sampler_trials(spec, space, configurations, failed_as))
+        study.add_trials(sampler_trials(spec, space, configurations))
     return sample(space, study.ask())
 
 
 def sampler_trials(
-    spec: SweepSpec,
-    space: Space,
-    configurations: Sequence[Configuration],
-    failed_as: FailedAs = FAILED_AS,
+    spec: SweepSpec, space: Space, configurations: Sequence[Configuration]
 ) -> list[FrozenTrial]:
     """Return the history as a sampler sees it.
 
@@ -240,12 +224,9 @@ def sampler_trials(
     log and report keep it without a score.
     """
     trials = [frozen_trial(spec, space, each, for_sampler=True) for each in configurations]
-    if failed_as == "ignored":
-        return trials
     failed = [failed_by_settings(configuration) for configuration in configurations]
-    many_failed = sum(failed) > _MANY_FAILED * len(failed)
-    as_median = failed_as == "median" or (failed_as == "capped" and not many_failed)
-    score = _score_of_failed(spec, trials, as_median=as_median)
+    as_median = sum(failed) <= _MANY_FAILED * len(failed)
+    score = score_of_failed(spec, trials, as_median=as_median)
     for number, configuration in enumerate(configurations):
         if failed[number] and space.contains(configuration.parameters):
             trials[number] = optuna.create_trial(
@@ -253,12 +234,10 @@ def sampler_trials(
                 value=score,
                 **_params_and_distributions(space, configuration.parameters, for_sampler=True),
             )
-        if failed_as == "constraint" and trials[number].state == TrialState.COMPLETE:
-            trials[number] = _with_constraint(trials[number], violated=failed[number])
     return trials
 
 
-def _score_of_failed(spec: SweepSpec, trials: Sequence[FrozenTrial], *, as_median: bool) -> float:
+def score_of_failed(spec: SweepSpec, trials: Sequence[FrozenTrial], *, as_median: bool) -> float:
     """Return the median or the worst score of the trials that have one."""
     scores: list[float] = []
     for trial in trials:
@@ -269,17 +248,6 @@ def _score_of_failed(spec: SweepSpec, trials: Sequence[FrozenTrial], *, as_media
     if as_median:
         return statistics.median(scores)
     return min(scores, key=lambda score: sign_of(spec.objective.mode) * score)
-
-
-def _with_constraint(trial: FrozenTrial, *, violated: bool) -> FrozenTrial:
-    """Return a complete trial with the constraint that it has not failed."""
-    return optuna.create_trial(
-        state=TrialState.COMPLETE,
-        value=trial.value,
-        params=trial.params,
-        distributions=trial.distributions,
-        constraints={"failed": 1.0 if violated else -1.0},
-    )
 
 
 def frozen_trial(

@@ -1,4 +1,4 @@
-from research.search_regret import FAILURES, SAMPLERS, search, space_of
+from research.search_regret import FAILURES, LESSONS, SAMPLERS, search, space_of
 
 
 def test_a_search_records_scores_and_divergence():
@@ -7,3 +7,13 @@ def test_a_search_records_scores_and_divergence():
     results = [configuration.results[0] for configuration in ended]
     assert {result.state for result in results} == {"COMPLETE", "FAIL"}
     assert all((result.state == "FAIL") == (result.score != result.score) for result in results)
+
+
+def test_what_a_sampler_is_told_of_failures_changes_what_it_proposes():
+    surface = FAILURES["60% diverge"]
+    spec = space_of(surface.parameters, SAMPLERS["GP, 4 random"], 0)
+    proposed = set()
+    for lesson in LESSONS:
+        ended = search(spec, surface, 8, lesson)
+        proposed.add(tuple(each.fingerprint for each in ended))
+    assert len(proposed) > 2
