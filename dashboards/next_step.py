@@ -199,9 +199,9 @@ def _fresh_seeds(judged: Verdict) -> int | None:
     confirm.
     """
     if isinstance(judged, Undecided):
-        return FRESH_SEEDS if judged.why in ("one seed", "no shared seed") else None
+        return _seeds_of_undecided(judged)
     if judged.claim != "none":
-        return max(FRESH_SEEDS, judged.confirmation_seeds or 0)
+        return _fresh_at_least(judged)
     return judged.confirmation_seeds if judged.improves else None
 
 
@@ -232,12 +232,24 @@ def _confirm_again(results: Results, judged: Verdict, name: Name) -> NextStep:
 def _seeds_to_confirm(judged: Verdict) -> int | None:
     """Return how many new seeds would decide a comparison; None if more seeds do not help."""
     if isinstance(judged, Undecided):
-        return FRESH_SEEDS if judged.why in ("one seed", "no shared seed") else None
+        return _seeds_of_undecided(judged)
     if judged.claim == "too few seeds":
-        return max(FRESH_SEEDS, judged.confirmation_seeds or 0)
+        return _fresh_at_least(judged)
     if judged.improves:
         return judged.confirmation_seeds
     return judged.deciding_seeds
+
+
+def _seeds_of_undecided(judged: Undecided) -> int | None:
+    """Return how many seeds compare what had too few; None if seeds were not the reason."""
+    return FRESH_SEEDS if judged.why in ("one seed", "no shared seed") else None
+
+
+def _fresh_at_least(judged: Tested) -> int:
+    """Return the fresh seeds of a confirmation: the default, or more if the improvement needs
+    more.
+    """
+    return max(FRESH_SEEDS, judged.confirmation_seeds or 0)
 
 
 def _after_rounds(results: Results, rounds: Rounds) -> NextStep | None:
@@ -262,7 +274,7 @@ def _advice(verdict: Verdict, name: Name) -> str:
     if isinstance(verdict, Undecided):
         return words.REMEDIES[verdict.why]
     if verdict.claim == "too few seeds":
-        needed = max(FRESH_SEEDS, verdict.confirmation_seeds or 0)
+        needed = _fresh_at_least(verdict)
         return f"Run both on at least {needed} seeds: fewer than {MIN_SEEDS} confirm nothing."
     if verdict.claim == "evidence":
         return "Confirm it on fresh seeds: the best of many is biased upward."

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from dashboards.trial import sign_of
 from loptune.errors import ConfigError, NameInUseError
 from loptune.section import Count, Positive
 from loptune.temporary import temporary_folder
@@ -488,7 +489,7 @@ def fields(standing: Standing) -> dict[str, Any]:
             "kept_from": kept_from,
         },
         "metric": campaign.spec.metric,
-        "larger_is_better": campaign.spec.mode == "max",
+        "larger_is_better": sign_of(campaign.spec.mode) > 0,
         **noise,
         "proposals": len(campaign.proposals),
         "open": [proposal.number for proposal in campaign.open_proposals],

@@ -24,6 +24,7 @@ from scipy import special
 
 from dashboards.sources.directions import usual_direction
 from dashboards.statistics.online_levels import lord_level
+from dashboards.trial import sign_of
 from loptune.errors import ConfigError, MissingError
 
 _KEPT = "keep"
@@ -82,7 +83,7 @@ class Replay:
         """Return the content of ``--json``."""
         return {
             "metric": self.record.metric,
-            "larger_is_better": self.record.mode == "max",
+            "larger_is_better": sign_of(self.record.mode) > 0,
             "runs": len(self.record.entries),
             "keeps": len(self.keeps),
             "would_keep": self.would_keep if self.sd is not None else None,
@@ -230,7 +231,7 @@ def replay(record: LoopRecord, *, sd: float | None, false_keeps: float) -> Repla
         sd: standard deviation of a score between seeds; None: estimate it.
         false_keeps: bound on the expected fraction of kept changes that are not improvements.
     """
-    sign = 1.0 if record.mode == "max" else -1.0
+    sign = sign_of(record.mode)
     where = "given"
     if sd is None:
         sd, where = _estimated_sd(record)

@@ -10,6 +10,7 @@ from dashboards.statistics import gate
 from dashboards.statistics.campaign_noise import Runs, SeedModel, seed_model
 from dashboards.statistics.moved import moved
 from dashboards.statistics.online_levels import lord_level
+from dashboards.trial import sign_of
 from loptune.errors import ConfigError
 from loptune.files import Record
 from sweep.gate.arm import BASELINE, FIRST, PROPOSAL, Arm, ArmName
@@ -225,7 +226,7 @@ class Judge:
         return self._oriented(arm.scores)
 
     def _oriented(self, scores: Mapping[int, float]) -> Runs:
-        sign = 1.0 if self._spec.mode == "max" else -1.0
+        sign = sign_of(self._spec.mode)
         return {seed: sign * score for seed, score in scores.items()}
 
     def _shared(self, proposal: Proposal) -> dict[int, float]:

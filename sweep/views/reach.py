@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from dashboards.fresh_seeds import MIN_SEEDS
+from dashboards.fresh_seeds import FRESH_SEEDS, MIN_SEEDS
 from dashboards.statistics.peaks import FITTED_VALUES, MIN_PEAK_SEEDS
 from dashboards.statistics.tournament import (
     MIN_TRIALS,
@@ -44,7 +44,8 @@ def out_of_reach(spec: SweepSpec) -> Iterator[Advice]:
             f"{counted(len(spec.seeds), 'seed')}, but fewer than {MIN_SEEDS} seeds cannot confirm "
             "an improvement",
             "seeds",
-            f"list at least {MIN_SEEDS} seeds, preferably 5: seeds='[0, 1, 2, 3, 4]'",
+            f"list at least {MIN_SEEDS} seeds, preferably {FRESH_SEEDS}: "
+            f"seeds='{list(range(FRESH_SEEDS))}'",
         )
     if configurations > 1 and not _may_have_baseline(spec):
         keys = spec.program.always_shown
