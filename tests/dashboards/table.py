@@ -70,6 +70,7 @@ def with_trials(results: Results, table: pd.DataFrame, **changes: Any) -> Result
         "costs",
         "solved",
         "task",
+        "scores",
     }
     before = {trial.name: trial for trial in results.trials}
     trials = []
