@@ -44,7 +44,7 @@ _KIND = ("distribution", "type", "sampling")
 
 
 def our_form(written: Any, known: Sequence[str]) -> tuple[str, str] | None:
-    """Return what is written instead of a range, and what to write; None if it is no range of
+    """Return what is written instead of a range, and what to write; None if it is not a range of
     another tool. ``known`` are the keys of loptune's ranges.
     """
     if isinstance(written, list):
