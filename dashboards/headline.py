@@ -318,7 +318,7 @@ def _cost(results: Results, fresh: Results | None) -> str:
         return ""
     several = " (search and fresh seeds)" if fresh else ""
     return (
-        f"Cost so far: {device_time(sum(hours), results.device)} for {len(hours)} trials{several}, "
+        f"Cost so far: {device_time(sum(hours), results.device)}{several}, "
         f"median {device_time(statistics.median(hours), results.device)} per trial."
     )
 

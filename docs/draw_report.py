@@ -1,5 +1,7 @@
-"""Draw the top of a report: `python docs/draw_report.py REPORT FILE.png` with the numbers of
-guides/report.md, or with `--first light` and `--first dark` its first screen, for the README.
+"""Make a screenshot of the top of a report: `python docs/draw_report.py REPORT FILE.png`.
+
+It has the numbers of guides/report.md, or with `--first light` or `--first dark` only the first
+screen, for the README.
 """
 
 import argparse
@@ -12,8 +14,8 @@ _WIDTH = 1000
 # What the page explains under 1, 2, ...
 PARTS = [
     "p.verdict",
-    "section#paired",
     "p.next",
+    "section#paired",
     "p.meta",
     "nav",
     "h2#verdict + p",
@@ -32,8 +34,8 @@ BADGE = """(part, number) => {
 
 
 def main(report: Path, picture: Path, first: str | None) -> None:
-    """Write the picture: the page down to the last part with a badge beside every part, or down to
-    the next step in a color scheme.
+    """Write a screenshot: the page down to the last part with a badge next to every part, or down to
+    the first plot in a color scheme.
     """
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
@@ -47,8 +49,8 @@ def main(report: Path, picture: Path, first: str | None) -> None:
         page.wait_for_selector("body.drawn", timeout=300_000)
         if first is None:
             _number_parts(page)
-        last = page.query_selector("p.next" if first else PARTS[-1])
-        assert last is not None, "the report has no next step"
+        last = page.query_selector("section" if first else PARTS[-1])
+        assert last is not None, "the report has no figure"
         box = last.bounding_box()
         assert box is not None
         height = box["y"] + box["height"] + 16

@@ -92,15 +92,12 @@ def report_html(results: Results, chapters: Mapping[str, Sequence[Picture]]) -> 
         window = f"mean of the last {objective.window} evaluations"
     if results.at_equal_amounts:
         window = f"at equal {plural(results.place)}"
-    fresh = ""
-    if results.fresh is not None:
-        fresh = f" of the search and {len(results.fresh.trials)} on fresh seeds"
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     meta = (
-        f"{len(results.trials)} trials{fresh}. Objective: {objective.mode} {objective.metric} "
+        f"Objective: {objective.mode} {objective.metric} "
         f"({window}). Read from {results.source} on {now}."
     )
-    if results.planned is not None:
+    if results.planned is not None and not results.finished:
         meta += f" The sweep is {results.progress}."
     for part in filter(None, (results, results.fresh)):
         meta = " ".join([meta, *part.warnings])

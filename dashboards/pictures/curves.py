@@ -21,7 +21,7 @@ _CURVE_TITLES = {
     "policy/clip_fraction": "Clip fraction",
     "rollout/completion_length": "Completion length",
     "optim/grad_norm": "Gradient norm",
-    "reward/format_failures": "Answers that could not be parsed",
+    "reward/format_failures": "Fraction of answers that could not be parsed",
     "reward/timeouts": "Reward calls stopped by a limit",
     "reward/errors": "Reward calls that raised an error",
 }

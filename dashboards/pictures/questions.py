@@ -5,7 +5,7 @@ from dashboards.results import Results
 from loptune.parameter_names import short_names, shown
 from loptune.terminal.table import counted
 
-TITLE = "Three questions before you believe it"
+TITLE = "Three questions before you trust the result"
 
 
 def questions(results: Results) -> list[tuple[str, str]]:
