@@ -14,8 +14,8 @@ _WIDTH = 1000
 # What the page explains under 1, 2, ...
 PARTS = [
     "p.verdict",
-    "p.next",
     "section#paired",
+    "p.next",
     "p.meta",
     "nav",
     "h2#verdict + p",
@@ -34,8 +34,8 @@ BADGE = """(part, number) => {
 
 
 def main(report: Path, picture: Path, first: str | None) -> None:
-    """Write a screenshot: the page down to the last part with a badge next to every part, or down to
-    the first plot in a color scheme.
+    """Write a screenshot of the page down to the last part with a badge next to every part, or down
+    to the first plot in a color scheme.
     """
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(

@@ -187,12 +187,13 @@ def _sentence(arms: list[ArmRow], judged: Results) -> str:
     counts = pd.Series([arm.outcome for arm in arms]).value_counts()
     baseline = judged.labels[judged.compared_with or ""]
     found = ", ".join(f"{counts[kind]} {kind}" for kind in counts.index)
+    count = "1 configuration" if len(arms) == 1 else f"{len(arms)} configurations"
     lines = "These seeds are too few for intervals"
     if any(arm.interval is not None for arm in arms):
         lines = (
             f"Lines are {_interval_of(arms)}s, with this coverage over all configurations together"
         )
-    text = f"{len(arms)} compared with {baseline}: {found}. {lines}; dots are single seeds."
+    text = f"{count} compared with {baseline}: {found}. {lines}; dots are single seeds."
     if judged.objective.worthwhile:
         text += f" The band marks improvements below {judged.objective.worthwhile:g}, the smallest "
         text += "that matters."
