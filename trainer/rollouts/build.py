@@ -20,13 +20,7 @@ from trainer.rollouts.engine import NO_CONTEXT, EngineContext, RolloutEngine
 from trainer.rollouts.scoring_errors import withheld_hint
 from trainer.rollouts.transformers import TransformersEngine
 from trainer.rollouts.vllm.engine import get_engine
-from trainer.rollouts.vllm.setup import (
-    check_dense,
-    check_excluded,
-    context_length,
-    engine_setup,
-    vllm_installed,
-)
+from trainer.rollouts.vllm.setup import check_excluded, context_length, engine_setup, vllm_installed
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +44,7 @@ def build_engine(
     """Create the configured rollout engine.
 
     Raises:
-        ConfigError: vLLM is not installed, the model is a mixture of experts, or a request can
-        exceed the context length.
+        ConfigError: vLLM is not installed, or a request can exceed the context length.
         EngineError: vLLM does not start, or a server has the wrong settings.
         MissingError: a server does not answer.
     """
@@ -64,7 +57,6 @@ def build_engine(
     if is_main:
         _warn_of_unknown_ids(tokenizer, model)
     if use_local_vllm or config.rollout.uses_servers:
-        check_dense(model)
         check_excluded(len(unknown_token_ids(tokenizer, _rows(model))))
         if fault := config.vllm_temperature_fault():
             raise ConfigError(fault, "rollout.engine, which chose vLLM", code="temperature-of-vllm")

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from loptune.errors import ConfigError
 from tests.conftest import random_model
@@ -72,29 +71,6 @@ def test_auto_refuses_a_temperature_of_other_engines_when_it_takes_vllm(monkeypa
     with refused("temperature-of-vllm", ConfigError):
         engine_of(True, engine="auto", temperature=3.0)
     assert isinstance(engine_of(False, engine="auto", temperature=3.0), TransformersEngine)
-
-
-def test_a_mixture_of_experts_is_refused_for_vllm_alone(made):
-    small = {
-        "hidden_size": 8,
-        "intermediate_size": 8,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 1,
-    }
-    settings = Qwen3MoeConfig(
-        **small, num_key_value_heads=1, vocab_size=8, num_experts=2, moe_intermediate_size=8
-    )
-    model = Qwen3MoeForCausalLM(settings)
-    # Files, and so vLLM, number the experts of a layer.
-    assert not any(".experts.0." in name for name, _ in model.named_parameters())
-    for mode in ("colocate", "server"):
-        config = apply_overrides(
-            TrainConfig(), {"rollout.engine": "vllm", "rollout.vllm.mode": mode}
-        )
-        with refused("mixture-of-experts", ConfigError, names=("qwen3_moe",)):
-            build.build_engine(config, model, TOKENIZER)
-    assert isinstance(build.build_engine(TrainConfig(), model, TOKENIZER), TransformersEngine)
-    assert made == []
 
 
 @pytest.mark.parametrize("wanted", ["auto", "vllm"])

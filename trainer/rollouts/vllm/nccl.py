@@ -21,7 +21,7 @@ from loptune.errors import EngineError, UserError
 from trainer.parallel.interface import local_address_for
 from trainer.policy.adapters import base_parameters
 from trainer.rollouts.vllm.client import VllmClient, on_all
-from trainer.rollouts.vllm.sync import named_weights
+from trainer.rollouts.vllm.sync import as_published, named_weights
 
 
 @dataclass
@@ -71,14 +71,13 @@ class NcclTransfer:
 
 def _described(source: "PolicyWeights") -> list[Any]:
     """Return names, dtypes and full shapes of a policy's weights, without gathering."""
-    return [
-        ParamMeta(
-            base.name,
-            source.dtype,
-            tuple(getattr(base.parameter, "ds_shape", base.parameter.shape)),
-        )
-        for base in base_parameters(source.model)
-    ]
+    described = []
+    for base in base_parameters(source.model):
+        shape = getattr(base.parameter, "ds_shape", base.parameter.shape)
+        placeholder = torch.empty(shape, device="meta")
+        for name, tensor in as_published(source.model, base.name, placeholder):
+            described.append(ParamMeta(name, source.dtype, tuple(tensor.shape)))
+    return described
 
 
 @dataclass

@@ -66,26 +66,6 @@ def context_length(config: TrainConfig, model: PreTrainedModel) -> int:
     return limit
 
 
-def check_dense(model: PreTrainedModel) -> None:
-    """Check that weights can be synced to vLLM.
-
-    Raises:
-        ConfigError: mixture-of-experts model. transformers fuses a layer's experts into one tensor
-        whose name vLLM's weight loader does not know.
-    """
-    text = model.config.get_text_config()
-    if any(
-        getattr(text, name, None)
-        for name in ("num_experts", "num_local_experts", "n_routed_experts")
-    ):
-        raise ConfigError(
-            f"{text.model_type} is a mixture of experts, whose weights cannot be synced to vLLM",
-            "rollout.engine",
-            "use rollout.engine=transformers, or a dense model",
-            code="mixture-of-experts",
-        )
-
-
 def check_excluded(count: int) -> None:
     """Check that vLLM can exclude this number of token ids from sampling.
 

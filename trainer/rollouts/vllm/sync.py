@@ -1,10 +1,12 @@
 """Weight sync to a vLLM engine, and its verification."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
 
 from loptune.errors import EngineError
 from trainer.policy.adapters import base_parameters
@@ -18,8 +20,9 @@ _CHECK_TOKENS = 32  # tokens of the synthetic check sequence
 _CHECK_BOUNDS = {"float32": 1e-2, "bfloat16": 0.5}
 
 
-def named_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, full parameter) of a Hugging Face model, one at a time.
+def named_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
+    """Yield (name, full tensor) of a model as in its published files, which vLLM reads, one
+    parameter at a time.
 
     Tied parameters are yielded once, and adapters are merged into their layers' weights. Parameters
     partitioned by ZeRO-3 are gathered one by one, so all ranks must iterate together.
@@ -31,12 +34,20 @@ def named_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             with GatheredParameters(base.parts):
                 # clone: the receiver may keep it until its layer is complete
                 weight = base.merged().clone()
-            yield base.name, weight
         else:
-            yield base.name, base.merged()
+            weight = base.merged()
+        yield from as_published(model, base.name, weight)
 
 
-def load_weights(llm: Any, model: nn.Module) -> None:
+def as_published(model: PreTrainedModel, name: str, weight: Tensor) -> Iterable[tuple[str, Tensor]]:
+    """Return a parameter's tensors by their names in the published files: transformers fuses some
+    at loading, such as the experts of a layer.
+    """
+    tensors: dict[str, Tensor] = revert_weight_conversion(model, {name: weight})
+    return tensors.items()
+
+
+def load_weights(llm: Any, model: PreTrainedModel) -> None:
     """Replace all weights of the engine and reset its prefix cache."""
     with torch.no_grad():
         llm.collective_rpc("reload_weights", kwargs={"weights_iterator": named_weights(model)})

@@ -2,11 +2,18 @@
 
 import pytest
 import torch
+from safetensors.torch import load_file
+from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from loptune.errors import EngineError
 from tests.conftest import random_model
 from tests.refusals import refused
-from trainer.rollouts.vllm.sync import MAX_CHECK_TOKENS, check_synced_weights
+from trainer.rollouts.vllm.sync import (
+    MAX_CHECK_TOKENS,
+    as_published,
+    check_synced_weights,
+    named_weights,
+)
 
 PROMPT = [5, 9, 13, 2, 40, 7]
 
@@ -59,3 +66,23 @@ def test_rounding_of_bfloat16_does_not_stop_a_run_and_other_weights_do():
     with refused("weights-differ", EngineError) as caught:
         check_synced_weights(logprobs, model, "bfloat16", PROMPT)
     assert "bfloat16: 0.5" in caught.value.what
+
+
+def test_weights_are_named_as_in_published_files(tmp_path):
+    experts = {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
+    shape = {"hidden_size": 16, "intermediate_size": 8, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8}
+    model = Qwen3MoeForCausalLM(Qwen3MoeConfig(vocab_size=20, **shape, **heads, **experts))
+    model.save_pretrained(tmp_path)
+    saved = load_file(tmp_path / "model.safetensors")
+    synced = dict(named_weights(model))
+    assert "model.layers.1.mlp.experts.2.up_proj.weight" in synced
+    assert synced.keys() == saved.keys()
+    for name, weight in synced.items():
+        assert torch.equal(weight, saved[name]), name
+    # names and shapes are also known without the values
+    fused = "model.layers.0.mlp.experts.gate_up_proj"
+    described = dict(as_published(model, fused, torch.empty(3, 16, 16, device="meta")))
+    assert {name: synced[name].shape for name in described} == {
+        name: weight.shape for name, weight in described.items()
+    }
