@@ -68,9 +68,7 @@ def build_engine(
         from trainer.rollouts.vllm.server import VllmServerEngine
 
         dtype = dtype_name(compute_dtype(config.model, device))
-        return VllmServerEngine(
-            config.rollout.vllm, context_length(config, model), dtype, run.probe_ids
-        )
+        return VllmServerEngine(config.rollout.vllm, context_length(config), dtype, run.probe_ids)
     if use_local_vllm:
         ranks = dist.get_world_size() if dist.is_initialized() else 1
         return get_engine(model, engine_setup(config, model, ranks), run)

@@ -55,13 +55,6 @@ def test_a_server_that_takes_weights_by_nccl(config):
     assert json.loads(option(command, "--weight-transfer-config")) == {"backend": "nccl"}
 
 
-def test_a_context_the_model_does_not_have_is_refused(config):
-    with refused("context-too-short", ConfigError, names=("max_position_embeddings", "512")):
-        server_command(
-            apply_overrides(config, {"rollout.max_new_tokens": 500}), "127.0.0.1", 1, None
-        )
-
-
 def test_without_vllm_it_says_what_to_install(config, monkeypatch):
     monkeypatch.setattr(module, "vllm_installed", lambda: False)
     with refused("no-vllm", ConfigError) as caught:

@@ -28,7 +28,7 @@ def made(monkeypatch):
         build, "get_engine", lambda model, setup, run: asked.append("vllm") or "vllm"
     )
     monkeypatch.setattr(build, "engine_setup", lambda config, model, ranks: None)
-    monkeypatch.setattr(build, "context_length", lambda config, model: 512)
+    monkeypatch.setattr(build, "context_length", lambda config: 512)
     monkeypatch.setattr(
         server, "VllmServerEngine", lambda *arguments: asked.append("server") or "server"
     )

@@ -4,7 +4,6 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import torch
@@ -32,7 +31,7 @@ def serve(config: TrainConfig, host: str, port: int, gpu_memory_utilization: flo
     """Replace this process by the server; does not return.
 
     Raises:
-        ConfigError: vLLM is not installed, or a request can exceed the model's context.
+        ConfigError: vLLM is not installed, or a request can exceed its context.
         StorageError: the server's token cannot be stored.
         MissingError: unknown model, no GPU although one is required, or no C compiler.
     """
@@ -72,7 +71,7 @@ def server_command(
     )
     setup = EngineSetup(
         source=source,
-        max_model_len=context_length(config, SimpleNamespace(config=shape)),
+        max_model_len=context_length(config),
         dtype=dtype_name(compute_dtype(model, device)),
         settings=settings.model_copy(update={"sleep_level": 0}),
         revision=model.revision,

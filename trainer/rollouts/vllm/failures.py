@@ -5,8 +5,9 @@ from contextlib import contextmanager
 from subprocess import CalledProcessError
 
 import torch
+from pydantic import ValidationError
 
-from loptune.errors import EngineError, first_line
+from loptune.errors import ConfigError, EngineError, first_line
 
 _MEMORY_WORDS = ("memory", "kv cache", "cache block")
 
@@ -31,8 +32,18 @@ def engine_errors(when: str) -> Iterator[None]:
                 "parallel.offload=optimizer frees some",
                 code="engine-memory",
             ) from error
+        reason = first_line(error)
+        if isinstance(error, ValidationError):  # its own first line only counts the errors
+            reason = error.errors()[0]["msg"]
+        if "max_model_len" in reason:
+            raise ConfigError(
+                f"the longest prompt and completion exceed the model's context: {reason}",
+                "data.max_prompt_tokens, rollout.max_new_tokens",
+                "lower them, or use rollout.engine=transformers",
+                code="context-too-short",
+            ) from error
         raise EngineError(
-            f"vLLM failed {when}: {first_line(error)}",
+            f"vLLM failed {when}: {reason}",
             "rollout.engine",
             "see vllm-RANK.log in the run folder and the requirements in docs/guides/gpu.md, "
             "or use rollout.engine=transformers",

@@ -36,33 +36,24 @@ def vllm_installed() -> bool:
     return importlib.util.find_spec("vllm") is not None
 
 
-def context_length(config: TrainConfig, model: PreTrainedModel) -> int:
+def context_length(config: TrainConfig) -> int:
     """Return the context length: ``rollout.vllm.max_model_len``, or else the longest possible
     request.
 
     Raises:
-        ConfigError: prompt + completion can exceed the engine's or the model's context.
+        ConfigError: prompt + completion can exceed ``rollout.vllm.max_model_len``.
     """
     completion = config.longest_completion
     longest = config.data.max_prompt_tokens + completion
     limit = config.rollout.vllm.max_model_len or longest
-    positions = getattr(model.config, "max_position_embeddings", None) or limit
-    for key, allowed in (
-        ("rollout.vllm.max_model_len", limit),
-        ("max_position_embeddings of the model", positions),
-    ):
-        if longest > allowed:
-            hint = f"lower them so that their sum is at most {allowed}"
-            if limit < positions:
-                hint += ", or raise rollout.vllm.max_model_len"
-            raise ConfigError(
-                f"a prompt of {config.data.max_prompt_tokens} and a completion of "
-                f"{completion} tokens need a context length of {longest}, but {key} is "
-                f"{allowed}",
-                "data.max_prompt_tokens, rollout.max_new_tokens",
-                hint,
-                code="context-too-short",
-            )
+    if longest > limit:
+        raise ConfigError(
+            f"a prompt of {config.data.max_prompt_tokens} and a completion of {completion} tokens "
+            f"need a context length of {longest}, but rollout.vllm.max_model_len is {limit}",
+            "data.max_prompt_tokens, rollout.max_new_tokens",
+            f"lower them so that their sum is at most {limit}, or raise rollout.vllm.max_model_len",
+            code="context-too-short",
+        )
     return limit
 
 
@@ -125,7 +116,7 @@ def engine_setup(config: TrainConfig, model: PreTrainedModel, ranks: int) -> Eng
     )
     return EngineSetup(
         source=model_source(config.model),
-        max_model_len=context_length(config, model),
+        max_model_len=context_length(config),
         dtype=dtype,
         settings=settings,
         requests=settings.max_num_seqs or min(MAX_NUM_SEQS, max(MIN_NUM_SEQS, max_num_seqs)),

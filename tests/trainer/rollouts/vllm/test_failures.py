@@ -1,7 +1,8 @@
 import pytest
 import torch
+from pydantic import BaseModel, field_validator
 
-from loptune.errors import EngineError
+from loptune.errors import ConfigError, EngineError
 from tests.refusals import refused
 from trainer.rollouts.vllm.failures import engine_errors
 
@@ -46,6 +47,23 @@ def test_a_failure_says_when_it_happened_and_which_setting_mends_it(error, where
     assert failed.value.where == where
     assert failed.value.what.endswith(f" while it samples: {what}")
     assert failed.value.__cause__ is error
+
+
+class Context(BaseModel):
+    """Refuses as vLLM does."""
+
+    max_model_len: int
+
+    @field_validator("max_model_len")
+    @classmethod
+    def check(cls, value):
+        raise ValueError(f"User-specified max_model_len ({value}) is greater than 1024")
+
+
+def test_vllms_own_limit_of_the_context_is_shown():
+    with refused("context-too-short", ConfigError) as failed, engine_errors("during startup"):
+        Context(max_model_len=2000)
+    assert failed.value.what.endswith("User-specified max_model_len (2000) is greater than 1024")
 
 
 def test_what_is_no_failure_of_the_engine_passes():

@@ -22,21 +22,10 @@ def config(**changes):
 
 
 def test_the_context_holds_the_longest_prompt_with_the_longest_completion():
-    model = random_model()  # 512 positions
-    assert setup.context_length(config(prompt=100, new=200), model) == 300
-    assert setup.context_length(config(prompt=100, new=200, context=450), model) == 450
-
-
-@pytest.mark.parametrize(
-    ("lengths", "key", "number"),
-    [
-        ({"prompt": 300, "new": 213}, "max_position_embeddings", "512"),
-        ({"prompt": 100, "new": 200, "context": 299}, "rollout.vllm.max_model_len", "299"),
-    ],
-)
-def test_requests_longer_than_the_context_are_refused_before_training(lengths, key, number):
-    with refused("context-too-short", ConfigError, names=(key, number)):
-        setup.context_length(config(**lengths), random_model())
+    assert setup.context_length(config(prompt=100, new=200)) == 300
+    assert setup.context_length(config(prompt=100, new=200, context=450)) == 450
+    with refused("context-too-short", ConfigError, names=("rollout.vllm.max_model_len", "299")):
+        setup.context_length(config(prompt=100, new=200, context=299))
 
 
 def test_a_rank_decodes_its_share_of_a_step_at_one_time():
