@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from loptune.errors import ConfigError, first_line
 from trainer.load_check import paths
-from trainer.load_check.rows import Prompts, Row, sample_rows, trained_length
+from trainer.load_check.rows import Kind, Prompts, Row, sample_rows, trained_length
 from trainer.parallel.ranks import Parallel
 from trainer.policy.adapters import adapter_disabled, has_adapter
 from trainer.rollouts.engine import RolloutEngine, SamplingParams
@@ -87,6 +87,7 @@ CACHE = Part("its cache: the first token is right", "use another rollout.engine"
 ENGINE = Part(
     "its weights, positions or temperature", "use another rollout.engine", "rollout.engine"
 )
+OTHER = Part("the model", "use another model or rollout.engine")
 STOP = Part("its stop tokens", "use another rollout.engine", "rollout.engine")
 
 
@@ -132,8 +133,8 @@ def sample(run: Paths, prompts: Sequence[Prompts]) -> list[Row]:
         ConfigError: the engine cannot sample from this model, or does not stop.
     """
     rows: list[Row] = []
-    with _named(run, "sampling"):
-        for of_kind in prompts:
+    for of_kind in prompts:
+        with _named(run, "sampling", of_kind.kind):
             rows += sample_rows(run.engine, of_kind, run.temperature)
     _raise(run, "sampling", _stop_fault(run, prompts[0], rows))
     return rows
@@ -317,15 +318,16 @@ def _stop_fault(run: Paths, prompts: Prompts, rows: Sequence[Row]) -> tuple[Part
 
 def largest_difference(
     rows: Sequence[Row], actual: Sequence[Tensor], expected: Sequence[Tensor], bound: float
-) -> tuple[str, float] | None:
+) -> tuple[Kind, float] | None:
     """Return the kind and the mean |difference| of the worst row, of the first kind with a row out
     of bounds. NaN is out of bounds.
     """
-    worst: dict[str, float] = {}
+    worst: dict[Kind, float] = {}
     for row, mine, theirs in zip(rows, actual, expected, strict=True):
         nats = float((mine - theirs).abs().mean())
         worst[row.kind] = max(worst.get(row.kind, 0.0), nats if nats == nats else torch.inf)
-    for kind in ("short", "boundary", "long"):
+    kinds: tuple[Kind, ...] = ("short", "boundary", "long")
+    for kind in kinds:
         if worst.get(kind, 0.0) > bound:
             return kind, worst[kind]
     return None
@@ -334,7 +336,7 @@ def largest_difference(
 def _verdict(
     run: Paths,
     rows: Sequence[Row],
-    fault: tuple[str, float],
+    fault: tuple[Kind, float],
     tried: dict[Part, list[Tensor]],
     expected: Sequence[Tensor],
     otherwise: Part,
@@ -351,7 +353,7 @@ def _verdict(
     return otherwise, nats
 
 
-def _long_part(run: Paths, kind: str) -> Part:
+def _long_part(run: Paths, kind: Kind) -> Part:
     length = trained_length(run.causal_lm.config)
     if kind == "boundary":
         return Part(ROPE.name.format(length=length), ROPE.hint.format(length=length), ROPE.key)
@@ -375,16 +377,20 @@ def _raise(run: Paths, path: str, verdict: tuple[Part, float] | None) -> None:
 
 
 @contextmanager
-def _named(run: Paths, path: str) -> Iterator[None]:
-    """Convert errors of the model's code, kernels or the compiler to one that names the path."""
+def _named(run: Paths, path: str, kind: Kind = "short") -> Iterator[None]:
+    """Convert errors of the model's code, kernels or the compiler to one that names the path, and
+    the length of the rows if shorter ones ran.
+    """
     try:
         yield
     except Exception as error:
-        name = type(run.causal_lm).__name__
+        part = OTHER if kind == "short" else _long_part(run, kind)
+        rows = "" if kind == "short" else f" for {part.name}"
         raise ConfigError(
-            f"{path} of {name} does not run: {type(error).__name__}: {first_line(error)}",
-            "model.name_or_path",
-            "use another model or rollout.engine",
-            key="model.name_or_path",
+            f"{path} of {type(run.causal_lm).__name__} does not run{rows}: "
+            f"{type(error).__name__}: {first_line(error)}",
+            part.key,
+            part.hint,
+            key=part.key,
             code="path-does-not-run",
         ) from error

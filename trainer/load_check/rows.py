@@ -73,13 +73,12 @@ def long_prompts(
     longest_prompt = max(map(len, short.prompts))
     longest = longest_prompt + config.longest_completion
     trained = trained_length(model_config)
-    if trained is not None and not has_rope(model_config):
-        longest = min(longest, trained)  # there are no embeddings for later positions
     text = [token for prompt in short.prompts for token in prompt]
     found = []
-    lengths: list[tuple[Kind, int]] = [("long", longest - short.new_tokens)]
+    lengths: list[tuple[Kind, int]] = []
     if trained is not None and trained < longest:
         lengths.append(("boundary", trained - short.new_tokens // 2))
+    lengths.append(("long", longest - short.new_tokens))
     for kind, length in lengths:
         if longest_prompt < length <= limit - short.new_tokens:
             repeated = text * (length // len(text) + 1)
@@ -99,11 +98,6 @@ def trained_length(model_config: Any) -> int | None:
     ]
     length: int | None = getattr(text, "max_position_embeddings", None)
     return min(lengths, default=length)
-
-
-def has_rope(model_config: Any) -> bool:
-    """Return whether the model has rotary embeddings, which have no last position."""
-    return bool(_rope_settings(model_config.get_text_config()))
 
 
 def _rope_settings(text: Any) -> list[dict[str, Any]]:

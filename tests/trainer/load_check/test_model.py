@@ -241,6 +241,16 @@ def test_dynamic_rope_beyond_its_length_is_refused(tmp_path):
         Run(model, **{"rollout.max_new_tokens": 60}).check()
 
 
+def test_a_model_without_positions_for_the_longest_row_is_refused(tmp_path):
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64}
+    model = saved(tmp_path, GPT2LMHeadModel(GPT2Config(vocab_size=258, bos_token_id=0, **sizes)))
+    Run(model, **{"rollout.max_new_tokens": 30}).check()  # 33 + 30 tokens
+    with refused(
+        "path-does-not-run", names=["positions beyond 64", "IndexError", "to 64 together"]
+    ):
+        Run(model, **{"rollout.max_new_tokens": 60}).check()
+
+
 def test_kernel_without_soft_capping_is_named(tmp_path):
     model = saved(tmp_path, gemma2(final_logit_softcapping=None, attn_logit_softcapping=0.5))
     with refused("paths-differ", key="model.attn_implementation", names=["the attention kernel"]):
