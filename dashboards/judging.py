@@ -24,6 +24,13 @@ class Judgement:
     sentences: Sequence[str]  # verdict, next step, evidence
     page: Path | None = None  # of the report, if it was written
 
+    @classmethod
+    def of(cls, results: "Results") -> "Judgement":
+        """Judge results, those of a table of runs as those of a sweep."""
+        from dashboards.headline import verdict
+
+        return cls(results, verdict(results))
+
     @property
     def arms(self) -> "list[ArmRow]":
         """Every configuration compared with the baseline, the baseline first."""
@@ -109,7 +116,6 @@ def judge(
     Raises:
         ConfigError: the table cannot give a verdict.
     """
-    from dashboards.headline import verdict
     from dashboards.results import Guard
     from dashboards.sources.run_columns import RunColumns
     from dashboards.sources.scores import (
@@ -141,8 +147,7 @@ def judge(
     for each in guards:
         runs = read(each.metric, mode=each.mode, worthwhile=0.0, not_worse_by=each.margin)
         checked.append(Guard(each.metric, each.margin, runs))
-    results = replace(results, guards=tuple(checked))
-    return Judgement(results, verdict(results))
+    return Judgement.of(replace(results, guards=tuple(checked)))
 
 
 def _read(table: "pd.DataFrame", columns: "RunColumns", fresh: "bool | pd.DataFrame") -> "Results":

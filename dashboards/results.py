@@ -403,11 +403,13 @@ class Results:
         return None if self.guard_state(answer.best) == "holds" else answer
 
     def scored_by(self, metric: str, mode: Mode, margin: float | None = None) -> "Results":
-        """Return the same trials with another of their scores; of a guard with its margin."""
+        """Return the same trials with another of their scores, without curves; of a guard with its
+        margin.
+        """
         trials = []
         for trial in self.trials:
             score = math.nan if trial.state == "FAIL" else trial.scores.get(metric, math.nan)
-            trials.append(replace(trial, score=score, solved=None))
+            trials.append(replace(trial, score=score, solved=None, curves={}, latest={}))
         fresh = None if self.fresh is None else self.fresh.scored_by(metric, mode, margin)
         objective = replace(self.objective, metric=metric, mode=mode, benchmarks=())
         if margin is not None:

@@ -113,13 +113,14 @@ def report(
     *,
     runs_dir: Annotated[Path, Option("folder of all runs", is_path=True)] = Path("runs"),
 ) -> dict[str, Any]:
-    """State a sweep's verdict in sentences, with warnings and the page of its report.
+    """State a sweep's verdict in sentences and numbers, also by benchmark and guard, with warnings
+    and the page of its report.
 
     Raises:
         MissingError: there is no such sweep.
         StorageError: a record is damaged.
     """
-    from dashboards.headline import verdict  # pandas and SciPy take a second to import
+    from dashboards.judging import Judgement  # pandas and SciPy take a second to import
     from sweep.record.results import read_results
     from sweep.record.sweep_record import open_sweep
 
@@ -128,7 +129,7 @@ def report(
     page = sweep.folder.report / "report.html"
     return {
         "name": name,
-        "sentences": list(verdict(results)),
+        **Judgement.of(results).fields(),
         "warnings": list(results.warnings),
         "running": results.running,
         "page": str(page) if page.is_file() else None,

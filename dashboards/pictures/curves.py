@@ -33,12 +33,13 @@ def learning_curves(results: Results) -> Picture | None:
     values = results.history(metric)
     if values.empty:
         return None
-    place = results.place if results.at_equal_amounts else "training step"
-    drawing = figure(place, metric, height=420)
+    place = results.place if results.at_equal_amounts else "step"
+    title = place if results.at_equal_amounts else "training step"
+    drawing = figure(title, metric, height=420)
     if results.budget is not None:
         drawing.add_vline(x=results.budget.at, line={"color": MUTED, "width": 1, "dash": "dot"})
-    trial_lines(drawing, results, values, width=1.6)
-    means = _mean_lines(drawing, results, values)
+    trial_lines(drawing, results, values, width=1.6, place=place)
+    means = _mean_lines(drawing, results, values, place)
     ends = values.sort_values("step").groupby("trial").value.agg(["first", "last"])
     change = ends["last"] - ends["first"]
     rising = results.objective.sign * change > 0
@@ -53,8 +54,8 @@ def learning_curves(results: Results) -> Picture | None:
     return Picture("curves", "Learning curves", text, (drawing,))
 
 
-def _mean_lines(drawing: Any, results: Results, values: pd.DataFrame) -> list[str]:
-    """Add the mean over seeds of the baseline and of the best configuration, at the steps that all
+def _mean_lines(drawing: Any, results: Results, values: pd.DataFrame, place: str) -> list[str]:
+    """Add the mean over seeds of the baseline and of the best configuration, at the places that all
     their complete trials have; return the labels of those with several.
     """
     table = results.table
@@ -78,7 +79,7 @@ def _mean_lines(drawing: Any, results: Results, values: pd.DataFrame) -> list[st
             by_step.index,
             by_step.mean(axis="columns"),
             html.escape(f"{label}, mean of {len(complete)} seeds"),
-            hovertemplate="%{hovertext}<br>step %{x}: %{y:.3~g}<extra></extra>",
+            hovertemplate=f"%{{hovertext}}<br>{place} %{{x}}: %{{y:.3~g}}<extra></extra>",
             mode="lines",
             name=rule,
             line={"color": shades[rule], "width": _MEAN_WIDTH},
@@ -138,7 +139,9 @@ def failures(results: Results) -> Picture | None:
     return Picture("failures", "Failures", text)
 
 
-def trial_lines(drawing: Any, results: Results, values: pd.DataFrame, width: float) -> None:
+def trial_lines(
+    drawing: Any, results: Results, values: pd.DataFrame, width: float, place: str = "step"
+) -> None:
     """Add one line per trial, for at most ``MAX_LINES`` trials of ``values`` (trial, step, value);
     dotted if the trial did not complete.
     """
@@ -154,7 +157,7 @@ def trial_lines(drawing: Any, results: Results, values: pd.DataFrame, width: flo
             curve.step,
             curve.value,
             hover(row),  # one label per line: a label per point would make up most of a large page
-            hovertemplate="%{hovertext}<br>step %{x}: %{y:.3~g}<extra></extra>",
+            hovertemplate=f"%{{hovertext}}<br>{place} %{{x}}: %{{y:.3~g}}<extra></extra>",
             mode="lines" if len(curve) > 1 else "markers",
             name=row.rule,
             line={

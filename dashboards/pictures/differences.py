@@ -102,6 +102,9 @@ def benchmarks(results: Results) -> Picture | None:
         f"{len(drawn)} scores, each compared by itself. Their intervals are not corrected for the "
         "number of scores."
     )
+    if results.guards:
+        named = " and ".join(guard.metric for guard in results.guards)
+        text += f" Guards: {named}; a dashed line is the largest loss that a guard tolerates."
     table = filled_columns(*score_cells(results))
     return Picture("benchmarks", "Difference by score", text, tuple(drawn), table)
 

@@ -22,6 +22,7 @@ from trainer.tracking.mlflow_store import connect, tracking_uri
 
 if TYPE_CHECKING:
     from dashboards.evidence import RuleComparison
+    from dashboards.judging import Judgement
 
 
 def add_commands(commands: Commands) -> None:
@@ -36,6 +37,7 @@ class WrittenReport:
 
     file: Path
     best: str  # the best configuration with its caveats; empty: none is complete
+    judgement: "Judgement"
 
 
 def report(name: SweepName, *, runs_dir: RunsDir = Path("runs")) -> WrittenReport:
@@ -46,6 +48,7 @@ def report(name: SweepName, *, runs_dir: RunsDir = Path("runs")) -> WrittenRepor
         MissingError: there is no such sweep.
         StorageError: a record is damaged, or MLflow cannot be reached.
     """
+    from dashboards.judging import Judgement
     from sweep.record.results import read_results
     from sweep.tracking.parent_run import find_parent
     from sweep.tracking.publish_report import send_report, write_report
@@ -56,6 +59,7 @@ def report(name: SweepName, *, runs_dir: RunsDir = Path("runs")) -> WrittenRepor
     written = WrittenReport(
         file=write_report(sweep, results),
         best=choose_best(sweep, results).text(sweep.spec.objective),
+        judgement=Judgement.of(results),
     )
     parent = find_parent(sweep)
     if parent is not None:
@@ -63,6 +67,10 @@ def report(name: SweepName, *, runs_dir: RunsDir = Path("runs")) -> WrittenRepor
             send_unsent(sweep, parent.uri)
         send_report(sweep, results, parent)
     return written
+
+
+def _report_fields(written: WrittenReport) -> dict[str, Any]:
+    return {"report": str(written.file), **written.judgement.fields()}
 
 
 def _show_report(written: WrittenReport) -> None:
@@ -176,7 +184,9 @@ def ui(
     return serve(uri, port, page, f"sweep {folder.name}", sweep.command("ui"))
 
 
-REPORT = Command(function=report, show=_show_report, fields=None, example="sweep report quickstart")
+REPORT = Command(
+    function=report, show=_show_report, fields=_report_fields, example="sweep report quickstart"
+)
 EVIDENCE = Command(
     function=evidence, show=_show_evidence, fields=_evidence_fields, example="sweep evidence --json"
 )

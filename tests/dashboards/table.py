@@ -67,10 +67,10 @@ def with_trials(results: Results, table: pd.DataFrame, **changes: Any) -> Result
         "parameters",
         "curves",
         "latest",
+        "scores",
         "costs",
         "solved",
         "task",
-        "scores",
     }
     before = {trial.name: trial for trial in results.trials}
     trials = []

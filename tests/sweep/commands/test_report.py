@@ -94,7 +94,7 @@ def test_evidence_of_a_store(tmp_path, monkeypatch, capsys, typed):
     printed = capsys.readouterr()
     left_out = printed.out.splitlines()[-1]
     assert left_out.startswith("not counted: ") and "demo" in left_out
-    assert printed.err.startswith("not counted: old; ") and "sweep report NAME" in printed.err
+    assert printed.err.startswith("skipped: old; ") and "sweep report NAME" in printed.err
     left_out = json.loads(typed("sweep evidence --json"))["left_out"]
     assert [row["sweep"] for row in left_out] == ["demo"]
     monkeypatch.delenv("MLFLOW_TRACKING_URI")

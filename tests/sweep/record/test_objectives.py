@@ -9,7 +9,10 @@ import pytest
 
 import loptune as lt
 from dashboards.headline import headline
+from dashboards.judging import Judgement
 from dashboards.next_step import chosen
+from dashboards.pictures.differences import benchmarks
+from dashboards.sources.stored import pack, unpack
 from sweep.record.results import read_results
 from sweep.space.file import load_space
 from sweep.space.scoring import scoring_of
@@ -95,6 +98,14 @@ def test_a_sweep_and_a_judged_folder_give_one_verdict(tmp_path):
     assert chosen(results).configuration == chosen(judgement.results).configuration == "1"
     assert headline(results).configuration == "1"
     assert results.budget.at == 40 and results.place == "tokens"
+    # the report in MLflow has the guards, too
+    stored = unpack(pack(results), "results")
+    assert stored.guard_state("2") == "fails" and chosen(stored).configuration == "1"
+    fields = Judgement.of(results).fields()
+    assert [guard["outcome"] for guard in fields["guards"]] == ["holds", "holds"]
+    assert set(fields["scores"]) == {"math", "minerva"}
+    picture = benchmarks(results)
+    assert len(picture.figures) == 4 and "Guards: chars and amc" in picture.sentence
 
 
 def test_a_gain_whose_guard_fails_is_not_chosen(tmp_path):
