@@ -60,6 +60,13 @@ class Scenario:
     heavy: bool = False  # normal noise divided by a root of chi-square: Student's t, 3 dof
     growth: float = 1.0  # the noise's SD at the last proposal, in units of the first
     lucky: bool = False
+    proposals: int = PROPOSALS
+    correlation: float = CORRELATION  # of two configurations on one seed, with normal noise
+    improving: bool = False  # the fraction of gains rises from 0 to twice `GAINS_IN`
+    renamed: bool = False  # all proposals are one configuration under new names
+    stops: bool = False  # the campaign ends at the first keep
+    at_will: bool = False  # seeds are added one by one until the proposal is kept or has `MOST`
+    open_at_once: int = 1  # proposals that are compared with one baseline before any is decided
 
 
 SCENARIOS = {
@@ -78,6 +85,19 @@ SCENARIOS = {
     "1 SD, noise triples": Scenario(gain=1.0, growth=3.0),
     "1 SD, lucky baseline": Scenario(gain=1.0, lucky=True),
     "2 SD, lucky baseline": Scenario(gain=2.0, lucky=True),
+    "no gains, correlation 0": Scenario(correlation=0.0),
+    "no gains, correlation 0.9": Scenario(correlation=0.9),
+    "1 SD, correlation 0": Scenario(gain=1.0, correlation=0.0),
+    "1 SD, correlation 0.9": Scenario(gain=1.0, correlation=0.9),
+    "1 SD, proposals improve": Scenario(gain=1.0, improving=True),
+    "300 no-ops": Scenario(proposals=300),
+    "one no-op under new names": Scenario(renamed=True),
+    "no gains, stops at the first keep": Scenario(stops=True),
+    "1 SD, stops at the first keep": Scenario(gain=1.0, stops=True),
+    "no gains, seeds at will": Scenario(at_will=True),
+    "1 SD, seeds at will": Scenario(gain=1.0, at_will=True),
+    "no gains, eight open": Scenario(open_at_once=8),
+    "1 SD, eight open": Scenario(gain=1.0, open_at_once=8),
 }
 
 
@@ -134,17 +154,21 @@ class World:
     scenario: Scenario
     rng: np.random.Generator
     residuals: Floats | None = None  # None: normal
-    correlation: float = CORRELATION
     runs: Floats = field(init=False)  # [campaigns]
     gains: Floats = field(init=False)  # [campaigns, proposals]
 
     def __post_init__(self) -> None:
-        shape = self.campaigns, PROPOSALS
-        self.gains = np.where(self.rng.random(shape) < GAINS_IN, self.scenario.gain, 0.0)
+        shape = self.campaigns, self.scenario.proposals
+        gains_in = np.full(self.scenario.proposals, GAINS_IN)
+        if self.scenario.improving:
+            gains_in = np.linspace(0.0, 2 * GAINS_IN, self.scenario.proposals)
+        self.gains = np.where(self.rng.random(shape) < gains_in, self.scenario.gain, 0.0)
         self.runs = np.zeros(self.campaigns)
         self._offset = np.zeros(self.campaigns)
         self._sd = 1.0
         self._normal = np.zeros((self.campaigns, MOST))
+        self._renamed = np.zeros((self.campaigns, MOST))  # noise of the configuration proposed
+        self._proposes = False
         self._column = np.zeros((self.campaigns, MOST), dtype=np.int64)
         self.fresh(np.arange(self.campaigns))
 
@@ -152,13 +176,16 @@ class World:
         """Let scores and noise change before a proposal, numbered from 0."""
         self._offset += self.scenario.drift * self.rng.standard_normal(self.campaigns)
         self._offset += self.scenario.trend
-        if proposal == PROPOSALS // 2:
+        if proposal == self.scenario.proposals // 2:
             self._offset += self.scenario.jump
-        self._sd = self.scenario.growth ** (proposal / (PROPOSALS - 1))
+        self._sd = self.scenario.growth ** (proposal / (self.scenario.proposals - 1))
+        self._proposes = True
 
     def fresh(self, which: Integers) -> None:
         """Give these campaigns new seeds."""
         self._normal[which] = self.rng.standard_normal((len(which), MOST))
+        if self.scenario.renamed:
+            self._renamed[which] = self.rng.standard_normal((len(which), MOST))
         if self.residuals is not None:
             columns = self.residuals.shape[1]
             self._column[which] = self.rng.integers(columns, size=(len(which), MOST))
@@ -175,16 +202,20 @@ class World:
     def configurations(self, which: Integers) -> Integers:
         """Return the noise of a new configuration in each of these campaigns."""
         if self.residuals is None:
-            return np.zeros(len(which), dtype=np.int64)
+            renamed = self.scenario.renamed and self._proposes
+            return np.full(len(which), int(renamed), dtype=np.int64)
         return self.rng.integers(len(self.residuals), size=len(which))
 
     def run(self, which: Integers, truth: Floats, row: Integers, wanted: Booleans) -> Floats:
         """Return the scores [campaigns, seeds] of the wanted seeds, NaN elsewhere."""
         seeds = wanted.shape[1]
         if self.residuals is None:
-            noise = math.sqrt(self.correlation) * self._normal[which, :seeds]
+            correlation = self.scenario.correlation
+            noise = math.sqrt(correlation) * self._normal[which, :seeds]
             own = self.rng.standard_normal(wanted.shape)
-            noise = noise + math.sqrt(1 - self.correlation) * own
+            if self.scenario.renamed:
+                own = np.where(row[:, None] == 1, self._renamed[which, :seeds], own)
+            noise = noise + math.sqrt(1 - correlation) * own
             if self.scenario.heavy:  # scaled to an SD of 1: the variance of t3 is 3
                 noise = noise / np.sqrt(self.rng.chisquare(3, size=wanted.shape))
         else:
@@ -267,7 +298,7 @@ def seeds_each(seeds: int, threshold: float, *, again: bool = False) -> Rule:
         row = world.configurations(everyone)
         baseline = world.first_runs(seeds, row)
         kept = np.zeros(world.gains.shape, dtype=np.bool_)
-        for number in range(PROPOSALS):
+        for number in range(world.scenario.proposals):
             world.begin(number)
             proposed = world.configurations(everyone)
             scores = world.run(everyone, truth + world.gains[:, number], proposed, wanted)
@@ -297,7 +328,7 @@ def bootstrap(seeds: int = 3, confidence: float = 0.95, resamples: int = 400) ->
         row = world.configurations(everyone)
         baseline = world.first_runs(seeds, row)
         kept = np.zeros(world.gains.shape, dtype=np.bool_)
-        for number in range(PROPOSALS):
+        for number in range(world.scenario.proposals):
             world.begin(number)
             row = world.configurations(everyone)
             wanted = np.zeros((world.campaigns, seeds), dtype=np.bool_)
@@ -343,6 +374,38 @@ class Answers:
     keep: Booleans
     more: Booleans
     next_seeds: Integers
+    evidence: Floats | None = None  # e-values, if they decide
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """The runs of some proposals at an analysis, and what is estimated from them."""
+
+    proposal: Floats  # [proposals, seeds]
+    baseline: Floats
+    gain: Floats  # [proposals]
+    error: Floats  # its standard error
+    dof: Integers
+    level: Floats
+
+    @property
+    def seeds(self) -> Integers:
+        """The seeds of each proposal."""
+        return np.isfinite(self.proposal).sum(axis=1)
+
+
+EValue = Callable[[Look], Floats]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A test by e-values, with an analysis after every seed."""
+
+    value: EValue
+    worthwhile: EValue  # of a worthwhile gain against none
+    # a proposal is discarded below this value of ``worthwhile``; it bounds the probability of
+    # discarding a worthwhile gain
+    futile: float
 
 
 def answers(
@@ -352,8 +415,7 @@ def answers(
     sd: Floats,
     correlation: Floats,
     dof: Integers,
-    level: Floats,
-    evalues: bool = False,
+    test: "KeepTest",
 ) -> Answers:
     """Return what `gate.answer` says of many proposals; scores [proposals, seeds] are NaN where
     nothing ran.
@@ -364,33 +426,11 @@ def answers(
         sd: estimated SD of one score between seeds.
         correlation: estimated, of two configurations on one seed.
         dof: degrees of freedom of ``sd``.
-        level: of each proposal.
-        evalues: keep what has an e-value of at least 1 / level, instead of what exceeds the
-            group-sequential boundary.
+        test: of each proposal.
     """
     count = np.isfinite(proposal).sum(axis=1)
     total = np.isfinite(baseline).sum(axis=1)
-    level = 10 ** (np.floor(16 * np.log10(level)) / 16)
-    needed = gate._INFLATION * (-special.stdtrit(dof, level) - special.ndtri(gate.FUTILITY_ERROR))
-    looks = np.array(_looks())
-    of_baseline = np.maximum(total[:, None], looks)
-    rest = 1 - correlation[:, None]
-    variance = (1 - correlation[:, None] ** 2) / looks + rest**2 / of_baseline
-    enough = (needed * sd)[:, None] * np.sqrt(variance) <= WORTHWHILE
-    enough &= looks >= gate.FIRST_CLAIM
-    length = np.where(enough.any(axis=1), enough.argmax(axis=1) + 1, len(looks))
-    keep_at = np.empty(len(count))
-    discard_at = np.empty(len(count))
-    last = np.empty(len(count), dtype=np.bool_)
-    upcoming = np.empty(len(count), dtype=np.int64)
-    for place in range(len(count)):
-        seeds, keep, discard = _schedule(
-            int(total[place]), float(correlation[place]), float(level[place]), int(length[place])
-        )
-        reached = sum(look <= count[place] for look in seeds)
-        keep_at[place], discard_at[place] = keep[reached - 1], discard[reached - 1]
-        last[place] = reached == len(seeds)
-        upcoming[place] = seeds[min(reached, len(seeds) - 1)]
+    evidence, level = test.evidence, test.level
     weight = correlation
     paired = np.where(np.isfinite(proposal), baseline, np.nan)
     difference = proposal - weight[:, None] * paired
@@ -401,44 +441,87 @@ def answers(
         own = np.nanvar(difference[several], axis=1, ddof=1)
         per_seed[several] = np.maximum(per_seed[several], own)
     error = np.sqrt(per_seed / count + (sd * (1 - weight)) ** 2 / total)
-    with np.errstate(invalid="ignore"):
-        t_keep = np.where(np.isinf(keep_at), np.inf, -special.stdtrit(dof, special.ndtr(-keep_at)))
-        low = gain - t_keep * error
-    high = gain - special.stdtrit(dof, special.ndtr(-discard_at)) * error
-    kept = (low > 0) & (sd > 0)  # scores that do not vary are an error of the command
-    if evalues:
-        kept = (e_value(gain, error, dof) >= 1 / level) & (count >= gate.FIRST_CLAIM) & (sd > 0)
-    dropped = ~kept & ((high < WORTHWHILE) | last)
-    return Answers(kept, ~kept & ~dropped, upcoming)
+    values = None
+    last = count >= MOST
+    upcoming = np.minimum(count + 1, MOST)
+    if evidence:
+        look = Look(
+            proposal=proposal, baseline=baseline, gain=gain, error=error, dof=dof, level=level
+        )
+        values = evidence.value(look)
+        kept = (values >= 1 / level) & (count >= gate.FIRST_CLAIM)
+        futile = evidence.worthwhile(look) < evidence.futile
+    else:
+        keep_at, discard_at, last, upcoming = _boundaries(
+            count, total, sd=sd, correlation=correlation, dof=dof, level=level
+        )
+        with np.errstate(invalid="ignore"):
+            t_keep = -special.stdtrit(dof, special.ndtr(-keep_at))
+            t_keep = np.where(np.isinf(keep_at), np.inf, t_keep)
+            kept = gain - t_keep * error > 0
+        high = gain - special.stdtrit(dof, special.ndtr(-discard_at)) * error
+        futile = high < WORTHWHILE
+    kept &= sd > 0  # scores that do not vary are an error of the command
+    dropped = ~kept & (futile | last)
+    if test.at_will:
+        dropped = ~kept & (count >= MOST)
+        upcoming = np.minimum(count + 1, MOST)
+    return Answers(kept, ~kept & ~dropped, upcoming, values)
 
 
-def e_value(gain: Floats, error: Floats, dof: Integers) -> Floats:
-    """Return the mean over `E_GAINS` of the likelihood ratio of a gain against none.
-
-    With a known standard error it is an e-process: its expectation without a gain is at most 1
-    whenever one stops. With an estimated one, Student's t replaces the normal and it is
-    approximate.
+def _boundaries(
+    count: Integers,
+    total: Integers,
+    *,
+    sd: Floats,
+    correlation: Floats,
+    dof: Integers,
+    level: Floats,
+) -> tuple[Floats, Floats, Booleans, Integers]:
+    """Return the statistics to exceed for a keep and for a discard, whether an analysis is the
+    last, and the seeds at the next one.
     """
-    ratios = []
-    error = np.maximum(error, np.finfo(float).tiny ** 0.25)  # 0 for scores that do not vary
-    for alternative in E_GAINS:
-        without = np.log1p((gain / error) ** 2 / dof)
-        having = np.log1p(((gain - alternative) / error) ** 2 / dof)
-        ratios.append(np.exp(np.minimum((dof + 1) / 2 * (without - having), _MOST_LOG)))
-    mean: Floats = np.mean(ratios, axis=0)
-    return mean
-
-
-_MOST_LOG = 500.0  # of a likelihood ratio: more would overflow
-E_GAINS = (0.75, 1.0, 1.5, 2.5)  # alternatives of the e-values, in units of the worthwhile gain
+    level = 10 ** (np.floor(16 * np.log10(level)) / 16)
+    needed = gate._INFLATION * (-special.stdtrit(dof, level) - special.ndtri(gate.FUTILITY_ERROR))
+    looks = np.array(_looks())
+    of_baseline = np.maximum(total[:, None], looks)
+    rest = 1 - correlation[:, None]
+    variance = (1 - correlation[:, None] ** 2) / looks + rest**2 / of_baseline
+    enough = (needed * sd)[:, None] * np.sqrt(variance) <= WORTHWHILE
+    enough &= looks >= gate.FIRST_CLAIM
+    length = np.where(enough.any(axis=1), enough.argmax(axis=1) + 1, len(looks))
+    kinds, kind = np.unique(
+        np.column_stack([total, correlation, level, length]), axis=0, return_inverse=True
+    )
+    keep_at = np.full(len(count), np.inf)
+    discard_at = np.empty(len(count))
+    last = np.empty(len(count), dtype=np.bool_)
+    upcoming = np.empty(len(count), dtype=np.int64)
+    for place, (of_both, agreement, allowed, looks_of_it) in enumerate(kinds):
+        seeds, keep, discard = _schedule(
+            int(of_both), float(agreement), float(allowed), int(looks_of_it)
+        )
+        its = np.flatnonzero(kind.ravel() == place)
+        reached = np.searchsorted(seeds, count[its], side="right")
+        keep_at[its] = np.array(keep)[reached - 1]
+        discard_at[its] = np.array(discard)[reached - 1]
+        last[its] = reached == len(seeds)
+        upcoming[its] = np.array(seeds)[np.minimum(reached, len(seeds) - 1)]
+    return keep_at, discard_at, last, upcoming
 
 
 @dataclass(frozen=True)
-class Test:
+class KeepTest:
     """By which test proposals are kept."""
 
     level: Floats  # of each campaign's proposal
-    evalues: bool  # as in `answers`
+    # keep what has an e-value of at least 1 / level; None: what exceeds a sequential boundary
+    evidence: Evidence | None = None
+    at_will: bool = False  # discard only at `MOST` seeds, and look again after every seed
+
+    def of(self, which: Integers) -> "KeepTest":
+        """Return the test of some of the campaigns."""
+        return KeepTest(self.level[which], self.evidence, self.at_will)
 
 
 @dataclass
@@ -505,29 +588,73 @@ def _covariation(proposal: Floats, baseline: Floats) -> tuple[Floats, Integers]:
     return (first * second).sum(axis=1), dof
 
 
+_MOST_EVIDENCE = 1e12
+EVEN_FOR = 50  # proposals during which a budget is divided nearly evenly
+
+
+@functools.cache
+def even_spending() -> Floats:
+    """Return fractions of a budget, nearly the same for the first proposals; they sum to 1."""
+    weights = (np.arange(1, 10_001) + EVEN_FOR) ** -1.6
+    fractions: Floats = weights / weights.sum()
+    return fractions
+
+
 @dataclass
 class Levels:
     """Significance levels of the proposals of each campaign, by one of the candidates."""
 
     kind: str
     campaigns: int
+    proposals: int = PROPOSALS
 
     def __post_init__(self) -> None:
-        self._budget = np.zeros((self.campaigns, PROPOSALS))
+        self._budget = np.zeros((self.campaigns, self.proposals))
+        self.evidence = np.zeros((self.campaigns, self.proposals))  # e-values of decided proposals
 
-    def at(self, number: int) -> Floats:
-        """Return the level of a proposal, numbered from 0."""
+    def at(self, number: int, decided: int | None = None) -> Floats:
+        """Return the level of a proposal, numbered from 0, when so many before it are decided;
+        None: all of them.
+        """
         fractions = spending()
+        if self.kind in ("even lond", "closed"):
+            fractions = even_spending()
+        decided = number if decided is None else decided
         if self.kind == "spending":  # of the whole rate, whatever is kept
             return np.full(self.campaigns, RATE * fractions[number])
-        if self.kind == "lond":
-            kept = (self._budget[:, :number] > 0).sum(axis=1)
+        if self.kind in ("lond", "even lond"):
+            kept = (self._budget[:, :decided] > 0).sum(axis=1)
             raised: Floats = RATE * fractions[number] * (kept + 1.0)
             return raised
+        if self.kind == "closed":
+            return self._closed(fractions, number, decided)
         if self.kind != "lord":
             return np.full(self.campaigns, float(self.kind))  # a fixed level
-        since = fractions[number - 1 - np.arange(number)]
-        level: Floats = RATE / 2 * fractions[number] + self._budget[:, :number] @ since
+        since = fractions[number - 1 - np.arange(decided)]
+        level: Floats = RATE / 2 * fractions[number] + self._budget[:, :decided] @ since
+        return level
+
+    def _closed(self, fractions: Floats, number: int, decided: int) -> Floats:
+        """Return the levels by the online e-closure principle [arXiv:2603.24792].
+
+        A proposal is kept if, for each set S of proposals so far that contains it, the e-value of
+        the hypothesis that none of S is a gain is at least the fraction of the kept ones that are
+        in S, divided by the rate. That e-value is the sum over S of e-values, each multiplied by
+        the spending fraction of its rank in S. The smallest e-value that passes follows from the
+        sets of each size with the smallest margin.
+        """
+        kept = self._budget[:, :number] > 0
+        share = 1.0 / (kept[:, :decided].sum(axis=1) + 1.0)
+        margin = np.full((self.campaigns, number + 1), np.inf)  # by the size of the set before
+        margin[:, 0] = 0.0
+        weights = RATE * fractions[: number + 1]
+        for place in range(number):
+            value = self.evidence[:, place, None] if place < decided else 0.0
+            lost = np.where(kept[:, place], share, 0.0)[:, None] if place < decided else 0.0
+            added = margin[:, :-1] + weights[:-1] * value - lost
+            margin[:, 1:] = np.minimum(margin[:, 1:], added)
+        needed = ((share[:, None] - margin) / weights).max(axis=1)
+        level: Floats = 1 / np.maximum(needed, 1.0)
         return level
 
     def keep(self, which: Integers, number: int) -> None:
@@ -547,7 +674,7 @@ def gated(
     recheck: int = 0,
     refresh: int = 0,
     beside: bool = False,
-    evalues: bool = False,
+    evidence: Evidence | None = None,
 ) -> Rule:
     """Return loptune's gate.
 
@@ -559,10 +686,11 @@ def gated(
             0: never.
         beside: run the baseline again on fresh seeds before a proposal is kept. If these runs
             differ from the earlier ones, the proposal is compared with these, too.
-        evalues: as in `answers`.
+        evidence: as in `answers`.
     """
 
     def rule(world: World) -> Outcome:
+        scenario = world.scenario
         everyone = np.arange(world.campaigns)
         truth = np.zeros(world.campaigns)
         row = world.configurations(everyone)
@@ -570,96 +698,126 @@ def gated(
         baseline = np.full((world.campaigns, MOST), np.nan)
         baseline[:, :FIRST] = world.first_runs(FIRST, row)
         sums = Sums.none(world.campaigns)
-        levels = Levels(kind, world.campaigns)
+        levels = Levels(kind, world.campaigns, scenario.proposals)
         kept = np.zeros(world.gains.shape, dtype=np.bool_)
         unchecked = np.zeros(world.campaigns, dtype=np.int64)  # kept changes
         confirmed_until = np.zeros(world.campaigns, dtype=np.int64)  # proposals
         confirmed = truth.copy(), row.copy()
         age = np.zeros(world.campaigns, dtype=np.int64)  # proposals since the baseline was run
-        for number in range(PROPOSALS):
-            world.begin(number)
-            proposed = world.configurations(everyone)
-            better, scores = _decide(
-                world,
-                truth=truth,
-                rows=(row, proposed),
-                gain=world.gains[:, number],
-                baseline=baseline,
-                sums=sums,
-                test=Test(levels.at(number), evalues),
-            )
-            sums.add(everyone, scores)
-            sums.add_pair(everyone, scores, baseline)
-            if beside:
-                pair = _Pair(
+        runs_at_stop = np.full(world.campaigns, np.nan)
+        for start in range(0, scenario.proposals, scenario.open_at_once):
+            batch = range(start, min(start + scenario.open_at_once, scenario.proposals))
+            passed = []
+            for number in batch:
+                world.begin(number)
+                proposed = world.configurations(everyone)
+                test = KeepTest(levels.at(number, decided=start), evidence, scenario.at_will)
+                better, scores, value = _decide(
+                    world,
+                    truth=truth,
+                    rows=(row, proposed),
+                    gain=world.gains[:, number],
+                    baseline=baseline,
+                    sums=sums,
+                    test=test,
+                )
+                sums.add(everyone, scores)
+                sums.add_pair(everyone, scores, baseline)
+                levels.evidence[:, number] = np.minimum(value, _MOST_EVIDENCE)
+                passed.append((number, better, proposed, scores, test))
+            replaced = np.zeros(world.campaigns, dtype=np.bool_)  # the baseline, in this batch
+            for number, better, proposed, scores, test in passed:
+                arms = _Pair(
                     truth=(truth, truth + world.gains[:, number]),
                     rows=(row, proposed),
                     scores=(baseline, scores),
                 )
-                _beside(world, better, pair, sums=sums, level=levels.at(number))
-            which = np.flatnonzero(better)
-            kept[which, number] = True
-            levels.keep(which, number)
-            truth[which] += world.gains[which, number]
-            row[which] = proposed[which]
-            unchecked[which] += 1
-            due = np.flatnonzero(unchecked >= recheck) if recheck else which[:0]
-            if len(due):
-                good, runs_of_both = _recheck(
-                    world, due, first_row=first_row, truth=truth, row=row, sums=sums
-                )
-                for arm in runs_of_both:
-                    sums.add(due, arm)
-                sums.add_pair(due, *runs_of_both)
-                lost = due[~good]
-                for campaign in lost:
-                    kept[campaign, confirmed_until[campaign] :] = False
-                levels.revoke(lost, confirmed_until[lost])
-                truth[lost], row[lost] = confirmed[0][lost], confirmed[1][lost]
-                won = due[good]
-                confirmed[0][won], confirmed[1][won] = truth[won], row[won]
-                confirmed_until[won] = number + 1
-                unchecked[due] = 0
-                which = np.union1d(which, lost)
-            age += 1
-            if refresh:
-                which = np.union1d(which, np.flatnonzero(age >= refresh))
-            age[which] = 0
-            _measure_again(world, which, truth=truth, row=row, baseline=baseline, sums=sums)
+                on_top = np.flatnonzero(better & replaced)
+                better[on_top] = _again(world, on_top, arms, sums=sums, test=test)
+                if beside:
+                    first = better & ~replaced
+                    _beside(world, first, arms, sums=sums, test=test)
+                    better = np.where(replaced, better, first)
+                which = np.flatnonzero(better)
+                kept[which, number] = True
+                levels.keep(which, number)
+                truth[which] += world.gains[which, number]
+                row[which] = proposed[which]
+                unchecked[which] += 1
+                replaced[which] = True
+                due = np.flatnonzero(unchecked >= recheck) if recheck else which[:0]
+                if len(due):
+                    good, runs_of_both = _recheck(
+                        world, due, first_row=first_row, truth=truth, row=row, sums=sums
+                    )
+                    for arm in runs_of_both:
+                        sums.add(due, arm)
+                    sums.add_pair(due, *runs_of_both)
+                    lost = due[~good]
+                    for campaign in lost:
+                        kept[campaign, confirmed_until[campaign] :] = False
+                    levels.revoke(lost, confirmed_until[lost])
+                    truth[lost], row[lost] = confirmed[0][lost], confirmed[1][lost]
+                    won = due[good]
+                    confirmed[0][won], confirmed[1][won] = truth[won], row[won]
+                    confirmed_until[won] = number + 1
+                    unchecked[due] = 0
+                    which = np.union1d(which, lost)
+                age += 1
+                if refresh:
+                    which = np.union1d(which, np.flatnonzero(age >= refresh))
+                age[which] = 0
+                _measure_again(world, which, truth=truth, row=row, baseline=baseline, sums=sums)
+            stops = replaced & np.isnan(runs_at_stop)
+            runs_at_stop[stops] = world.runs[stops]
+        if scenario.stops:
+            kept &= np.cumsum(kept, axis=1) == 1
+            world.runs = np.where(np.isnan(runs_at_stop), world.runs, runs_at_stop)
         return _outcome(world, kept)
 
     return rule
 
 
-def _beside(world: World, better: Booleans, pair: "_Pair", *, sums: Sums, level: Floats) -> None:
+def _again(
+    world: World, which: Integers, arms: "_Pair", *, sums: Sums, test: "KeepTest"
+) -> Booleans:
+    """Compare proposals with the current baselines, on new runs of the proposals; return where
+    they are better.
+    """
+    if not len(which):
+        return np.zeros(0, dtype=np.bool_)
+    baseline = arms.scores[0][which]
+    pair = _Pair(
+        truth=(arms.truth[0][which], arms.truth[1][which]),
+        rows=(arms.rows[0][which], arms.rows[1][which]),
+        scores=(baseline, np.full((len(which), MOST), np.nan)),
+    )
+    better, _ = _run_until_decided(
+        world,
+        which,
+        pair,
+        seeds=np.ones(len(which), dtype=np.int64),
+        sums=sums,
+        test=test.of(which),
+    )
+    arms.scores[0][which] = baseline
+    return better
+
+
+def _beside(world: World, better: Booleans, arms: "_Pair", *, sums: Sums, test: "KeepTest") -> None:
     """Run the baseline again on fresh seeds where the proposal is ``better``. Where its scores have
     moved, compare the proposal with these runs, and set ``better`` to the answer.
     """
     which = np.flatnonzero(better)
     if not len(which):
         return
-    baseline = pair.scores[0]
+    baseline = arms.scores[0]
     before = baseline[which].copy()
-    truth, row = pair.truth[0], pair.rows[0]
-    _measure_again(world, which, truth=truth, row=row, baseline=baseline, sums=sums)
-    place = np.flatnonzero(moved(before, baseline[which]))
-    which = which[place]
-    if not len(which):
-        return
-    pair = _Pair(
-        truth=(truth[which], pair.truth[1][which]),
-        rows=(row[which], pair.rows[1][which]),
-        scores=(baseline[which], np.full((len(which), MOST), np.nan)),
+    _measure_again(
+        world, which, truth=arms.truth[0], row=arms.rows[0], baseline=baseline, sums=sums
     )
-    better[which] = _run_until_decided(
-        world,
-        which,
-        pair,
-        seeds=np.ones(len(which), dtype=np.int64),
-        sums=sums,
-        test=Test(level[which], evalues=False),
-    )
-    baseline[which] = pair.scores[0]
+    which = which[moved(before, baseline[which])]
+    better[which] = _again(world, which, arms, sums=sums, test=test)
 
 
 def moved(before: Floats, after: Floats) -> Booleans:
@@ -702,13 +860,13 @@ def _decide(
     gain: Floats,
     baseline: Floats,
     sums: Sums,
-    test: "Test",
-) -> tuple[Booleans, Floats]:
-    """Run proposals until they are decided; return which are kept, and their scores. Runs that
-    the baseline lacks are added to ``baseline``.
+    test: "KeepTest",
+) -> tuple[Booleans, Floats, Floats]:
+    """Run proposals until they are decided; return which are kept, their scores and their e-values.
+    Runs that the baseline lacks are added to ``baseline``.
     """
     scores = np.full((world.campaigns, MOST), np.nan)
-    better = _run_until_decided(
+    better, evidence = _run_until_decided(
         world,
         np.arange(world.campaigns),
         _Pair(truth=(truth, truth + gain), rows=rows, scores=(baseline, scores)),
@@ -716,7 +874,7 @@ def _decide(
         sums=sums,
         test=test,
     )
-    return better, scores
+    return better, scores, evidence
 
 
 @dataclass(frozen=True)
@@ -729,13 +887,15 @@ class _Pair:
 
 
 def _run_until_decided(
-    world: World, which: Integers, pair: _Pair, *, seeds: Integers, sums: Sums, test: "Test"
-) -> Booleans:
+    world: World, which: Integers, pair: _Pair, *, seeds: Integers, sums: Sums, test: "KeepTest"
+) -> tuple[Booleans, Floats]:
     """Run both arms in the campaigns ``which`` until the test has decided, from ``seeds`` on;
-    return where the challenger is better. Runs are added to the scores of ``pair``.
+    return where the challenger is better, and the last e-values. Runs are added to the scores of
+    ``pair``.
     """
     baseline, challenger = pair.scores
     better = np.zeros(len(which), dtype=np.bool_)
+    evidence = np.zeros(len(which))
     active = np.arange(len(which))
     while len(active):
         asked = np.arange(MOST) < seeds[active, None]
@@ -750,13 +910,14 @@ def _run_until_decided(
             sd=sd,
             correlation=correlation,
             dof=dof,
-            level=test.level[active],
-            evalues=test.evalues,
+            test=test.of(active),
         )
         better[active[said.keep]] = True
+        if said.evidence is not None:
+            evidence[active] = said.evidence
         seeds[active] = said.next_seeds
         active = active[said.more]
-    return better
+    return better, evidence
 
 
 def _recheck(
@@ -774,13 +935,13 @@ def _recheck(
         rows=(first_row[which], row[which]),
         scores=(first, latest),
     )
-    good = _run_until_decided(
+    good, _ = _run_until_decided(
         world,
         which,
         pair,
         seeds=np.full(len(which), gate.FIRST_CLAIM),
         sums=sums,
-        test=Test(np.full(len(which), RATE), evalues=False),
+        test=KeepTest(np.full(len(which), RATE)),
     )
     world.use(block)  # proposals go on with the seeds of their baseline
     return good, (latest, first)
@@ -796,8 +957,6 @@ RULES: dict[str, Rule] = {
     "the gate, rechecked": gated(recheck=RECHECK_EVERY),
     "the gate, baseline again": gated(refresh=REFRESH_AFTER),
     "the gate, baseline again and beside a keep": gated(refresh=REFRESH_AFTER, beside=True),
-    "e-LOND": gated("lond", evalues=True),
-    "e-LOND, baseline again": gated("lond", evalues=True, refresh=REFRESH_AFTER),
     "the gate, levels by LOND": gated("lond"),
     "the gate, levels by spending": gated("spending"),
 }
@@ -870,7 +1029,7 @@ def rival(
     return best
 
 
-def _print(name: str, said: Outcome) -> None:
+def print_outcome(name: str, said: Outcome) -> None:
     print(
         f"  {name:48} kept {said.found:6.1%}  false of kept {said.false_fraction:5.1%} "
         f"± {said.error:.1%}  any kept {(said.good + said.false > 0).mean():6.1%}  "
@@ -902,13 +1061,13 @@ def main() -> None:
         print(f"\n{name}, noise {arguments.noise}")
         for rule in arguments.rules:
             said = replay(RULES[rule], scenario, noise, **options)
-            _print(rule, said)
+            print_outcome(rule, said)
             if rule == "the gate" and noise is not None and len(noise) > 1:
                 _print_by_table(scenario, noise, said, options)
             if rule == "the gate":
                 other = rival(said, scenario, noise, **options)
                 label = f"{other.seeds} seeds each, > {other.threshold:.2f} SD"
-                _print(label + (", measured again" if other.again else ""), other.outcome)
+                print_outcome(label + (", measured again" if other.again else ""), other.outcome)
 
 
 def _print_by_table(
@@ -916,7 +1075,7 @@ def _print_by_table(
 ) -> None:
     for study, table in noise.items():
         one = replay(RULES["the gate"], scenario, {study: table}, **options)
-        _print(f"  on {study}", one)
+        print_outcome(f"  on {study}", one)
 
 
 if __name__ == "__main__":

@@ -2,13 +2,21 @@
 
 import numpy as np
 import pytest
-from scipy import integrate, stats
 
 from dashboards.statistics import gate
 from dashboards.statistics.campaign_noise import seed_model
 from dashboards.statistics.online_levels import lord_level
 from research import gate_campaigns
-from research.gate_campaigns import Levels, Scenario, Sums, World, answers, gated, seeds_each
+from research.gate_campaigns import (
+    KeepTest,
+    Levels,
+    Scenario,
+    Sums,
+    World,
+    answers,
+    gated,
+    seeds_each,
+)
 
 
 def campaign(rng, proposals):
@@ -41,7 +49,12 @@ def test_many_proposals_are_answered_as_the_gate_answers_one():
     sd, correlation, dof = sums.model(everyone, proposal, baseline)
     level = 10 ** rng.uniform(-4, -1, 60)
     said = answers(
-        proposal=proposal, baseline=baseline, sd=sd, correlation=correlation, dof=dof, level=level
+        proposal=proposal,
+        baseline=baseline,
+        sd=sd,
+        correlation=correlation,
+        dof=dof,
+        test=KeepTest(level),
     )
     outcomes = set()
     for place in everyone:
@@ -115,25 +128,6 @@ def test_the_gate_keeps_fewer_false_gains_than_three_seeds_each():
     assert checked.found > 0.9
 
 
-def test_an_e_value_is_the_mean_of_ratios_of_student_densities_and_has_expectation_one():
-    # With a known scale the ratio of densities of (gain - a) / error to gain / error has
-    # expectation 1 without a gain: integrate it over Student's density by quadrature.
-    dof, error = 12, 0.4
-
-    def density(gain):
-        return stats.t.pdf(gain / error, dof) / error
-
-    def weighted(gain):
-        value = gate_campaigns.e_value(np.array([gain]), np.array([error]), np.array([dof]))
-        return float(value[0]) * density(gain)
-
-    total, _ = integrate.quad(weighted, -60, 60, points=[0, 1, 2], limit=400)
-    assert total == pytest.approx(1, abs=1e-3)
-    ratios = [density(1.3 - gain) / density(1.3) for gain in gate_campaigns.E_GAINS]
-    value = gate_campaigns.e_value(np.array([1.3]), np.array([error]), np.array([dof]))
-    assert value[0] == pytest.approx(np.mean(ratios))
-
-
 def test_a_baseline_run_again_keeps_no_trend_as_a_gain():
     scenario = Scenario(trend=0.02)
     old, again = (
@@ -142,3 +136,34 @@ def test_a_baseline_run_again_keeps_no_trend_as_a_gain():
     )
     assert (old.false > 0).mean() > 0.5
     assert (again.false > 0).mean() < 0.3
+
+
+def measured(scenario, rule="the gate"):
+    return gate_campaigns.replay(gate_campaigns.RULES[rule], scenario, None, campaigns=30, seed=1)
+
+
+def test_one_no_op_under_new_names_scores_as_before_on_the_same_seeds():
+    world = World(20, Scenario(renamed=True), np.random.default_rng(0))
+    everyone = np.arange(20)
+    wanted = np.ones((20, 3), dtype=bool)
+    baseline = world.configurations(everyone)
+    world.begin(0)
+    first, second = (
+        world.run(everyone, np.zeros(20), world.configurations(everyone), wanted) for _ in range(2)
+    )
+    assert np.array_equal(first, second)
+    assert not np.array_equal(first, world.run(everyone, np.zeros(20), baseline, wanted))
+
+
+def test_a_campaign_that_stops_keeps_one_change_and_counts_no_later_runs():
+    stopped = measured(Scenario(gain=2.0, proposals=30, stops=True))
+    whole = measured(Scenario(gain=2.0, proposals=30))
+    assert (stopped.good + stopped.false).max() == 1
+    assert stopped.runs.mean() < whole.runs.mean()
+
+
+def test_proposals_that_are_open_together_are_found_as_often():
+    together = measured(Scenario(gain=2.0, proposals=24, open_at_once=8))
+    alone = measured(Scenario(gain=2.0, proposals=24))
+    assert together.found == pytest.approx(alone.found, abs=0.1)
+    assert together.false_fraction < 0.1
