@@ -494,6 +494,7 @@ def fields(standing: Standing) -> dict[str, Any]:
         "proposals": len(campaign.proposals),
         "open": [proposal.number for proposal in campaign.open_proposals],
         "runs": campaign.runs,
+        "by_hand": [{"what": name, "seeds": seeds} for name, seeds in campaign.by_hand],
         "moves": [_move(number, move) for number, move in campaign.moves()],
         "history": [_history(campaign, each) for each in campaign.proposals],
         "kept": campaign.kept,
@@ -535,6 +536,7 @@ def _history(campaign: "Campaign", proposal: "Proposal") -> dict[str, Any]:
         "reason": decision.get("reason", ""),
         "gain": decision.get("gain"),
         "seeds": proposal.runs,
+        "by_hand": proposal.all_by_hand,
     }
 
 
@@ -626,7 +628,15 @@ def _sentences(campaign: "Campaign", verdict: "GateVerdict") -> list[str]:
             lines.append(f"next: {campaign.command('record', *words)}")
         else:
             lines.append(f"next: {campaign.command('run')}")
+    if campaign.by_hand:
+        listed = "; ".join(f"{name}: {_listed(seeds)}" for name, seeds in campaign.by_hand)
+        lines.append(f"Recorded by hand, not by the campaign's own runs: {listed}.")
     return lines
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    words = "seed" if len(seeds) == 1 else "seeds"
+    return f"{words} {', '.join(map(str, seeds))}"
 
 
 def _measured(difference: "Difference") -> str:
@@ -653,7 +663,10 @@ def _print_history(entries: list[dict[str, Any]]) -> None:
     for entry in entries:
         gain = "" if entry["gain"] is None else f"{entry['gain']:+.4g}"
         keys = ("proposal", "change", "outcome")
-        rows.append([*(entry[key] for key in keys), gain, entry["seeds"], entry["reason"]])
+        runs = str(entry["seeds"])
+        if entry["by_hand"]:
+            runs += f" ({len(entry['by_hand'])} by hand)"
+        rows.append([*(entry[key] for key in keys), gain, runs, entry["reason"]])
     print_table(["proposal", "change", "outcome", "gain", "runs", "reason"], rows)
 
 

@@ -22,6 +22,8 @@ class Arm:
     files: dict[str, str] = field(default_factory=dict)
     scores: dict[int, float] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)  # seed -> reason
+    # seeds whose results were recorded by hand in a campaign that runs a program
+    by_hand: list[int] = field(default_factory=list)
 
     @property
     def program(self) -> tuple[dict[str, Any], list[str] | None, str | None]:

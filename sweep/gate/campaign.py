@@ -16,6 +16,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from loptune.files import JsonLines, Record, storage_error, write_atomically
 from loptune.run_names import command_line, lock_folder
 from loptune.yaml_document import dump_yaml, read_yaml, validate
 from sweep.gate import git
-from sweep.gate.arm import BASELINE, FIRST, PROPOSAL, Arm
+from sweep.gate.arm import BASELINE, FIRST, PROPOSAL, Arm, ArmName
 from sweep.gate.limits import are_all_made, spent, within_limits
 from sweep.gate.program_files import check_files
 from sweep.gate.proposal import Proposal
@@ -41,6 +42,16 @@ _MAKING = ".making"  # subfolder for the files until all are complete
 # Nobody keeps the lock while trainings run, only while an event is recorded.
 _PATIENCE_S = 60.0
 _DAMAGED = "restore it from a backup, or start a campaign in another folder"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """The results of a configuration's runs that ended together."""
+
+    arm: ArmName
+    scores: Mapping[int, float]
+    failed: Mapping[int, str]  # seed -> reason
+    proposal: int | None = None  # number, if a proposal ran
 
 
 class Campaign(State):
@@ -313,16 +324,9 @@ class Campaign(State):
             event["number"] = target.number
         self._add(event)
 
-    def record_batch(
-        self,
-        arm: str,
-        *,
-        scores: Mapping[int, float],
-        failed: Mapping[int, str],
-        proposal: int | None = None,
-    ) -> None:
-        """Record the results of several runs in a single event, so that all of them are recorded or
-        none.
+    def record_batch(self, finished: Sequence[Finished]) -> None:
+        """Record the results of runs that ended together in a single event, so that all of them are
+        recorded or none.
 
         Seeds that are not needed any more are skipped: they have a result, or the proposal was
         withdrawn or decided while they ran.
@@ -330,23 +334,21 @@ class Campaign(State):
         Raises:
             ConfigError: the baseline always fails, or its scores do not vary.
         """
-        needed = self._needed_seeds(arm, proposal)
-        new: list[tuple[int, float | None, str]] = []
-        for seed in [*scores, *failed]:
-            if seed not in needed:
-                continue
-            score = scores.get(seed)
-            if score is None:
-                new.append((seed, None, failed[seed]))
-            elif math.isfinite(score):
-                new.append((seed, score, ""))
-            else:
-                new.append((seed, None, f"its score is {score}"))
-        if new:
-            event: Record = {"event": "results", "arm": arm, "results": new}
-            if arm == PROPOSAL:
-                event["number"] = proposal or self.open_proposals[-1].number
-            self._add(event)
+        parts = []
+        for arm in finished:
+            needed = self._needed_seeds(arm.arm, arm.proposal)
+            results: list[tuple[int, float | None, str]] = []
+            for seed, score in arm.scores.items():
+                if seed in needed and math.isfinite(score):
+                    results.append((seed, score, ""))
+                elif seed in needed:
+                    results.append((seed, None, f"its score is {score}"))
+            failed = arm.failed.items()
+            results += [(seed, None, reason) for seed, reason in failed if seed in needed]
+            if results:
+                parts.append({"arm": arm.arm, "number": arm.proposal, "results": results})
+        if parts:
+            self._add({"event": "batch", "parts": parts})
 
     def withdraw(self, number: int | None = None) -> Proposal:
         """Withdraw an open proposal, by default the latest one. It is treated as discarded.

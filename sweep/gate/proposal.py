@@ -39,10 +39,16 @@ class Proposal(Arm):
         arms = [self, *(arm for _, arm in self.earlier)]
         return sum(len(arm.scores) + len(arm.failed) for arm in arms)
 
+    @property
+    def all_by_hand(self) -> list[int]:
+        """The seeds whose results were recorded by hand, also of earlier comparisons."""
+        arms = [*(arm for _, arm in self.earlier), self]
+        return [seed for arm in arms for seed in arm.by_hand]
+
     def compare_with(self, index: int, configuration: Arm) -> None:
         """Start the comparison with another baseline, on its seeds."""
         before = Arm(self.settings, self.command, self.revision, self.note, self.files)
-        before.scores, before.failed = self.scores, self.failed
+        before.scores, before.failed, before.by_hand = self.scores, self.failed, self.by_hand
         self.earlier.append((self.baseline, before))
         self.settings = configuration.settings
         self.command = configuration.command
@@ -50,6 +56,7 @@ class Proposal(Arm):
         self.files = configuration.files
         self.scores = {}
         self.failed = {}
+        self.by_hand = []
         self.baseline = index
         self.beside = index
         self.asked = 1

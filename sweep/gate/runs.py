@@ -9,7 +9,7 @@ from loptune.run_names import RUNNER, lock_folder
 from sweep.gate import git
 from sweep.gate.arm import BASELINE, PROPOSAL, Arm
 from sweep.gate.batch import Batch, BatchResults, batch_name, complete_settings, run_batch
-from sweep.gate.campaign import Campaign
+from sweep.gate.campaign import Campaign, Finished
 from sweep.gate.program_files import check_files
 from sweep.gate.spec import PROGRAM
 from sweep.gate.verdict import GateVerdict, Need
@@ -131,11 +131,13 @@ def _record(
         MissingError: the machine killed one of its runs.
     """
     killed: dict[int, str] = {}
+    finished = []
     for need, own in zip(needs, results, strict=True):
-        campaign.record_batch(
-            need.arm, scores=own.scores, failed=own.failed, proposal=need.proposal
+        finished.append(
+            Finished(arm=need.arm, scores=own.scores, failed=own.failed, proposal=need.proposal)
         )
         killed |= own.killed
+    campaign.record_batch(finished)
     if killed:
         seed, reason = next(iter(killed.items()))
         raise MissingError(

@@ -90,6 +90,18 @@ class State:
             discarded += decided and proposal.baseline == current
         return discarded >= AGAIN_AFTER
 
+    @property
+    def by_hand(self) -> list[tuple[str, list[int]]]:
+        """Names of configurations and the seeds whose results were recorded by hand, although the
+        campaign runs a program.
+        """
+        marked = [("baseline", arm.by_hand) for arm in self.baselines]
+        for proposal in self.proposals:
+            marked.append((f"proposal {proposal.number}", proposal.all_by_hand))
+        for recheck in self.rechecks:
+            marked.append(("re-check", [*recheck.first.by_hand, *recheck.latest.by_hand]))
+        return [(name, seeds) for name, seeds in marked if seeds]
+
     def moves(self) -> list[tuple[int, Move]]:
         """Return (index, change of the scores in units of the score) for each baseline that was
         measured again.
@@ -136,6 +148,7 @@ class State:
             "proposal": self._apply_proposal,
             "result": self._apply_result,
             "results": self._apply_results,
+            "batch": self._apply_batch,
             "asked": self._apply_asked,
             "again": self._apply_again,
             "compared": self._apply_compared,
@@ -165,8 +178,16 @@ class State:
         )
 
     def _apply_result(self, event: Record) -> None:
-        one = [event["seed"], event["score"], event["reason"]]
+        seed = event["seed"]
+        one = [seed, event["score"], event["reason"]]
         self._apply_results({**event, "results": [one]})
+        arm = self.target(event["arm"], seed, event.get("number"))
+        if arm is not None and self.started.get("campaign", {}).get("space"):
+            arm.by_hand.append(seed)
+
+    def _apply_batch(self, event: Record) -> None:
+        for part in event["parts"]:
+            self._apply_results(part)
 
     def _apply_results(self, event: Record) -> None:
         for seed, score, reason in event["results"]:

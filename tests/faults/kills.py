@@ -314,13 +314,17 @@ def campaign_of(folder: Path) -> Any:
     questions = 0  # baselines, proposals and re-checks so far
     for event in records(folder / "camp" / "events.jsonl"):
         questions += event["event"] in ("baseline", "proposal", "recheck")
-        for seed, _, _ in event.get("results", ()):
-            key = event["arm"], questions if event["arm"] != "baseline" else 0, seed
-            assert key not in seen, f"{key} was recorded twice"
-            seen.add(key)
+        for part in event.get("parts", ()):
+            for seed, _, _ in part["results"]:
+                key = part["arm"], questions if part["arm"] != "baseline" else 0, seed
+                assert key not in seen, f"{key} was recorded twice"
+                seen.add(key)
         kept = {name: value for name, value in event.items() if name not in ("time", "crc32")}
-        if "results" in kept:
-            kept["results"] = sorted(map(str, kept["results"]))
+        if "parts" in kept:
+            parts = kept["parts"]
+            kept["parts"] = [
+                {**part, "results": sorted(map(str, part["results"]))} for part in parts
+            ]
         events.append(kept)
     for sweep in sorted((folder / "camp" / "runs").iterdir()):
         if (sweep / "events.jsonl").exists():

@@ -13,7 +13,7 @@ import pytest
 
 from sweep.cli import main
 from sweep.gate.batch import BatchResults
-from sweep.gate.campaign import Campaign
+from sweep.gate.campaign import Campaign, Finished
 from tests.warm import warm_interpreters
 
 PROGRAM = """\
@@ -126,6 +126,26 @@ def test_a_campaign_without_a_program_runs_nothing(here, capsys):
     main(["gate", "start", "camp", "--worthwhile", "1"])
     assert main(["gate", "run", "camp"]) == 2
     assert "[no-program]" in capsys.readouterr().err
+
+
+def test_scores_recorded_by_hand_beside_a_program_are_marked_in_every_answer(here, capsys):
+    (here / "toy.yaml").write_text(SPACE % sys.executable)
+    answer(capsys, "start", "camp", "--space", "./toy.yaml", "--first-seeds", "3")
+    with Campaign(here / "camp").change() as changed:
+        ran = Finished(arm="baseline", scores={0: 0.5, 1: 0.52}, failed={})
+        changed.record_batch([ran])
+    _, said = answer(capsys, "status", "camp")
+    assert said["by_hand"] == []
+    _, said = answer(capsys, "record", "camp", "baseline", "2", "0.51")
+    assert said["by_hand"] == [{"what": "baseline", "seeds": [2]}]
+    answer(capsys, "propose", "camp", "lr=0.3")
+    _, said = answer(capsys, "record", "camp", "proposal", "0", "0.3")
+    assert said["outcome"] == "discard"
+    assert said["history"][0]["by_hand"] == [0]
+    main(["gate", "status", "camp"])
+    shown = capsys.readouterr().out
+    assert "1 (1 by hand)" in shown
+    assert "own runs: baseline: seed 2; proposal 1: seed 0." in shown
 
 
 @pytest.mark.slow
@@ -280,7 +300,7 @@ def test_settings_of_a_campaign_edited_by_hand_are_found(here, capsys):
     settings.write_text(settings.read_text().replace("worthwhile: 0.1", "worthwhile: 0.02"))
     code, hint = said_error(capsys, "propose", "camp", "--note", "smaller gains count, too")
     assert code == "campaign-edited"
-    assert "write 0.1 again" in hint
+    assert "restore 0.1" in hint
 
 
 def test_a_chain_is_checked_again_by_command(here, capsys):
