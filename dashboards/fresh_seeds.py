@@ -7,6 +7,7 @@ MIN_SEEDS = 3  # fewer never give evidence: on real runs two report too many fal
 # (docs/development/validation.md).
 FINALISTS = 3
 FRESH_SEEDS = 5
-ARM_SEEDS = 8  # of every arm's best: with fewer seeds, many arms cannot be compared
+# fresh seeds of each arm's best configuration; with fewer, many arms cannot be compared
+ARM_SEEDS = 8
 MAX_SEEDS_IN_ROUNDS = 30  # default limit of `sweep confirm --rounds`
 MOST_SEEDS = 100  # larger numbers of seeds per configuration are not proposed

@@ -22,7 +22,7 @@ class Judgement:
 
     results: "Results"
     sentences: Sequence[str]  # verdict, next step, evidence
-    page: Path | None = None  # of the report, if it was written
+    page: Path | None = None  # file of the report, if it was written
 
     @classmethod
     def of(cls, results: "Results") -> "Judgement":

@@ -130,7 +130,8 @@ class Results:
     place: str = ""  # column along which runs are compared: steps, or an axis; empty if unknown
     at_equal_amounts: bool = False  # whether every run is compared at one amount of an axis
     budget: Budget | None = None  # this amount; None with several tasks, which have their own
-    by_score: Mapping[str, "Results"] = field(default_factory=dict)  # of a composite's benchmarks
+    # benchmark of a composite -> its results
+    by_score: Mapping[str, "Results"] = field(default_factory=dict)
     guards: tuple[Guard, ...] = ()  # metrics on which a better configuration must not be worse
     against: float | None = None  # number that the configurations are compared with
     not_worse_by: float | None = None  # margin of a test that an arm is not worse, if asked for
@@ -163,7 +164,7 @@ class Results:
         label.
         """
         rows = []
-        parameters: dict[str, None] = {}  # of any trial, in order
+        parameters: dict[str, None] = {}  # parameters of any trial, in order
         for trial in self.trials:
             row = {**vars(trial), "trial": trial.name}
             row["minutes"] = 60 * trial.hours / self.devices

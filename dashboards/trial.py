@@ -110,14 +110,14 @@ class TrialRecord:
     time: float = math.nan  # when it ended, in seconds since the epoch
     algorithm: str = ""  # advantage and loss of the update rule
     rule: str = ""  # the update rule in words
-    arm: str = ""  # of `Results.arms`
-    task: str = ""  # of runs on several tasks
+    arm: str = ""  # one of `Results.arms`
+    task: str = ""  # name of the task, for runs on several tasks
     hours: float = math.nan  # device hours of recorded steps and evaluations
     test: float = math.nan  # score on the held-out problems
     curves: Mapping[str, Curve] = field(default_factory=dict)
     # latest value of each tokens/* metric
     latest: Mapping[str, float] = field(default_factory=dict)
-    scores: Mapping[str, float] = field(default_factory=dict)  # of benchmarks and guards
+    scores: Mapping[str, float] = field(default_factory=dict)  # benchmark or guard -> score
     # column that grows -> its amount where the run is compared, such as tokens
     costs: Mapping[str, float] = field(default_factory=dict)
     # fraction correct per problem, over the evaluations that make up the score

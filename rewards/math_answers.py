@@ -30,7 +30,7 @@ _CHOICE_IN_WORDS = re.compile(
     r"\b(?:[Aa]nswer|[Oo]ption|[Cc]hoice)\b\s*(?:is|:|=)?[\s*$:]*(?:option|choice)?[\s*$]*"
     r"(?:\\\w+\{)?\(?([A-J])[)}\s.*$]*\Z"
 )
-_END_CHARS = 10_000  # of the text's end that are searched for \boxed{}
+_END_CHARS = 10_000  # number of characters at the end that are searched for \boxed{}
 _TAIL_CHARS = 600
 
 

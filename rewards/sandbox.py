@@ -45,7 +45,7 @@ class ScoredText:
     cause: FailureCause = ""
 
 
-_Results = list[ScoredText | None]  # of one call, in the order of the completions
+_Results = list[ScoredText | None]  # results of one call, in the order of the completions
 
 
 class PoolClosedError(RuntimeError):

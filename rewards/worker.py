@@ -31,7 +31,7 @@ from rewards.withheld import WithheldVariables
 
 _MESSAGE_CHARS = 500
 MAX_REPLY_BYTES = 1 << 20
-_LENGTH = struct.Struct(">Q")  # of a pickled request [bytes]
+_LENGTH = struct.Struct(">Q")  # length of a pickled request [bytes]
 MAX_REWARD = 1e15  # squares of larger ones overflow in float32
 
 

@@ -28,14 +28,14 @@ from sweep.commands.status import STATUS
 if TYPE_CHECKING:
     from mcp.server import MCPServer
 
-TIME_LIMIT_S = 120.0  # of a tool that reads
+TIME_LIMIT_S = 120.0  # time limit of read-only tools
 _INSTRUCTIONS = """\
 Decides with evidence whether a training run, a setting or a code change is better than another.
 `judge` gives the verdict on runs that exist. A campaign (`gate_*`) keeps or discards changes \
 that come sequentially, with a bound on false keeps over the campaign. Report differences \
 with their interval and number of seeds; `undecided` is an answer. Do not add seeds until the \
 result is favorable, and choose metric and baseline before you see results."""
-_ANNOTATED: Any = Annotated  # of a type that is known at run time
+_ANNOTATED: Any = Annotated  # for types that are known only at run time
 _READS_ONLY = (
     " This server only reads. Someone who starts it with `sweep mcp --allow-run` lets it change "
     "campaigns and train."

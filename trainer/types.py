@@ -41,7 +41,7 @@ class Problem:
     difficulty: str = ""  # "2" (people in the puzzle)
     # the other columns of its row: {"numbers": [3, 1, 2]}
     columns: Mapping[str, Any] = field(default_factory=dict)
-    place: str = ""  # of its answer: "train.jsonl, row 3, column answer"
+    place: str = ""  # location of its answer: "train.jsonl, row 3, column answer"
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class TrainBatch:
     # [B, T] bool, tokens that the loss selects; None if it selects none
     chosen: Tensor | None = None
     step: int = 1  # training step, from 1
-    total_steps: int = 1  # of the run
+    total_steps: int = 1  # total steps of the run
     # the rules' states after the previous step
     advantage_state: Mapping[str, float] = field(default_factory=dict)
     loss_state: Mapping[str, float] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from dashboards.words import number
 
 _MANY_TRIALS = 20  # above this, lines are faint, so that dense regions stand out
 MAX_LINES = 100
-_MEAN_WIDTH = 4.5  # of the line of a mean over seeds
+_MEAN_WIDTH = 4.5  # line width of a mean over seeds
 _MAX_EQUAL = 4  # maximum number of groups of identical curves to list
 _CURVE_TITLES = {
     "policy/kl": "KL to the reference",

@@ -196,7 +196,7 @@ def check_repeats(table: pd.DataFrame, columns: RunColumns) -> None:
     where = _repeated_block(rows)
     counts = pd.Series(rows).value_counts()
     twice = (counts > 1).all() and len(counts) >= _FEWEST_REPEATED
-    measured = []  # in addition to the score
+    measured = []  # measured columns other than the score
     for column in map(str, table.select_dtypes("float")):
         if column not in (*columns.point, columns.score):
             measured.append(table[column].nunique() > len(counts) / 2)

@@ -30,7 +30,8 @@ class RunColumns:
     # along it
     window: float | None = None
     mode: Mode | None = None  # None: as declared by the source, or else max
-    take: Literal["last", "best"] = "last"  # best: a run's best evaluation, without a window
+    # best: the score is the run's best evaluation, and the window is ignored
+    take: Literal["last", "best"] = "last"
     at_step: float | None = None  # evaluations after this step are ignored
     axis: str = ""  # growing column: runs are compared at the same value of it
     # axis value of the comparison (default: the largest that all runs reach)

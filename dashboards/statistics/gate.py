@@ -42,7 +42,7 @@ class Answer:
     """The interim decision on a proposal."""
 
     difference: Difference  # the interval's lower bound is minus infinity before `FIRST_CLAIM`
-    next_seeds: int | None  # of the proposal at the next interim analysis; None if it is decided
+    next_seeds: int | None  # number of seeds at the next interim analysis; None if decided
 
     @property
     def outcome(self) -> GateOutcome:

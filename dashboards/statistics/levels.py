@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-Degrees = TypeVar("Degrees", float, NDArray[np.float64])  # of freedom
+Degrees = TypeVar("Degrees", float, NDArray[np.float64])  # degrees of freedom
 
 SIGNIFICANCE_LEVEL = 0.05  # one-sided, because only improvements over the baseline are claimed
 POWER = 0.8  # power at which a gain is called detectable

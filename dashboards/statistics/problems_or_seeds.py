@@ -11,7 +11,8 @@ from dashboards.statistics.problems import ProblemSplit
 class ProblemsOrSeeds:
     """The same narrower interval, by twice the evaluation problems or by more seeds."""
 
-    evaluation_fraction: float  # of the variance of a paired difference, from few problems
+    # part of a paired difference's variance that comes from few problems
+    evaluation_fraction: float
     narrower: float  # fraction by which twice the problems narrow the interval
     cost_of_problems: float  # more time with twice the problems, as a fraction
     cost_of_seeds: float  # more time with the seeds that narrow it as much

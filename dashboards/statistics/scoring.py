@@ -169,7 +169,7 @@ def until(values: Mapping[int, float], last: int) -> dict[int, float]:
 
 
 def _number(value: float | None) -> float:
-    """Return a value of a record as a number; NaN where it is null."""
+    """Return a value of a record as a number; NaN if it is null."""
     return math.nan if value is None else float(value)
 
 

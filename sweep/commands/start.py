@@ -62,7 +62,7 @@ class PlannedSweep:
     sweep: SweepRecord
     plan: "Plan"
     sample: "Sample | None"  # what the initial model answers
-    words: list[str]  # of the command line that describes the sweep, without its name
+    words: list[str]  # command-line words that describe the sweep, without its name
     renamed: bool  # the sweep has not its space's name
 
 

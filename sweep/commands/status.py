@@ -41,7 +41,7 @@ class SweepStatus:
     running: str | None  # the process that runs it
     trials: list[TrialRecord]
     chosen: BestWithCaveats
-    seconds_left: dict[str, float]  # of running trials
+    seconds_left: dict[str, float]  # running trial -> seconds left
     sweep_seconds_left: float | None
 
 

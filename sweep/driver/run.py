@@ -77,7 +77,7 @@ class Options:
     # on resume: restart trials without an intact checkpoint
     start_over: bool = False
     accept_changes: bool = False  # continue although data or reward files have changed
-    source: SpaceSource | None = None  # of a new sweep: the file of its space
+    source: SpaceSource | None = None  # file of the space, for a new sweep
 
     @property
     def machine(self) -> list[str]:

@@ -24,7 +24,7 @@ class BestConfiguration:
     seeds: int
     parameters: dict[str, Any]
     shown: str  # on one line
-    origin: str = ""  # of a finalist: its number in the sweep that chose it
+    origin: str = ""  # number of a finalist in the original sweep
 
     def text(self, objective: ObjectiveSpec) -> str:
         """Return one line that describes it."""

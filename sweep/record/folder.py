@@ -190,7 +190,7 @@ def free_name(folder: SweepFolder) -> None:
     written = (folder.space, folder.source, folder.lock, folder.log, folder.stop, own)
     for path in (RunFolder(folder.root).inputs, *written):
         path.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # not empty, or gone
+    with contextlib.suppress(OSError):  # the folder is not empty, or does not exist
         folder.root.rmdir()
 
 

@@ -11,7 +11,7 @@ from trainer.run_folder import RunFolder
 
 # timing metrics, which always differ (TRL logs eval/runtime), and the number of the attempt
 _TIMES = re.compile(r"time|per_second$|^attempt$")
-_MAX_CHARS = 160  # of the trials in a warning
+_MAX_CHARS = 160  # length limit of the list of trials in a warning
 
 
 def identical_trials(sweep: SweepRecord) -> list[str]:

@@ -32,7 +32,7 @@ _NOISE_SUFFIX = "-noise"
 class NoiseForecast:
     """Forecast of the gains that a plan can detect."""
 
-    sd: float  # of one score between seeds
+    sd: float  # standard deviation of a score between seeds
     dof: int  # its degrees of freedom
     source: str
     detectable: float | None  # gain detected with 80% power; None with one seed

@@ -319,7 +319,7 @@ def _solved(path: Path, objective: Objective) -> tuple[float, ...] | None:
     sets = read_correctness(path)
     name = metric.removeprefix(f"{_ACCURACY}/")
     if metric == _ACCURACY:
-        name = next(iter(sets), "")  # of the first set
+        name = next(iter(sets), "")  # name of the first set
     if name not in sets:
         return None
     by_step = sets[name]

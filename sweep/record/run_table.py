@@ -21,7 +21,7 @@ from trainer.run_folder import RunFolder
 from trainer.tracking.uploading import ATTEMPT
 
 _BOOKKEEPING = ("time", "nonfinite", ATTEMPT)
-_JUDGED_WINDOW = 3  # of `sweep judge`, if --window is not typed
+_JUDGED_WINDOW = 3  # default of --window in `sweep judge`
 
 
 def sweep_at(path: Path) -> SweepFolder | None:

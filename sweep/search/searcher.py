@@ -73,7 +73,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         self.stopped = False
         self._before_trial = before_trial
         self._capacity = capacity
-        self.failure: StorageError | None = None  # of the event log
+        self.failure: StorageError | None = None  # failure to write the event log
 
     def suggest(self, trial_id: str) -> Any:
         """Return the next trial, None if no more trials may run now, or ``Searcher.FINISHED``.

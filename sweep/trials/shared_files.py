@@ -64,7 +64,7 @@ def unseen_paths(
         MissingError: a node does not answer in time, or cannot import loptune.
     """
     look = ray.remote(num_cpus=0, max_retries=0)(missing_on_this_node)
-    answers = {}  # of all nodes at the same time
+    answers = {}  # answers of all nodes, which are asked at the same time
     for node in nodes:
         on_node = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         answer = look.options(scheduling_strategy=on_node).remote(list(paths))

@@ -57,7 +57,7 @@ class TrialPlan:
 
     spec: SweepSpec
     folder: SweepFolder
-    sweep_id: str = ""  # of `loptune.identity`
+    sweep_id: str = ""  # id of the sweep, see `loptune.identity`
     working_dir: Path = Path()  # where the sweep was started
     parent_run: str | None = None  # in MLflow
     inputs: tuple[Path, ...] = ()  # on a cluster: paths that every node must see

@@ -30,7 +30,7 @@ from trainer.run_folder import RunFolder
 _WAITING_S = 30.0  # a trial with resources starts within seconds
 _CHECK_INTERVAL_S = 0.5
 _SILENT_S = 120.0  # a command without a metric line for so long may log none at all
-_SILENT_LINES = 3  # of its output
+_SILENT_LINES = 3  # number of output lines to print
 _SILENT_BYTES = 65_536  # to read from the end of its output
 _MAX_LINE = 160  # characters of a line of its output
 STARTUP_MESSAGES = (  # (file, text that appears in it, message)

@@ -31,7 +31,7 @@ _logger = logging.getLogger(__name__)
 class Disk:
     """Bytes of checkpoints."""
 
-    one_checkpoint: int  # of a running trial
+    one_checkpoint: int  # size of one checkpoint of a running trial
     ended_trial: int  # total that an ended trial keeps
     at_most: int  # maximum during the sweep
 

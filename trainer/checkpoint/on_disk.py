@@ -52,7 +52,7 @@ def write_checkpoint(
     try:
         if parallel.is_main:
             attempt.check()
-            for unfinished in root.glob(".step-*.partial"):  # of processes that were killed
+            for unfinished in root.glob(".step-*.partial"):  # left by killed processes
                 shutil.rmtree(unfinished, ignore_errors=True)
             # not parents=True: do not recreate a deleted run folder
             root.mkdir(exist_ok=True)

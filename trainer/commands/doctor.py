@@ -19,7 +19,8 @@ class Examination:
 
     offered: list[Part]
     findings: list[Finding] | None  # None: only the parts were listed
-    outcomes: list[PartResult] | None  # of the parts that ran; None: none was asked for
+    # results of the parts that ran; None if no part was requested
+    outcomes: list[PartResult] | None
 
     @property
     def exit_code(self) -> int:

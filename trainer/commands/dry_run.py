@@ -29,7 +29,7 @@ from trainer.rollouts.prepared import prepare
 from trainer.rollouts.transformers import TransformersEngine
 from trainer.types import Completion, Problem
 
-_SHOWN_TOKENS = 24  # of the prompt
+_SHOWN_TOKENS = 24  # number of prompt tokens to show
 _SHOWN_CHARACTERS = 2000
 _SHOWN_ANSWER = 60  # characters of a reference answer
 NEW_TOKENS = 64  # limit of the sampled completion on a CPU, where full length may take minutes

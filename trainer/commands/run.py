@@ -41,7 +41,7 @@ class RunOutcome:
 
 def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -> RunOutcome:
     """Train in ``runs_dir/name``. Only rank 0 writes files and shows progress."""
-    free_memory()  # of an earlier run in this process
+    free_memory()  # memory of an earlier run in this process
     parallel = make_parallel(config)
     name = parallel.gather([name])[0]  # a time-based name may differ between ranks
     context = RunContext(

@@ -35,7 +35,7 @@ class RunSummary:
     state: str  # running, done, stopped, failed, or the error that prevents reading it
     step: int = 0
     last_step: int | None = None  # None if epochs determine the last step
-    accuracy: float | None = None  # of the last evaluation
+    accuracy: float | None = None  # accuracy of the last evaluation
     best: float | None = None
     rule: str = ""
 

@@ -197,7 +197,7 @@ def start_run(start: Start) -> int:
     check_start(config, start)
     is_new = not run_dir.exists()
     with lock_folder(run_dir, create=is_new):
-        RunFolder(run_dir).stop.unlink(missing_ok=True)  # of an earlier process of this run
+        RunFolder(run_dir).stop.unlink(missing_ok=True)  # left by an earlier process of this run
         try:
             _prepare_folder(config, name, start, changes)
             limit_spinning()

@@ -313,7 +313,8 @@ def _set_dotted(data: dict[str, Any], key: str, value: Any, source: str) -> None
         if part not in place or (is_section and place[part] is None):
             place[part] = {}
         place = place[part]
-        is_only_source = isinstance(place, list) and len(place) == 1  # of data.train
+        # the only source in data.train
+        is_only_source = isinstance(place, list) and len(place) == 1
         if is_only_source and key.split(".")[depth] in DatasetConfig.model_fields:
             place = place[0]
         if not isinstance(place, dict):

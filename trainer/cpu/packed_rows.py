@@ -181,7 +181,7 @@ def _gives_states_of_padded_rows(model: PreTrainedModel) -> bool:
     completion_mask = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 1, 1]])
     try:
         packed = packed_hidden_states(model, pack(ids, prompt_lengths, completion_mask))
-    except Exception:  # of the model's own code: it takes no such arguments, or other shapes
+    except Exception:  # the model's own code may not accept these arguments or shapes
         return False
     rows, columns = completion_mask.nonzero(as_tuple=True)
     hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state

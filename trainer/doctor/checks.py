@@ -222,7 +222,9 @@ def _random_model(preset: str, folder: Path) -> list[str]:
 
 
 def lose_a_rank(folder: Path) -> None:
-    """Kill one of two ranks after a checkpoint, see that nothing of the run is left, and resume."""
+    """Kill one of two ranks after a checkpoint, check that no process of the run is left, and
+    resume.
+    """
     runs = folder / "runs"
     name = f"lost-rank-{time.time_ns()}"
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")

@@ -29,10 +29,11 @@ from trainer.parallel.gpus import GPU_FRACTION_VARIABLE
 
 LAST_LINES = 40  # lines of each part's log in the report
 HEARTBEAT_S = 15.0
-LIMIT_S = 540.0  # of every part at most: a machine lent for minutes still answers something
+# time limit of each part, so that a machine rented for minutes still gives some results
+LIMIT_S = 540.0
 GRACE_S = 45.0  # longer than torchrun waits for its ranks
 _PART_VARIABLE = "LOPTUNE_DOCTOR_PART"  # marks the processes of a part
-_ROOT = Path(__file__).resolve().parents[2]  # of the checkout, or of the installed packages
+_ROOT = Path(__file__).resolve().parents[2]  # folder of the checkout or of the installed packages
 _NO_VLLM = "vLLM is not installed: make install-gpu"
 _NO_RAY = "Ray is not installed"
 _NO_CHECKOUT = "needs a checkout of the repository: its tests are not installed"

@@ -34,7 +34,8 @@ class EvaluationResult:
 
     rollouts: dict[str, list[Rollout]]
     metrics: dict[str, float]
-    values_of_k: Mapping[str, Sequence[int]] = field(default_factory=dict)  # of pass@k, by set
+    # set -> values of k for pass@k
+    values_of_k: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 def evaluate(

@@ -30,7 +30,7 @@ class Models:
     optimizer: Any
     reference: Module | None  # the initial policy; None if kl_coef is 0
     stored_dtype: torch.dtype  # dtype of the trained weights
-    layout: RowLayout  # of the policy's and the reference's rows
+    layout: RowLayout  # layout of the rows of policy and reference
     parallel: Parallel
     cached_forward: CachedForward | None  # None if no forward pass can be reused
 

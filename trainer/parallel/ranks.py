@@ -35,7 +35,7 @@ from trainer.policy.weights import (
 
 _FILE_TIMEOUT_S = 3 * 3600
 _GLOO_ON_GPUS = "LOPTUNE_GLOO_ON_GPUS"
-_SET_PARENT_DEATH_SIGNAL = 1  # of prctl(2)
+_SET_PARENT_DEATH_SIGNAL = 1  # constant of prctl(2)
 _ABSENT = object()
 
 

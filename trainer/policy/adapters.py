@@ -31,7 +31,7 @@ _NAME = "default"  # peft's name of a model's only adapter
 _PREFIX = "base_model.model."  # prefix of parameter names in peft's files
 # GPT-2 stores the weights of its linear layers transposed
 _ADAPTABLE = (nn.Linear, Conv1D)
-_FROZEN_FRACTION = 0.1  # of the weights, without a warning
+_FROZEN_FRACTION = 0.1  # fraction of frozen weights that needs no warning
 _FACTOR = ".lora_"  # marks adapter parameters by name
 
 

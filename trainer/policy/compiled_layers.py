@@ -72,7 +72,8 @@ def _compiled(forward: Callable[..., Any]) -> Callable[..., Any]:
     """Compile the forward function of a class of layers."""
     compiled: Callable[..., Any] = torch.compile(  # type: ignore[call-overload]  # recompile_limit
         forward,
-        # a part that cannot be compiled, or a variant too many, is an error and not slower code
+        # raise if a part cannot be compiled or there are too many variants, instead of falling back
+        # to slower code
         fullgraph=True,
         dynamic=True,
         # round between fused operations as without fusion

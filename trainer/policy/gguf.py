@@ -33,7 +33,7 @@ class PackagedModel:
 
     requirement: str  # distribution==version on the package index
     member: str  # the file inside its wheel
-    sha256: str  # of the GGUF file
+    sha256: str  # hash of the GGUF file
     megabytes: int
     license: str
 

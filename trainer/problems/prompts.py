@@ -240,7 +240,7 @@ class PromptBuilder:
         messages = self._messages(question)
         if any("tool_calls" in message for message in messages):
             raise ConfigError(
-                "the data's conversations have tool calls, which only a chat template can write",
+                "the data's conversations have tool calls, which need a chat template",
                 "data.prompt_format",
                 "use a model that has a chat template, or remove the calls from the data",
                 key="data.prompt_format",

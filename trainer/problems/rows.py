@@ -157,7 +157,7 @@ def _local_files(dataset: DatasetConfig) -> list[Path] | None:
         return shards(dataset)
     except ConfigError:
         raise
-    except Exception as error:  # the library raises exceptions of many others
+    except Exception as error:  # the library raises exceptions of many other libraries
         raise _not_loaded(dataset, error) from error
 
 
@@ -213,7 +213,7 @@ def _read_library(dataset: DatasetConfig) -> Iterator[Row]:
 
     folder = Path(dataset.source).expanduser()
     try:
-        # the library raises exceptions of many others
+        # the library raises exceptions of many other libraries
         rows: Any
         if is_saved_by_library(folder):
             saved = load_from_disk(str(folder))
@@ -237,7 +237,7 @@ def _options_as_written(builder: Any, dataset: DatasetConfig) -> dict[str, Any]:
         return {}
     from datasets import Features, Value
 
-    split = re.split(r"[\[+]", dataset.split)[0]  # of train[:10%] or train+test
+    split = re.split(r"[\[+]", dataset.split)[0]  # train, for train[:10%] or train+test
     first: dict[str, Any] = next(iter(builder.as_streaming_dataset(split)), {})
     return {"features": Features(dict.fromkeys(first, Value("string"))), "keep_default_na": False}
 

@@ -59,7 +59,7 @@ def measure(config: TrainConfig, folder: Path) -> dict[str, float]:
     trainer.train_until_evaluation()  # the evaluation before the first step
     for _ in range(STEPS):
         compared_step(trainer)
-        trainer.train_until_evaluation()  # its evaluation and its checkpoint
+        trainer.train_until_evaluation()  # includes an evaluation and a checkpoint
         trainer.save_checkpoint()  # waits until it is written
     first = compared_step(trainer)
     trainer.close()

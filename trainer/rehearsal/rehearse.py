@@ -39,7 +39,8 @@ _WIDTHS = {
 }
 # Two correct implementations differ by the rounding of logits: 2 ** -9 of them in bfloat16.
 ENGINE_BOUND = {"bfloat16": 0.05, "float32": 1e-4}
-_REORDERED = 0.02  # of loss and gradient norm, whose sums a GPU's attention adds in any order
+# relative tolerance of loss and gradient norm, because attention on a GPU sums in any order
+_REORDERED = 0.02
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,8 @@ def _shares_prefixes(model: PreTrainedModel, pad_token_id: int) -> bool:
         for token in tokens[8:10]:
             shared.step(token.expand(3))
             own.step(token.expand(3))
-    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):  # of other layers
+    # other types of cache layers
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
         return False
     expected = own.logits.float()
     spread = (expected - expected.mean(dim=-1, keepdim=True)).norm()

@@ -13,7 +13,7 @@ from typing import Any
 from trainer.policy.published_tokenizer import decode
 from trainer.types import Completion
 
-_CONTEXT_TOKENS = 8  # of the prompt that a completion is decoded behind
+_CONTEXT_TOKENS = 8  # number of prompt tokens to decode before a completion
 
 
 def completion_text(

@@ -27,7 +27,7 @@ def read_answer(value: Any) -> Any:
     """
     if isinstance(value, list) and value:
         return [read_answer(item) for item in value]
-    if isinstance(value, Decimal):  # of a Parquet column
+    if isinstance(value, Decimal):  # from a Parquet column
         value = str(value)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise CodedValueError(

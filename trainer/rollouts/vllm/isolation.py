@@ -147,7 +147,8 @@ def tolerate_neighbours(device: torch.device) -> None:
         return
     worker = import_module("vllm.v1.worker.gpu_worker").Worker
     sleep = worker.sleep
-    if getattr(sleep, "tolerates_neighbours", False):  # of an earlier engine in this process
+    # patched by an earlier engine in this process
+    if getattr(sleep, "tolerates_neighbours", False):
         return
 
     @wraps(sleep)
@@ -187,7 +188,8 @@ def keep_default_group() -> None:
     """
     state: Any = import_module("vllm.distributed.parallel_state")
     destroy = state.destroy_distributed_environment
-    destroy = getattr(destroy, "__wrapped__", destroy)  # of an earlier engine in this process
+    # patched by an earlier engine in this process
+    destroy = getattr(destroy, "__wrapped__", destroy)
     kept = dist.group.WORLD if dist.is_initialized() else None
 
     @wraps(destroy)
