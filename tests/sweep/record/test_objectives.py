@@ -12,10 +12,12 @@ from dashboards.headline import headline
 from dashboards.judging import Judgement
 from dashboards.next_step import chosen
 from dashboards.pictures.differences import benchmarks
+from dashboards.results import Guard, Rounds
 from dashboards.sources.stored import pack, unpack
 from sweep.record.results import read_results
 from sweep.space.file import load_space
 from sweep.space.scoring import scoring_of
+from tests.dashboards.table import interim
 from tests.refusals import refused
 from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.harness import write_space
@@ -115,6 +117,19 @@ def test_a_gain_whose_guard_fails_is_not_chosen(tmp_path):
     results = replace(results, trials=trials)
     assert results.not_guarded is not None and chosen(results) is None
     assert headline(results).sentence.startswith("Better, but worse on amc by 0.0997")
+
+
+def test_rounds_that_confirm_a_gain_still_ask_the_guards(tmp_path):
+    searched = replace(read_results(written(tmp_path, guards=["amc:0.02"])), guards=())
+    alone = tuple(trial for trial in searched.trials if trial.configuration in ("0", "2"))
+    won = interim("2", 6, 0.05, (0.04, 0.06), "better")
+    rounds = Rounds(planned=(6,), worthwhile=0.01, outcome="better", results=(won,))
+    confirmed = replace(searched, fresh=replace(searched, trials=alone, rounds=rounds))
+    assert headline(confirmed).sentence.startswith("Confirmed: #2")
+    guard = Guard("amc", 0.001, confirmed.scored_by("amc", "max", 0.001))
+    guarded = replace(confirmed, guards=(guard,))
+    assert headline(guarded).sentence.startswith("Better, but worse on amc by 0.0997")
+    assert chosen(guarded) is None and chosen(confirmed).configuration == "2"
 
 
 @pytest.mark.parametrize(
