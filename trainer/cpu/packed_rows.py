@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
@@ -148,16 +148,16 @@ def _segments(prompt_lengths: Tensor, completion_lengths: tuple[Tensor, ...]) ->
 
 
 def use_packed_attention(model: PreTrainedModel) -> None:
-    """Enable packed rows for a model that uses SDPA with full attention in every layer.
+    """Enable packed rows for a model that uses SDPA and computes the states of padded rows with
+    them.
 
-    They are compared with padded rows first: a class of model that drops the packing or the
-    positions keeps its padded rows. Under ZeRO stage 3, where parameters are sharded, rows stay
-    padded.
+    A model that drops the packing or the positions, or whose layers mix rows in another way, keeps
+    its padded rows. So does one with a window, which the short rows of the comparison do not reach,
+    and one with sharded parameters (ZeRO stage 3).
     """
-    layers = getattr(model.config, "layer_types", None) or ["full_attention"]
     is_sharded = model.get_input_embeddings().weight.dim() != 2
-    is_plain = model.config._attn_implementation == "sdpa" and set(layers) == {"full_attention"}
-    if is_sharded or not is_plain:
+    has_window = any(DynamicCache(config=model.config).is_sliding)
+    if is_sharded or has_window or model.config._attn_implementation != "sdpa":
         return
     AttentionInterface.register(NAME, _attention_forward)
     AttentionMaskInterface.register(NAME, sdpa_mask)
@@ -215,8 +215,7 @@ def _attention_forward(  # noqa: PLR0913  what transformers passes
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Compute attention for transformers: `packed_attention` if ``packing`` is given, else SDPA."""
-    # sliding windows use SDPA, which ignores the packing: the check at load then rejects the model
-    if packing is None or options.get("sliding_window") is not None:
+    if packing is None:
         output: Tensor = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
         )[0]

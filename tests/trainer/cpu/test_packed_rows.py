@@ -6,6 +6,8 @@ import torch
 from transformers import (
     GemmaConfig,
     GemmaForCausalLM,
+    Lfm2Config,
+    Lfm2ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -154,9 +156,12 @@ def test_sliding_windows_and_other_attention_take_padded_rows():
         Qwen2Config(**SHAPE, use_sliding_window=True, sliding_window=8, max_window_layers=1)
     )
     window_everywhere = MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=8))
+    convolution = Lfm2ForCausalLM(
+        Lfm2Config(**SHAPE, layer_types=["conv", "full_attention"], pad_token_id=0)
+    )
     eager = model_of("llama")
     eager.set_attn_implementation("eager")
-    for model in (sliding, window_everywhere, eager):
+    for model in (sliding, window_everywhere, convolution, eager):
         before = model.config._attn_implementation
         use_packed_attention(model)
         assert not takes_packed_rows(model)
