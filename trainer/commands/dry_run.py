@@ -77,10 +77,10 @@ def dry_run(
 
 
 def _print_prompt(problem: Problem, prompt: Sequence[int], tokenizer: Any) -> None:
-    pieces = [
-        printable(tokenizer.decode([token])).replace("\n", "\\n")
-        for token in prompt[:_SHOWN_TOKENS]
-    ]
+    pieces = []
+    for token in prompt[:_SHOWN_TOKENS]:
+        text = printable(tokenizer.decode([token])).replace("\n", "\\n")
+        pieces.append(f"{token} {text}")
     if len(prompt) > _SHOWN_TOKENS:
         pieces.append(f"... {len(prompt) - _SHOWN_TOKENS} more")
     print(f"\nprompt ({len(prompt)} tokens):\n{_indented(problem.prompt + problem.prefill)}")
