@@ -55,6 +55,7 @@ def test_what_a_machine_lacks_is_said(machine, waiting, tmp_path):
     offered = parts(machine, tmp_path)
     assert {part.name for part in offered if part.command is None} == waiting
     assert all(bool(part.missing) == (part.command is None) for part in offered)
+    assert not any("on 0 ranks" in part.question for part in offered)
 
 
 def test_parts_come_in_the_order_in_which_they_teach_most(tmp_path):
