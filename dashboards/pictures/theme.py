@@ -5,7 +5,6 @@ none.
 """
 
 import html
-import itertools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -33,13 +32,19 @@ class Picture:
     def legend(self) -> dict[str, str]:
         """Trace name -> color, over all figures."""
         colors: dict[str, str] = {}
-        for trace in itertools.chain.from_iterable(drawing.data for drawing in self.figures):
-            if trace.name and trace.showlegend is not False:
-                shades = [trace.marker.color, trace.marker.line.color]
-                if trace.type == "scatter":
-                    shades.append(trace.line.color)
-                colors.setdefault(trace.name, next(shade for shade in shades if shade is not None))
+        for drawing in self.figures:
+            for trace in drawing.data:
+                if trace.name and trace.showlegend is not False:
+                    colors.setdefault(trace.name, _color_of(trace))
         return dict(sorted(colors.items()))
+
+
+def _color_of(trace: Any) -> str:
+    """Return the color of a trace: of its markers, else of their borders, else of its line."""
+    for color in (trace.marker.color, trace.marker.line.color):
+        if color is not None:
+            return str(color)
+    return str(trace.line.color)
 
 
 def figure(x: str = "", y: str = "", *, height: int = 380) -> go.Figure:

@@ -4,26 +4,43 @@ the first on fresh seeds.
 
 import html
 from collections import Counter
+from dataclasses import dataclass
 
 import pandas as pd
 
 from dashboards.pictures.peaks import arm_colors, peak_line
 from dashboards.pictures.theme import MUTED, Picture, add_points, figure, label_rows, rows
 from dashboards.results import Results
-from dashboards.statistics.levels import coverage
 from dashboards.statistics.tournament import RuleResult
 from dashboards.trial import Objective
 from dashboards.words import failures, number, percent_interval, rule_bounds, rules, signed
 
-_HEADINGS = (
-    "rule",
-    "trials",
-    "best setting",
-    "median search score",
-    "best search score",
-    "fresh seeds",
-    "gain from tuning",
-)
+
+@dataclass(frozen=True, kw_only=True)
+class _RuleRow:
+    """One rule's row of the table; None or NaN where nothing was measured."""
+
+    rule: str
+    trials: int  # configurations that were tried
+    setting: str  # of the best search score
+    median: float  # search score
+    best: float | None  # search score
+    fresh: float  # mean score on fresh seeds
+    gain: float | None  # over the first rule, on fresh seeds
+    interval: tuple[float, float] | None  # of the gain
+
+    @property
+    def search_cells(self) -> list[object]:
+        """The cells of a table of the search."""
+        return [self.rule, self.trials, self.setting, self.median, self.best]
+
+    @property
+    def fresh_cells(self) -> list[object]:
+        """The further cells if the rules ran on fresh seeds."""
+        interval = None
+        if self.interval is not None:
+            interval = f"{signed(self.interval[0])} to {signed(self.interval[1])}"
+        return [self.fresh, self.fresh - self.median, self.gain, interval]
 
 
 def tournament(results: Results) -> Picture | None:
@@ -119,36 +136,44 @@ def tournament_line(results: Results) -> str:
 
 def rule_table(results: Results) -> tuple[list[str], list[list[object]]]:
     """Return headings and one row per rule: budget, best setting, scores, gain from tuning,
-    difference, interval.
+    difference, interval. The columns of fresh seeds are left out if no rule ran on them.
     """
+    headings = ["rule", "trials", "best setting", "median search score", "best search score"]
+    by_rule = _rule_rows(results)
+    if not results.arm_results:
+        return headings, [row.search_cells for row in by_rule]
+    headings += [
+        "fresh seeds",
+        "gain from tuning",
+        f"against {results.arms[0]}",
+        percent_interval(results.arm_results[0].found.coverage),
+    ]
+    return headings, [[*row.search_cells, *row.fresh_cells] for row in by_rule]
+
+
+def _rule_rows(results: Results) -> list[_RuleRow]:
+    """Return the rules' rows, the first rule first."""
     compared = {result.rule: result for result in results.arm_results}
     curves = tuning_curves(results)
-    fresh = results.fresh_arm_scores
-    table: list[list[object]] = []
+    by_rule = []
     for arm in results.arms:
         curve = curves[curves.arm == arm]
         result = compared.get(arm)
-        median = results.arm_means[arm].median()
-        mean = pd.Series(fresh.get(arm, {}), dtype=float).mean()
-        label = ""
-        best = None
-        if len(curve):
-            label = curve.label.iloc[-1]
-            best = curve.best.iloc[-1]
+        fresh = pd.Series(results.fresh_arm_scores.get(arm, {}), dtype=float)
         trials = results.table[results.table.arm == arm].configuration.nunique()
-        difference = interval = None
-        if result is not None:
-            difference = result.difference
-            if result.interval is not None:
-                interval = f"{signed(result.interval[0])} to {signed(result.interval[1])}"
-        row = [arm, trials, label, median, best, mean, mean - median, difference, interval]
-        table.append(row)
-    covers = results.arm_results[0].found.coverage if compared else coverage()
-    headings = [*_HEADINGS, f"against {results.arms[0]}", percent_interval(covers)]
-    if not compared:
-        columns = headings.index("fresh seeds")
-        return headings[:columns], [row[:columns] for row in table]
-    return headings, table
+        by_rule.append(
+            _RuleRow(
+                rule=arm,
+                trials=trials,
+                setting=curve.label.iloc[-1] if len(curve) else "",
+                median=results.arm_means[arm].median(),
+                best=curve.best.iloc[-1] if len(curve) else None,
+                fresh=fresh.mean(),
+                gain=None if result is None else result.difference,
+                interval=None if result is None else result.interval,
+            )
+        )
+    return by_rule
 
 
 def _differences(results: Results, compared: list[RuleResult], shades: dict[str, str]) -> object:
