@@ -113,6 +113,34 @@ def test_a_campaign_killed_at_any_byte_of_its_events_continues_and_trains_nothin
         assert len(seeds) == len(set(seeds))
 
 
+SWARM = [{"lr": 0.2}, *({"lr": 0.1 + 0.001 * number} for number in range(1, 8))]
+
+
+def test_eight_open_proposals_killed_at_any_byte_end_as_undisturbed(
+    campaign, monkeypatch, tmp_path
+):
+    machine = Machine()
+    monkeypatch.setattr(runs, "run_batch", machine.run_batch)
+    (campaign.folder / PROGRAM).write_text(SPACE)
+    run_until_decided(campaign.folder)
+    with Campaign(campaign.folder).change() as changed:
+        for settings in SWARM:
+            changed.propose(settings)
+    start = len((campaign.folder / "events.jsonl").read_bytes())
+    run_until_decided(campaign.folder)
+    trained = len(machine.trained)
+    events = (campaign.folder / "events.jsonl").read_bytes()
+    outcomes = [proposal.decision["outcome"] for proposal in Campaign(campaign.folder).proposals]
+    assert outcomes == ["keep", *["discard"] * 7]
+    for length in range(start, len(events), 1201):
+        folder = tmp_path / f"killed-{length}"
+        shutil.copytree(campaign.folder, folder)
+        (folder / "events.jsonl").write_bytes(events[:length])
+        run_until_decided(folder)
+        assert (folder / "events.jsonl").read_bytes() == events
+    assert len(machine.trained) == trained  # nothing ran twice
+
+
 def test_results_of_a_batch_are_one_event_and_recording_them_again_changes_nothing(campaign):
     scores, failed = {0: 0.1, 1: 0.2}, {2: "exit code 1"}
     results = Finished(arm="baseline", scores=scores, failed=failed)
