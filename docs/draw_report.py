@@ -14,8 +14,8 @@ _WIDTH = 1000
 # What the page explains under 1, 2, ...
 PARTS = [
     "p.verdict",
-    "section#paired",
     "p.next",
+    "section#paired",
     "p.meta",
     "nav",
     "h2#verdict + p",

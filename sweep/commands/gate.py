@@ -226,7 +226,7 @@ def _check_seeds(first: int, most: int) -> None:
         )
     if not FIRST_CLAIM <= most <= SEEDS_APART:
         raise ConfigError(
-            f"--most-seeds {most} is below the minimum of {FIRST_CLAIM}",
+            f"--most-seeds {most} is out of range",
             "--most-seeds",
             f"{FIRST_CLAIM} to {SEEDS_APART}",
             code="too-few-seeds",
