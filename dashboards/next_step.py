@@ -12,7 +12,9 @@ from dashboards.words import Name, device_time
 from loptune.terminal.table import counted
 
 NO_GAIN_LEFT = "After correcting for selection, no improvement is left: search another region."
-MORE_SEEDS = f"Run both on at least {FRESH_SEEDS} seeds: these are too few to decide."
+MORE_SEEDS = (
+    f"These seeds are too few to decide: run both configurations on at least {FRESH_SEEDS} seeds."
+)
 FIX_FAILURES = "Fix what makes trials fail, then retry them."
 
 
@@ -85,8 +87,8 @@ def next_step(results: Results, name: Name | None = None) -> NextStep | None:
     """Return the recommended next step; None if nothing is recommended.
 
     Args:
-        results: of a sweep, or of runs of other programs.
-        name: the names of configurations in the text around it.
+        results: results of a sweep, or of runs of other programs.
+        name: returns the display name of a configuration, as the surrounding text uses it.
     """
     name = results.names() if name is None else name
     if results.arms:
@@ -127,7 +129,11 @@ def _after_guards(results: Results) -> NextStep | None:
         )
     undecided = [each.metric for each in checked if each.outcome == "undecided"]
     if undecided and judged.claim not in ("candidate", "too few seeds"):
-        return NextStep(f"Next: run more seeds of both, to decide on {' and '.join(undecided)}.")
+        metrics = " and ".join(undecided)
+        return NextStep(
+            "Next: run more seeds of this configuration and of the baseline, to decide on "
+            f"{metrics}."
+        )
     return None
 
 
@@ -275,7 +281,10 @@ def _advice(verdict: Verdict, name: Name) -> str:
         return words.REMEDIES[verdict.why]
     if verdict.claim == "too few seeds":
         needed = _fresh_at_least(verdict)
-        return f"Run both on at least {needed} seeds: fewer than {MIN_SEEDS} confirm nothing."
+        return (
+            f"Run this configuration and the baseline on at least {needed} seeds: fewer than "
+            f"{MIN_SEEDS} confirm nothing."
+        )
     if verdict.claim == "evidence":
         return "Confirm it on fresh seeds: the best of many is biased upward."
     if verdict.claim == "candidate":
@@ -289,8 +298,9 @@ def _advice(verdict: Verdict, name: Name) -> str:
         if verdict.deciding_seeds is None:
             return "Run more seeds, search another region, or keep the baseline."
         return (
-            f"Run {counted(verdict.deciding_seeds, 'seed')} of each, which detect a difference of "
-            "this size with 80% power, search another region, or keep the baseline."
+            f"Run {counted(verdict.deciding_seeds, 'seed')} of this configuration and of the "
+            "baseline, which detect a difference of this size with 80% power, search another "
+            "region, or keep the baseline."
         )
     # relative to the difference, because rounding rarely leaves exactly 0
     if verdict.shrunken / verdict.difference <= 1e-9:

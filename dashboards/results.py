@@ -183,8 +183,8 @@ class Results:
         return table
 
     def _cell(self, name: str, value: Any) -> Any:
-        """Return a parameter's value as a table can compare it: lists, mappings and a choice that
-        is null as JSON text.
+        """Return a parameter's value in a form that tables can compare: lists, mappings and null
+        choices become JSON text.
 
         An empty cell means that the trial's rule does not have the parameter.
         """

@@ -38,7 +38,7 @@ _Name = TypeVar("_Name", bound=Hashable)
 
 
 def sign_of(mode: Mode) -> int:
-    """Return 1 if larger scores are better, -1 if smaller ones are: times it, scores are gains."""
+    """Return 1 if larger scores are better, else -1: a score times this is better if larger."""
     return 1 if mode == "max" else -1
 
 

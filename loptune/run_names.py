@@ -133,7 +133,7 @@ def lock_folder(
     try:
         if create:
             folder.mkdir(parents=True, exist_ok=True)
-        folder.stat()  # the lock would create it
+        folder.stat()  # raises if it is missing: FileLock would create it
         held = FileLock(path).acquire(timeout=patience, poll_interval=0.01)
         path.write_text(f"process {os.getpid()} on {socket.gethostname()}", "utf-8")
     except Timeout:

@@ -44,7 +44,8 @@ def plain_answer(answer: str) -> str:
 
 def unwrapped_answer(answer: str) -> str:
     r"""Return an answer without the text around it: a worked solution before ``####``, tags,
-    "Answer:", Markdown, a final full stop. Dollars are ``\$``; other currencies are left out.
+    "Answer:", Markdown, a final period. A dollar sign becomes ``\$``; other currency signs are
+    removed.
     """
     text = plain_characters(answer).rpartition("####")[2]
     before = ""

@@ -49,7 +49,7 @@ _Results = list[ScoredText | None]  # results of one call, in the order of the c
 
 
 class PoolClosedError(RuntimeError):
-    """Scores were asked of a pool after its `close`."""
+    """A closed pool was asked to score completions."""
 
 
 class ScoringFailedError(RuntimeError):

@@ -252,7 +252,8 @@ def propose(
     note: Annotated[str, Option("what was changed, for the record")] = "",
     run: Run = False,
 ) -> Standing:
-    """Propose a change of the baseline. The answer is keep, discard, or the runs that it needs.
+    """Propose a change to the baseline. The answer is keep, discard, or the runs still needed to
+    decide.
 
     Raises:
         UserError: another proposal is open, or the program does not accept the change.

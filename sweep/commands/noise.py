@@ -164,9 +164,9 @@ def _noise_sentences(
     lines.append(f"Detecting an improvement of {worthwhile:g} takes {needed} per configuration.")
     if blocks:
         lines.append(
-            "This is an upper bound: part of the SD is what a seed does to every configuration, "
-            "which paired comparisons leave out. One configuration cannot tell how much; after a "
-            "sweep, `sweep plan` has the paired SD."
+            "This is an upper bound: part of the SD is an effect of the seed that all "
+            "configurations share, and paired comparisons remove it. One configuration cannot show "
+            "how large it is. After a sweep, `sweep plan` prints the paired SD."
         )
     return lines
 

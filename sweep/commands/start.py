@@ -167,7 +167,7 @@ def run(
 
 
 def _warn_of_edits(sweep: SweepRecord, spec: SweepSpec) -> None:
-    """Warn of edits in the file of a sweep's space: none of them counts."""
+    """Warn that edits to the space file of an existing sweep have no effect on it."""
     root = sweep.folder.root
     edits = edits_since(root, spec)
     if edits:

@@ -53,7 +53,8 @@ class RetryBudget:
     def after_failure(self, trial: str, *, node_was_lost: bool, reason: str = "") -> AfterFailure:
         """Count a failure and return the action after it.
 
-        An error of the program that is word for word the same twice is not tried a third time.
+        A trial is not retried after it has diverged, or its command has ended with an error code,
+        twice in a row with the same message.
         Without retries left, a trial is started once more only to report its failure, so that it
         has an ordinary result.
         """

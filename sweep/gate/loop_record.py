@@ -108,7 +108,8 @@ def read_record(path: Path, metric: str | None, mode: Literal["max", "min"] | No
 
     Args:
         path: ``results.tsv`` or ``autoresearch.jsonl``.
-        metric: score column; None: as declared in the file.
+        metric: score column of a table; JSON lines name theirs. None: ``metric_value`` if there is
+            one, else the first column that can hold a score.
         mode: None: as declared in the file, or else inferred from the metric's name.
 
     Raises:

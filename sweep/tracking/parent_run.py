@@ -149,7 +149,7 @@ def _changed(values: Mapping[str, _T], known: Mapping[str, _T]) -> dict[str, _T]
 def open_parent_run(
     uri: str, experiment: str, sweep_name: str, tags: Mapping[str, str], sweep_id: str
 ) -> ParentRun:
-    """Find or create the parent run of the sweep with this `identity`, and set its tags.
+    """Find or create the parent run of the sweep whose identity is ``sweep_id``, and set its tags.
 
     Raises:
         StorageError: MLflow cannot be reached.

@@ -154,8 +154,8 @@ def _output_problems(compute: Callable[[], Any], like: Sequence[Tensor]) -> Iter
 
 
 def _declared(batch: TrainBatch, rule: Rule) -> TrainBatch:
-    """Return the batch without the fields that a rule may read only if it declares
-    `needs_distributions`.
+    """Return the batch as the rule may read it: entropies and gradient norms are None unless the
+    rule declares `needs_distributions`.
     """
     if rule.needs_distributions:
         return batch

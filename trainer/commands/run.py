@@ -53,7 +53,7 @@ def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -
     )
     progress = Progress() if parallel.is_main else None
     saved = RunFolder(context.run_dir).config
-    # read now: the run's record replaces it
+    # read now: `_build` overwrites this file with the new configuration
     previous = load_config(str(saved)) if resume and saved.is_file() else config
     try:
         trainer = _build(config, context, parallel, progress)

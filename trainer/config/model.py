@@ -44,10 +44,10 @@ class ModelConfig(Section):
     gradient_checkpointing: bool = False
     """recompute activations in the backward pass"""
     compile: Literal["none", "layers"] = "none"
-    """layers: compile each decoder layer with torch.compile; never run on a GPU"""
+    """layers: compile each decoder layer with torch.compile (not tested on a GPU)"""
     packing: bool = False
     """compute a microbatch's rows in one line without padding, which needs flash_attention_2 on a
-    GPU; never run on a GPU
+    GPU (not tested on one)
     """
     trust_remote_code: bool = False
     """allow Python code from the model folder or Hub repository"""

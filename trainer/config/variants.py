@@ -7,8 +7,8 @@ from trainer.rules.names import ADVANTAGE_KEY, LOSS_KEY, rule_name
 
 
 def isolates(eta: float, token_filter: str) -> bool:
-    """Return whether Lopti updates in two passes. The filters by probability update in a single
-    pass; the ``drop_*`` filters use Lopti's threshold.
+    """Return whether Lopti updates in two passes. With a filter by probability (``drop_*``,
+    ``interval``) there is a single pass. The ``drop_*`` filters use eta as their threshold.
     """
     return eta > 0 and token_filter not in ("drop_high", "drop_low", "interval")
 

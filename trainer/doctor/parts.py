@@ -202,7 +202,7 @@ def _vllm(machine: Machine) -> Part:
     tests = _tests(
         machine,
         name="vllm",
-        question="vLLM samples from the policy, after weights arrived, sleep and a restart",
+        question="vLLM samples from the policy: after a weight update, after sleep and after a restart",
         limit_s=LIMIT_S,
         file="tests/gpu/test_vllm.py",
         on_cpu="vllm",
@@ -448,7 +448,7 @@ def run_parts(
     rows = [[each.name, each.state, f"{each.seconds:.0f}", each.detail[:80]] for each in outcomes]
     print_table(["part", "result", "seconds", "last line"], rows)
     for question in cannot_tell:
-        print(f"these parts cannot show {question}")
+        print(f"not tested by these parts: {question}")
     print(
         f"{folder / 'report.json'} holds versions, figures and errors; the logs are in the same "
         "folder"

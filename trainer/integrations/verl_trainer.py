@@ -125,7 +125,9 @@ def _strengths(config: DictConfig) -> list[float]:
 
 
 def _check_denominators(actor: DictConfig) -> None:
-    """Check that a pass's mask changes nothing but the tokens that the loss adds up."""
+    """Check that masking tokens only removes them from the loss sum: neither its denominator nor the
+    losses of other tokens may change.
+    """
     problems = {
         "loss_agg_mode": (
             actor.loss_agg_mode == "seq-mean-token-mean",

@@ -78,8 +78,8 @@ def check_saved(
         raise ConfigError(
             f"a checkpoint of {type(model).__name__} differs from the policy: {faults[0]}",
             "model.name_or_path",
-            "fix this file in the model's folder (generation_config.json, config.json or "
-            "the tokenizer's)",
+            "in the model's folder, fix the file that causes this: generation_config.json, "
+            "config.json or a file of the tokenizer",
             key="model.name_or_path",
             code="checkpoint-differs",
         )

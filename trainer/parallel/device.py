@@ -130,8 +130,8 @@ def _use(device: torch.device) -> torch.device:
             # Microbatches vary in length, which fragments the default allocator. vLLM disables this
             # for its sleeping memory; some vLLM versions only read the older variable name.
             os.environ.update(dict.fromkeys(_ALLOCATOR, "expandable_segments:True"))
-        # torch prefers cuDNN attention from Hopper on, which builds a plan for every new shape, and
-        # every microbatch has a new one.
+        # On Hopper and newer GPUs, torch prefers cuDNN attention. It builds a plan for every new
+        # shape, and every microbatch has a new shape.
         torch.backends.cuda.enable_cudnn_sdp(False)
     # DeepSpeed probes for its device on import and warns if it finds none.
     os.environ.setdefault("DS_ACCELERATOR", device.type)

@@ -30,6 +30,6 @@ class SavedTensors(Protocol):
         """Return a number of the optimizer's state, such as the count of updates."""
 
     def elements(self, parameter: str, key: str, start: int, count: int) -> Tensor:
-        """Return elements of the flattened parameter's ``key``: ``weights`` in the dtype of the
-        master weights, or an optimizer's key, [count].
+        """Return ``count`` elements of a flattened tensor of the parameter, from ``start``. ``key``
+        is ``weights``, in the dtype of the master weights, or a key of the optimizer.
         """
