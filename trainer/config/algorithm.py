@@ -186,8 +186,8 @@ class AlgorithmConfig(Section):
         if sum(correction.rule == "truncate" for correction in self.rollout_corrections) > 1:
             raise refusal(
                 "several-truncates",
-                "rollout_correction has several entries with rule truncate, but only one can set the "
-                "weights: keep one, and set rule: mask in the others",
+                "rollout_correction has several entries with rule truncate, but only one can set "
+                "the weights: keep one, and set rule: mask in the others",
             )
         if self.aggregation not in self.loss.aggregations:
             raise refusal(

@@ -28,7 +28,7 @@ _OPERATORS = ("_linear_pointwise", "_reorder_linear_weight")
 
 @cache
 def is_faster_in_onednn() -> bool:
-    """Return whether oneDNN is there and faster than MKL, which on AMD processors uses AVX2 only."""
+    """Return whether oneDNN is there and beats MKL, which uses only AVX2 on AMD processors."""
     if not (torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()):
         return False
     # Two operators that torch's own compiler calls. No public function takes a weight in oneDNN's

@@ -202,7 +202,7 @@ def _vllm(machine: Machine) -> Part:
     tests = _tests(
         machine,
         name="vllm",
-        question="vLLM samples from the policy: after a weight update, after sleep and after a restart",
+        question="vLLM samples from the policy after a weight update, sleep and a restart",
         limit_s=LIMIT_S,
         file="tests/gpu/test_vllm.py",
         on_cpu="vllm",

@@ -125,8 +125,8 @@ def _strengths(config: DictConfig) -> list[float]:
 
 
 def _check_denominators(actor: DictConfig) -> None:
-    """Check that masking tokens only removes them from the loss sum: neither its denominator nor the
-    losses of other tokens may change.
+    """Check that masking tokens only removes them from the loss sum: neither its denominator nor
+    the losses of other tokens may change.
     """
     problems = {
         "loss_agg_mode": (
