@@ -183,7 +183,7 @@ def run_batch(
 def _cpus(folder: Path, parallel: int) -> int:
     """Return the CPUs that so many runs at the same time take."""
     resources = load_space(folder / PROGRAM).resources
-    return parallel * resources.workers_per_trial * resources.cpus_per_worker
+    return parallel * resources.cpus_per_trial
 
 
 def _import_path(place: Path) -> str:

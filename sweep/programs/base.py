@@ -42,9 +42,14 @@ class ResourcesSpec(Section):
         return self.gpus_per_trial / self.workers_per_trial
 
     @property
+    def cpus_per_trial(self) -> int:
+        """CPU cores of all ranks of a trial."""
+        return self.workers_per_trial * self.cpus_per_worker
+
+    @property
     def devices(self) -> float:
         """GPUs of a trial, or its CPUs if it has no GPU."""
-        return self.gpus_per_trial or self.workers_per_trial * self.cpus_per_worker
+        return self.gpus_per_trial or self.cpus_per_trial
 
 
 @dataclass(frozen=True)

@@ -127,12 +127,12 @@ def _become_trial(
 
 
 def _run(words: list[str]) -> None:
-    """Run ``[-P] -m MODULE ARGUMENTS`` or ``SCRIPT ARGUMENTS`` as ``python`` runs it."""
-    safe = words[0] == "-P"
-    words = words[1:] if safe else words
+    """Run ``[-P] -m MODULE ARGUMENTS`` or ``[-P] SCRIPT ARGUMENTS`` as ``python`` runs it."""
+    adds_folder = words[0] != "-P"  # whether modules in the folder of the program are found
+    words = words if adds_folder else words[1:]
     module = types.ModuleType("__main__")
     if words[0] == "-m":
-        if not safe:
+        if adds_folder:
             sys.path.insert(0, os.getcwd())
         name = words[1]
         spec = importlib.util.find_spec(name)
@@ -148,7 +148,8 @@ def _run(words: list[str]) -> None:
         arguments = words[2:]
     else:
         path, *arguments = words
-        sys.path.insert(0, str(Path(path).resolve().parent))
+        if adds_folder:
+            sys.path.insert(0, str(Path(path).resolve().parent))
         try:
             code = compile(Path(path).read_bytes(), path, "exec")
         except OSError as error:

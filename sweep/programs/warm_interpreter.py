@@ -23,7 +23,8 @@ _PER_TRIAL = ("LOPTUNE_CONFIG", "LOPTUNE_SEED", "LOPTUNE_OUT", "LOPTUNE_RESUME")
 
 def is_warmable(words: Sequence[str]) -> bool:
     """Return whether `warm` can run a command line: ``python [-P] SCRIPT`` or ``python [-P] -m
-    MODULE`` by the sweep's own interpreter, without other interpreter options.
+    MODULE`` by the sweep's own interpreter, without other interpreter options. Not a folder
+    with a ``__main__.py``.
     """
     if not words or words[0] not in ("python", sys.executable):
         return False
@@ -32,7 +33,7 @@ def is_warmable(words: Sequence[str]) -> bool:
         rest = rest[1:]
     if rest[:1] == ["-m"]:
         return len(rest) > 1
-    return bool(rest) and not rest[0].startswith("-")
+    return bool(rest) and not rest[0].startswith("-") and not Path(rest[0]).is_dir()
 
 
 class WarmProcess:

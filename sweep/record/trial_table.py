@@ -100,7 +100,7 @@ def recorded_steps(trial: TrialRecord) -> int:
 
 
 def step_text(trial: TrialRecord) -> str:
-    """Write ``20/60``, or nothing before the first step."""
+    """Write ``20/60``, or nothing while the trial waits."""
     step = recorded_steps(trial)
     if not step and trial.state == "WAITING":
         return ""

@@ -97,7 +97,8 @@ def automatic_sampler(spec: SweepSpec) -> tuple[str, str]:
     if spec.scheduler.asha:
         return "tpe", "trials are stopped early"
     for key, parameter in spec.parameters.items():
-        if parameter.kind != "by" and set(parameter.when) - {spec.search.tune_within}:
+        is_searched = parameter.kind not in ("value", "by")
+        if is_searched and set(parameter.when) - {spec.search.tune_within}:
             return "tpe", f"{key} has a condition"
     return "gp", "no searched parameter has a condition"
 

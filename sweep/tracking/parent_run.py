@@ -118,7 +118,10 @@ class ParentRun:
             self._retry(lambda: log_missing_params(self.client, run_id, trial.parameters))
         else:
             run_id = run.info.run_id
-            tags = _changed(tags, run.data.tags)
+            known = run.data.tags
+            if not trial.reason and known.get(NOTE_TAG, "")[:500] == known.get(REASON_TAG):
+                tags[NOTE_TAG] = ""  # the reason of an earlier attempt, and not a user's note
+            tags = _changed(tags, known)
             scores = _changed(scores, run.data.metrics)
             if not tags and not scores and run.info.status == status:
                 return False

@@ -98,15 +98,20 @@ def check_fit(resources: ResourcesSpec, nodes: list[Node]) -> None:
     """
     if slots(resources, nodes) > 0:
         return
-    cpus = resources.workers_per_trial * resources.cpus_per_worker
+    cpus = resources.cpus_per_trial
     total = Node(sum(node.cpus for node in nodes), sum(node.gpus for node in nodes))
-    where = "" if len(nodes) == 1 else f" on {len(nodes)} nodes"
+    on_nodes = "" if len(nodes) == 1 else f" on {len(nodes)} nodes"
+    fitting = ""
     key = "resources.workers_per_trial"
     if resources.gpus_per_trial > total.gpus:
         key = "resources.gpus_per_trial"
+    elif cpus <= total.cpus:
+        # the totals suffice, but a worker runs on one node and on one GPU or on whole ones
+        workers = sum(_workers_on(resources, node) for node in nodes)
+        fitting = f", which fit {workers} of its {resources.workers_per_trial} workers"
     raise MissingError(
         f"a trial needs {counted(resources.gpus_per_trial, 'GPU')} and {counted(cpus, 'CPU')}; "
-        f"available: {node_text(total)}{where}",
+        f"available: {node_text(total)}{on_nodes}{fitting}",
         key,
         "reduce resources, or name a cluster with --address",
         key=key,

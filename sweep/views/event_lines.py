@@ -200,10 +200,7 @@ def _print_event(trial: str, text: str) -> None:
 
 
 def _free(resources: ResourcesSpec) -> str:
-    needed = {
-        "GPU": resources.gpus_per_trial,
-        "CPU": float(resources.workers_per_trial * resources.cpus_per_worker),
-    }
+    needed = {"GPU": resources.gpus_per_trial, "CPU": float(resources.cpus_per_trial)}
     free = ray.available_resources()
     present = ray.cluster_resources()
     texts = []

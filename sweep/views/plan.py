@@ -100,7 +100,7 @@ def make_plan(sweep: SweepRecord, nodes: list[Node], given_step_seconds: float |
         configurations=trials // len(spec.seeds),
         trials=trials,
         gpus_per_trial=resources.gpus_per_trial,
-        cpus_per_trial=resources.workers_per_trial * resources.cpus_per_worker,
+        cpus_per_trial=resources.cpus_per_trial,
         nodes=nodes,
         slots=parallel,
         waiting=trials - parallel,
@@ -288,7 +288,7 @@ def _trials_text(plan: Plan, spec: SweepSpec) -> str:
     text = f"{plan.trials}: {size}; sampler {spec.search.sampler}"
     automatic, why = automatic_sampler(spec)
     if spec.search.sampler == automatic:
-        text += f" because {why}"
+        text += f", which auto takes here: {why}"
     return text
 
 

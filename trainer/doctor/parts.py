@@ -367,7 +367,11 @@ def run(part: Part, folder: Path) -> PartResult:
         finally:
             _end(process, part_id)
     seconds = time.monotonic() - started
-    lines = tuple(line for line in log.read_text(errors="replace").splitlines() if line.strip())
+    lines = tuple(
+        line
+        for line in log.read_text(encoding="utf-8", errors="replace").splitlines()
+        if line.strip()
+    )
     detail = lines[-1].strip(" =") if lines else ""  # pytest rules its last line off by signs
     state = "timed out"
     if in_time:

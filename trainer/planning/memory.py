@@ -166,10 +166,15 @@ def cache_bytes_per_position(settings: Mapping[str, Any], itemsize: int) -> int:
     return 2 * int(settings["num_hidden_layers"]) * _key_size(settings) * itemsize
 
 
+def _head_size(settings: Mapping[str, Any]) -> int:
+    return int(
+        settings.get("head_dim") or settings["hidden_size"] // settings["num_attention_heads"]
+    )
+
+
 def _key_size(settings: Mapping[str, Any]) -> int:
-    queries = settings["num_attention_heads"]
-    head_size = settings.get("head_dim") or settings["hidden_size"] // queries
-    return int(settings.get("num_key_value_heads", queries) * head_size)
+    heads = settings.get("num_key_value_heads", settings["num_attention_heads"])
+    return int(heads * _head_size(settings))
 
 
 def reduce_bucket_elements(stage: int, trained: int, largest: int) -> int:
@@ -234,11 +239,7 @@ class RunMemory:
         settings = self.size.settings
         hidden = settings["hidden_size"]
         keys = hidden + _key_size(settings)
-        queries = (
-            hidden
-            + settings.get("head_dim", hidden // settings["num_attention_heads"])
-            * settings["num_attention_heads"]
-        )
+        queries = hidden + _head_size(settings) * settings["num_attention_heads"]
         inputs_plus_outputs = {"q_proj": queries, "k_proj": keys, "v_proj": keys, "o_proj": queries}
         inputs_plus_outputs |= dict.fromkeys(
             ("gate_proj", "up_proj", "down_proj"), hidden + settings["intermediate_size"]
@@ -394,14 +395,17 @@ class RunMemory:
         return round(rollout.vllm.gpu_memory_utilization * self.device.total_bytes)
 
     def _largest_trained(self) -> int:
-        """Return the elements of the largest trained parameter: the embedding, a matrix of the MLP,
-        or the fused matrices of all experts; small for an adapter.
+        """Return the number of elements of the largest trained parameter: the embedding, a matrix
+        of the MLP, or the fused matrices of all experts; 0 for an adapter, whose parameters never
+        exceed a bucket.
         """
         if self.config.model.lora.r > 0:
             return 0
         settings = self.size.settings
         hidden = int(settings["hidden_size"])
-        experts = int(settings.get("num_experts") or settings.get("num_local_experts") or 0)
+        experts = 0
+        for key in ("num_experts", "num_local_experts", "n_routed_experts"):
+            experts = max(experts, int(settings.get(key) or 0))
         expert_width = int(
             settings.get("moe_intermediate_size") or settings.get("intermediate_size") or 0
         )

@@ -269,7 +269,9 @@ def _targets(model: PreTrainedModel, wanted: list[str]) -> list[str]:
                 f"{type(model).__name__} has no linear layer named {target} (the output layer "
                 "cannot be adapted)",
                 key,
-                nearest(target, [*available, ALL_LINEAR]),
+                f"list layers only: {ALL_LINEAR} stands alone"
+                if target == ALL_LINEAR
+                else nearest(target, [*available, ALL_LINEAR]),
                 key,
                 code="no-such-layer",
             )

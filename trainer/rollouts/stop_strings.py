@@ -22,7 +22,7 @@ def completion_text(
     stop_token_ids: Sequence[int],
     prompt_ids: Sequence[int] = (),
 ) -> str:
-    """Decode a completion without the stop token that ended it and without padding behind it.
+    """Decode a completion without a stop token at its end, nor pad tokens just before it.
 
     The completion is decoded behind the end of its prompt, because a tokenizer like SentencePiece
     drops the space before the first token that it decodes: " 42" behind "The answer is". All other

@@ -12,6 +12,8 @@ import pytest
 from loptune.errors import MissingError
 from sweep.programs import warm_interpreter
 from sweep.programs.command import CommandProgram
+from sweep.programs.warm_interpreter import is_warmable
+from tests.paths import ROOT
 from tests.refusals import refused
 from tests.sweep.programs.test_command import OFFLINE, spec_of, trial
 
@@ -241,3 +243,23 @@ def test_a_name_to_preload_is_asked_for(tmp_path, monkeypatch):
     )
     preloaded_line(tmp_path, "report(1)", preload=["lazy:Trainer"])
     assert "Trainer " in Path("asked").read_text(encoding="utf-8")
+
+
+def test_only_scripts_and_modules_run_in_a_fork(tmp_path):
+    script = tmp_path / "train.py"
+    assert is_warmable(["python", "-P", str(script)]) and is_warmable(["python", "-m", "train"])
+    assert not is_warmable(["python", str(tmp_path)])
+    assert not is_warmable(["python", "-u", str(script)])
+
+
+def test_a_script_in_safe_mode_does_not_find_the_modules_beside_it(tmp_path):
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    (folder / "beside.py").write_text("")
+    script = folder / "script.py"
+    script.write_text("import beside")
+    words = [sys.executable, "-P", "-c", "from sweep.programs import warm; warm._run({})"]
+    for flags in ([], ["-P"]):
+        run = [*words[:3], words[3].format([*flags, str(script)])]
+        ended = subprocess.run(run, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        assert (ended.returncode == 0) == (not flags)

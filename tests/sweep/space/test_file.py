@@ -23,6 +23,9 @@ def test_gp_proposes_unless_conditions_or_stopped_trials(tmp_path):
     assert make_spec(tmp_path, search=arms, parameters=within, baselines=[]).search.sampler == "gp"
     stopped = make_spec(tmp_path, search=search, parameters=rate, baselines=[], scheduler="asha")
     assert stopped.search.sampler == "tpe"
+    fixed = {**rate, "optim.weight_decay": {"value": 0.1, "when": {"optim.lr": 1e-4}}}
+    fixed["optim.lr"] = {"choice": [1e-5, 1e-4]}
+    assert make_spec(tmp_path, search=search, parameters=fixed, baselines=[]).search.sampler == "gp"
 
 
 def test_missing_files(tmp_path):

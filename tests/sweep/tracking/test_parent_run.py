@@ -60,6 +60,12 @@ def test_parent_run_is_found_again_and_reconciles_its_trials(tmp_path, uri, sing
     assert runs["t2"].data.tags["mlflow.note.content"] == "diverged at step 3"
     assert "mlflow.note.content" not in runs["t1"].data.tags
     assert runs["t2"].data.params["algorithm.ar_alpha"] == "0.9"
+    retried = TrialRecord("t2", "1", "0", score=0.4, parameters={"algorithm.ar_alpha": 0.9})
+    assert again.reconcile([EndedTrial(retried, "t2", {**place, "loptune.run": "demo/t2"})]) == 1
+    (now,) = (run for run in runs_of(uri) if run.info.run_name == "t2")
+    assert (now.data.tags["loptune.reason"], now.data.tags["mlflow.note.content"]) == ("", "")
+    again.client.set_tag(now.info.run_id, "mlflow.note.content", "a note of the user's")
+    assert again.reconcile([EndedTrial(retried, "t2", {**place, "loptune.run": "demo/t2"})]) == 0
     assert runs["t2"].data.tags["mlflow.parentRunId"] == parent.run_id
     trial.close()
 

@@ -156,7 +156,11 @@ def test_what_is_short_is_named_with_what_is_needed_and_what_there_is(tmp_path, 
     gpus = {"resources": FOUR_GPUS, "limits": {}}
     assert plan_of(tmp_path, ZERO_2, [Node(64, 8)], **gpus).short == []
     assert plan_of(tmp_path, ZERO_2, [Node(64, 0), Node(2, 4)], **gpus).short == [
-        "a trial needs 4 GPUs and 4 CPUs; available: 4 GPUs and 66 CPUs on 2 nodes"
+        "a trial needs 4 GPUs and 4 CPUs; available: 4 GPUs and 66 CPUs on 2 nodes, which fit 2 of "
+        "its 4 workers"
+    ]
+    assert plan_of(tmp_path, ZERO_2, [Node(64, 0)], **gpus).short == [
+        "a trial needs 4 GPUs and 4 CPUs; available: 0 GPUs and 64 CPUs"
     ]
     monkeypatch.setattr("sweep.views.plan.free_bytes", lambda path: 10**6)
     # 105,920 parameters of 12 bytes: two trials with five checkpoints each, and one that has ended

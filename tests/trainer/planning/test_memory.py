@@ -99,6 +99,17 @@ def test_an_adapter_alone_has_gradients_and_optimizer_state():
     assert few.checkpoint == 12 * 32 * 36 * ((2048 + 2048) + (2048 + 256))
 
 
+def test_a_head_size_of_null_is_that_of_the_hidden_size():
+    config = load_config("base", ["model.lora.r=8"])
+    shape = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2}
+    shape |= {"intermediate_size": 128, "vocab_size": 300}
+    trained = [
+        RunMemory(config, ModelSize(settings, B), Device()).trained
+        for settings in (shape, {**shape, "head_dim": None}, {**shape, "head_dim": 16})
+    ]
+    assert len(set(trained)) == 1
+
+
 @pytest.mark.parametrize("name", preset_names())
 def test_every_preset_for_gpus_fits(name):
     config = load_config(name)
