@@ -344,7 +344,10 @@ def _trial_counts(results: Results) -> str:
     if ends.nunique() > 1:
         text += f" They ended at different steps, {ends.min():g} to {ends.max():g}."
     scored = (trial.curves.get(results.objective.metric) for trial in results.trials)
-    if any(curve and 0 in curve.steps[-results.objective.window :] for curve in scored):
+    by_window = not results.at_equal_amounts
+    if by_window and any(
+        curve and 0 in curve.steps[-results.objective.window :] for curve in scored
+    ):
         text += (
             " Some scores include the evaluation before training: set a smaller objective.window."
         )

@@ -102,3 +102,35 @@ def test_what_messages_name_can_be_typed():
 def test_the_wording_of_messages_is_the_reviewed_one():
     written = SNAPSHOT.read_text(encoding="utf-8")
     assert written == snapshot(), "run python -m tests.wording, and review the diff"
+
+
+BRACES = re.compile(r"\{([a-z_]\w*)[^{}\s]*\}")
+# of prompt templates, of judge's name of a seed, and of patterns
+ON_PURPOSE = {"{question}", "{system}", "{seed}", "{part}", "{message}"}
+
+
+def test_no_text_names_a_variable_in_braces_without_being_an_f_string():
+    found = []
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(function, ast.FunctionDef):
+                    found += [f"{path.name}: {text}" for text in _forgotten(function)]
+    assert found == []
+
+
+def _forgotten(function):
+    """Yield the texts of a function that have a name of its variables in braces."""
+    names = {each.id for each in ast.walk(function) if isinstance(each, ast.Name)}
+    formatted = set()
+    for call in ast.walk(function):
+        method = call.func if isinstance(call, ast.Call) else None
+        if isinstance(method, ast.Attribute) and method.attr == "format":
+            formatted.update(ast.walk(method))
+    for text in ast.walk(function):
+        is_text = isinstance(text, ast.Constant) and isinstance(text.value, str)
+        if not is_text or text in formatted or text.value == ast.get_docstring(function, False):
+            continue
+        for match in BRACES.finditer(text.value):
+            if match[1] in names and match[0] not in ON_PURPOSE:
+                yield match[0]

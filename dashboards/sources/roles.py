@@ -372,7 +372,7 @@ def named_runs(table: pd.DataFrame, columns: RunColumns) -> "pd.Series[int]":
             f"rows with several values of {several[0]} cannot be assigned to runs",
             columns.source,
             "pass the column that identifies runs with --seed; if each row is a run, add "
-            "--ignore {several[0]}",
+            f"--ignore {several[0]}",
             code="runs-not-told-apart",
         )
     for name in names:
@@ -382,7 +382,7 @@ def named_runs(table: pd.DataFrame, columns: RunColumns) -> "pd.Series[int]":
                 f"the run {shortened(shown(example), _MAX_CHARS)} has several rows",
                 f"column {name}",
                 "pass the step column with --step, or the task column with --task; if each "
-                "row is a run, add --ignore {name}",
+                f"row is a run, add --ignore {name}",
                 code="runs-not-told-apart",
             )
     return rows

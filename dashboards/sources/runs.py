@@ -449,7 +449,7 @@ def _check_unlisted_settings(
             f"runs differ in {listed(apart, _MAX_NAMED)}, which --by does not include",
             "--by",
             "add the settings that define a configuration to --by or --tuned, and ignore the "
-            "others: --ignore {_quoted_list(apart)}",
+            f"others: --ignore {_quoted_list(apart)}",
             code="runs-differ",
         )
     if not of_names:
@@ -573,7 +573,7 @@ def _check_stopped(trials: Sequence[TrialRecord], baseline: str | None, state: s
         f"runs of {pruned} were pruned",
         f"column {state}",
         "run them without a pruner, because the scores of unpruned runs are biased upward; to "
-        "judge only these, add --where {state}=COMPLETE",
+        f"judge only these, add --where {state}=COMPLETE",
         code="runs-pruned",
     )
 

@@ -122,6 +122,14 @@ def start(
         path = str(file.resolve())
         spec = load_space(file)
         _check_metric(metric, space, spec)
+        if spec.objective.guards:
+            raise ConfigError(
+                "a campaign does not ask the guards of its space yet",
+                space,
+                "remove objective.guards, and look at these metrics before you adopt a change",
+                key="objective.guards",
+                code="guards-not-possible",
+            )
         name = spec.objective.name
         direction = mode or spec.objective.mode
         if "worthwhile" in spec.objective.model_fields_set:

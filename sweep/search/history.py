@@ -18,9 +18,11 @@ PROPOSED = "configuration"
 STARTED = "trial"
 ENDED = "result"
 RETRIED = "retry"  # cancels the result of a trial
-# Recorded reasons of failures. The first two are written by `DivergedError` and
-# `sweep/search/searcher.py`, the third by `sweep/programs/process.py`.
-_DIVERGED = re.compile(r"diverged at step|score is")
+# Recorded reasons of failures that settings explain: of `DivergedError`, `sweep/search/searcher.py`
+# and `Scoring.check_complete`; and of `sweep/programs/process.py`.
+_DIVERGED = re.compile(
+    r"diverged at step|score is|the run ended (at|without)|the first evaluation is at"
+)
 _ENDED_WITH_CODE = re.compile(r"the command ended with \d+:")
 _MEMORY = re.compile(r"out ?of ?memory|MemoryError|cannot allocate memory", re.IGNORECASE)
 PLAN = "plan"  # design of a sequential confirmation, see sweep/winner/rounds.py

@@ -338,6 +338,14 @@ def _check_arms(spec: SweepSpec, document: YamlDocument) -> None:
             key="search.tune_within",
             code="invalid-arms",
         )
+    if spec.objective.guards:
+        raise ConfigError(
+            "rules that are tuned separately are compared without guards",
+            document.where(("objective", "guards")),
+            "remove objective.guards or search.tune_within",
+            key="objective.guards",
+            code="guards-not-possible",
+        )
     if spec.search.configurations == 0:
         where = document.where(("search", "configurations"))
         raise ConfigError(

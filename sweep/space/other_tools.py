@@ -38,6 +38,10 @@ _OURS = {
     ),
 }
 _BY_WORD = {word: ours for ours, words in _OURS.items() for word in words.split()}
+_ON_LOG_SCALE = {
+    "uniform: [LOW, HIGH]": "loguniform: [LOW, HIGH]",
+    "int: [LOW, HIGH], which includes HIGH": "logint: [LOW, HIGH], which includes HIGH",
+}
 # W&B and Optuna write a range as a mapping: the keys of its bounds and of its kind
 _BOUNDS = ("min", "max", "low", "high", "lower", "upper", "lower_bound", "upper_bound")
 _KIND = ("distribution", "type", "sampling")
@@ -52,7 +56,12 @@ def our_form(written: Any, known: Sequence[str]) -> tuple[str, str] | None:
     if isinstance(written, str) and (call := _CALL.fullmatch(written.strip())):
         if call[1] in known:
             return _other(f"{call[1]}(...)", f"{call[1]}: [...]")
-        return _other(f"{call[1]}(...)", _BY_WORD[call[1]]) if call[1] in _BY_WORD else None
+        if call[1] not in _BY_WORD:
+            return None
+        ours = _BY_WORD[call[1]]
+        if re.search(r"\blog\s*=\s*True", written):
+            ours = _ON_LOG_SCALE.get(ours, ours)
+        return _other(f"{call[1]}(...)", ours)
     if not isinstance(written, Mapping):
         return "a bare value is not a range", f"write {_show('value', written)}"
     nested = _nested_key(written, known)
@@ -64,9 +73,12 @@ def our_form(written: Any, known: Sequence[str]) -> tuple[str, str] | None:
     names = [word for word in written if word in (*_BOUNDS, *_KIND) and word not in known]
     if not names:
         return None
-    kinds = [str(written[name]) for name in _KIND if name in written]
-    named = [kind if kind in known else _BY_WORD.get(kind, "") for kind in kinds]
-    ours = "".join(named) or "uniform: [LOW, HIGH], loguniform: [LOW, HIGH] or int: [LOW, HIGH]"
+    ours = "uniform: [LOW, HIGH], loguniform: [LOW, HIGH] or int: [LOW, HIGH]"
+    for name in _KIND:
+        kind = str(written.get(name, ""))
+        if kind in known or kind in _BY_WORD:
+            ours = f"{kind}: [...]" if kind in known else _BY_WORD[kind]
+            break
     return _other(f"`{names[0]}`", ours)
 
 

@@ -210,7 +210,7 @@ def test_names_of_configurations_stand_for_their_settings():
     table = runs().assign(lr=runs().loss.map({"grpo": 1, "dapo": 2, "gspo": 3}), same=runs().loss)
     with refused("runs-differ") as caught:
         trials(table)
-    assert caught.value.hint.endswith("the rest: lr")
+    assert caught.value.hint.endswith("the others: --ignore lr")
     named = table.rename(columns={"loss": "run_name"})
     results = judge(
         named, **{**ASKED, "by": ["run_name"], "baseline": {"run_name": "grpo"}}
