@@ -127,8 +127,8 @@ def fastest_batch(
 def _shares_prefixes(model: PreTrainedModel, pad_token_id: int) -> bool:
     """Compare both batches on three completions of two short prompts.
 
-    Models whose attention or angles change beyond some length would agree on short prompts, so they
-    are left out.
+    Models whose attention or angles change beyond some length or position would agree on short
+    prompts, so they are left out.
     """
     vocabulary = model.get_input_embeddings().num_embeddings
     tokens = torch.arange(12, device=model.device) * 7 % vocabulary
@@ -138,7 +138,7 @@ def _shares_prefixes(model: PreTrainedModel, pad_token_id: int) -> bool:
     if any(prefill.cache.is_sliding):
         return False
     try:
-        if _angles_depend_on_length(model):
+        if _angles_depend_on_length(model) or _scales_with_position(model, tokens[:8]):
             return False
         shared = SharedPrefixBatch(model, prefill, prompt_of_row, max_new_tokens=2)
         own = CachedBatch(model, prefill, prompt_of_row, max_new_tokens=2)
@@ -163,6 +163,32 @@ def _angles_depend_on_length(model: PreTrainedModel) -> bool:
     with_far: Tensor = rotary(states, far)[0]
     alone: Tensor = rotary(states, near)[0]
     return not torch.equal(with_far[:, : near.shape[1]], alone)
+
+
+def _scales_with_position(model: PreTrainedModel, tokens: Tensor) -> bool:
+    """Return whether far positions change the logits of the model's own forward by more than their
+    rotary angles, as in Ministral 3, which scales queries by their position.
+    """
+    rotary: Any = model.model.rotary_emb
+    states = torch.zeros(1, device=model.device, dtype=model.dtype)
+    near = torch.arange(len(tokens), device=model.device)[None]
+    # the angles of far positions are too coarse to compare their logits
+    angles = rotary(states, near)
+    hook = rotary.register_forward_hook(lambda *_: angles)
+    try:
+        expected, shifted = (
+            next_logits(
+                model,
+                tokens[None],
+                torch.ones_like(near),
+                positions,
+                DynamicCache(config=model.config),
+            )
+            for positions in (near, near + _FAR)
+        )
+    finally:
+        hook.remove()
+    return not torch.equal(shifted, expected)
 
 
 class SharedPrefixBatch:

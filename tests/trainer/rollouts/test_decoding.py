@@ -5,6 +5,8 @@ from transformers import (
     GraniteForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    Ministral3Config,
+    Ministral3ForCausalLM,
     MistralConfig,
     MistralForCausalLM,
     PhiConfig,
@@ -84,17 +86,46 @@ def window_in_one_layer():
     return Qwen2ForCausalLM(Qwen2Config(**SHAPE, **window))
 
 
+def scaled_by_position(beta=0.5):
+    rope = {
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 32,
+        "llama_4_scaling_beta": beta,
+    }
+    return Ministral3ForCausalLM(Ministral3Config(**SHAPE, head_dim=8, rope_parameters=rope))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: LlamaForCausalLM(LlamaConfig(**SHAPE)),
+        lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE)),
+        lambda: scaled_by_position(beta=0.0),
+    ],
+    ids=["llama", "qwen2", "ministral3"],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_model_whose_positions_are_only_angles_shares_prefixes(make, dtype):
+    torch.manual_seed(0)
+    model = make().to(dtype)
+    assert fastest_batch(model, 0) is SharedPrefixBatch
+    assert not model.model.rotary_emb._forward_hooks
+
+
 @pytest.mark.parametrize(
     "make",
     [
         dynamic_angles,
+        scaled_by_position,
         window_in_one_layer,
         lambda: MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=64)),
         lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE, head_dim=8)),  # normalizes queries and keys
         lambda: GraniteForCausalLM(GraniteConfig(**SHAPE, residual_multiplier=0.9)),
         lambda: PhiForCausalLM(PhiConfig(**SHAPE)),  # other layers
     ],
-    ids=["dynamic", "window", "mistral", "qwen3", "granite", "phi"],
+    ids=["dynamic", "ministral3", "window", "mistral", "qwen3", "granite", "phi"],
 )
 def test_a_model_that_differs_runs_its_own_forward(make):
     torch.manual_seed(0)
