@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from dashboards.sources.run_columns import RunColumns
-from dashboards.statistics.budgets import Budget, amounts_at, common_budget, score_at
+from dashboards.statistics.budgets import Budget, amounts_at, check_grows, common_budget, score_at
 from dashboards.trial import Curve, TrialRecord
 from loptune.errors import ConfigError, listed
 from loptune.parameter_names import shown
@@ -88,23 +88,12 @@ def _filled(rows: pd.DataFrame, columns: RunColumns) -> pd.DataFrame:
     """Return the rows of one run with blank values of the axis interpolated over the step."""
     known = rows[rows[columns.axis].notna() & rows[columns.step].notna()]
     by_step = known.groupby(columns.step)[columns.axis].max()  # sorted
-    if (by_step.diff() < 0).any():
-        place = int((by_step.diff() < 0).to_numpy().argmax())
-        before = by_step.iloc[place - 1]
-        run = " ".join(f"{name}={shown(rows[name].iloc[0])}" for name in columns.run)
-        raise ConfigError(
-            f"{columns.axis} decreases from {before:g} to {by_step.iloc[place]:g} at "
-            f"{columns.step} "
-            f"{by_step.index[place]:g} of {run}",
-            columns.axis,
-            "choose a column that grows during a run; if it holds amounts per step, add them "
-            "up first",
-            code="axis-falls",
-        )
+    amounts = Curve(tuple(by_step.index.astype(float)), tuple(by_step.astype(float)))
+    run = " ".join(f"{name}={shown(rows[name].iloc[0])}" for name in columns.run)
+    check_grows(columns.axis, amounts, columns.axis, columns.step, run)
     blank = rows[columns.axis].isna() & rows[columns.step].notna()
     if by_step.empty or not blank.any():
         return rows
-    amounts = Curve(tuple(by_step.index.astype(float)), tuple(by_step.astype(float)))
     wanted = rows[columns.step][blank].astype(float).tolist()
     filled = rows.copy()
     filled.loc[blank, columns.axis] = amounts_at(wanted, amounts)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dashboards.trial import Curve
+from loptune.errors import ConfigError
 from loptune.score import mean
 
 WINDOW = 0.1  # default window as a fraction of the budget
@@ -55,6 +56,32 @@ def common_budget(
         first = max(curve.steps[0] for curve in curves)
         window = max(0.0, min(WINDOW * at, at - first))
     return Budget(axis, float(at), float(window))
+
+
+def check_grows(axis: str, amounts: Curve, where: str, step: str, run: str) -> None:
+    """Refuse amounts of an axis that decrease within a run.
+
+    Args:
+        axis: its name.
+        amounts: by training step.
+        where: the option that chose the axis.
+        step: name of the training step.
+        run: how the message names the run.
+
+    Raises:
+        ConfigError: they decrease; the error has the first such step.
+    """
+    values = amounts.values
+    for i in range(1, len(values)):
+        if values[i] < values[i - 1]:
+            raise ConfigError(
+                f"{axis} decreases from {values[i - 1]:g} to {values[i]:g} at {step} "
+                f"{amounts.steps[i]:g} of {run}",
+                where,
+                "choose a column that grows during a run; if it holds amounts per step, add them "
+                "up first",
+                code="axis-falls",
+            )
 
 
 def amounts_at(places: Sequence[float], amounts: Curve) -> list[float]:

@@ -133,8 +133,10 @@ class Scoring:
         """Refuse a run that has ended without what its score needs.
 
         Raises:
-            ConfigError: it did not log a metric, or ended before the amount of the axis.
+            ConfigError: it did not log a metric, the axis decreases, or the run ended before the
+            amount of the axis.
         """
+        self._check_axis_grows(values)
         for metric in self.metrics:
             curve = self.curve(values, metric)
             if not values[metric] or (self.axis is not None and not curve.steps):
@@ -161,6 +163,13 @@ class Scoring:
                     "evaluate earlier, or compare at a larger amount",
                     code="late-run",
                 )
+
+    def _check_axis_grows(self, values: Values) -> None:
+        from dashboards.statistics.budgets import check_grows
+
+        if self.axis is not None:
+            amounts = _curve(values.get(self.axis.name, {}))
+            check_grows(self.axis.name, amounts, "objective.axis", "step", "the run")
 
 
 def until(values: Mapping[int, float], last: int) -> dict[int, float]:

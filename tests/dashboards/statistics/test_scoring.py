@@ -71,6 +71,19 @@ def test_a_run_without_what_its_score_needs_is_refused(at, lines, code):
     assert error.value.code == code
 
 
+def test_an_axis_that_falls_is_refused():
+    scoring = Scoring(("a", "b"), axis=Axis("tokens"), at=100.0)
+    both = {"a": 0.2, "b": 0.4}
+    amounts = [(1, 80.0), (2, 90.0), (3, 110.0)]
+    lines = records(*((step, {"tokens": amount, **both}) for step, amount in amounts))
+    scoring.check_complete(scoring.values(lines))
+    lines += records((4, {"tokens": 95.0, **both}))
+    with pytest.raises(ConfigError) as error:
+        scoring.check_complete(scoring.values(lines))
+    assert (error.value.code, error.value.where) == ("axis-falls", "objective.axis")
+    assert "from 110 to 95 at step 4" in error.value.what
+
+
 def test_hours_of_devices_are_seconds_times_devices():
     axis = Axis("gpu_hours", ("time/step", "time/evaluation"), unit=4 / 3600)
     lines = records((1, {"time/step": 900.0}), (1, {"time/evaluation": 900.0}))
