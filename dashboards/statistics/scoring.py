@@ -133,8 +133,8 @@ class Scoring:
         """Refuse a run that has ended without what its score needs.
 
         Raises:
-            ConfigError: it did not log a metric, the axis decreases, or the run ended before the
-            amount of the axis.
+            ConfigError: it did not log a metric, or never all metrics at one step; the axis
+            decreases; or the run ended before the amount of the axis.
         """
         self._check_axis_grows(values)
         for metric in self.metrics:
@@ -163,6 +163,14 @@ class Scoring:
                     "evaluate earlier, or compare at a larger amount",
                     code="late-run",
                 )
+        if not self.history(values):
+            raise ConfigError(
+                f"{', '.join(self.metrics[:-1])} and {self.metrics[-1]} were never logged at one "
+                "step",
+                "objective.metric",
+                "log them together at every evaluation",
+                code="no-common-step",
+            )
 
     def _check_axis_grows(self, values: Values) -> None:
         from dashboards.statistics.budgets import check_grows

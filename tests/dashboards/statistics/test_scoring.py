@@ -71,6 +71,26 @@ def test_a_run_without_what_its_score_needs_is_refused(at, lines, code):
     assert error.value.code == code
 
 
+@pytest.mark.parametrize("axis", [None, Axis("tokens")])
+def test_benchmarks_without_a_common_step_are_refused(axis):
+    scoring = Scoring(("a", "b", "c"), axis=axis, at=100.0)
+    lines = records(
+        (1, {"tokens": 50.0, "a": 0.2, "b": 0.3, "c": 0.1}),
+        (2, {"tokens": 100.0, "a": 0.4, "b": 0.5, "c": 0.2}),
+    )
+    scoring.check_complete(scoring.values(lines))
+    apart = records(
+        (1, {"tokens": 50.0, "a": 0.2, "b": 0.3}),
+        (2, {"tokens": 60.0, "b": 0.3, "c": 0.4}),
+        (3, {"tokens": 100.0, "a": 0.4, "c": 0.5}),
+        (4, {"tokens": 110.0, "b": 0.5}),
+    )
+    with pytest.raises(ConfigError) as error:
+        scoring.check_complete(scoring.values(apart))
+    assert (error.value.code, error.value.where) == ("no-common-step", "objective.metric")
+    assert "a, b and c" in error.value.what
+
+
 def test_an_axis_that_falls_is_refused():
     scoring = Scoring(("a", "b"), axis=Axis("tokens"), at=100.0)
     both = {"a": 0.2, "b": 0.4}
