@@ -20,6 +20,7 @@ NAME_RULE = (
     "letter or digit"
 )
 _RULE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME_LENGTH - 1}}}")
+CAMPAIGN = "campaign"  # what a process locks that records events of a campaign
 RUNNER = "the runner of campaign"  # what a process locks that runs a campaign's trainings
 _STARTING = "this machine, just starting"
 _LOOK_S = 0.5  # longer than `lock_owner` holds the lock in another process
@@ -174,6 +175,8 @@ def _locked_error(folder: Path, other: str, what: str) -> NameInUseError:
     if what == RUNNER:
         name = folder.parent.name
         hint = "it also runs what is proposed in the meantime; wait for it, or stop it"
+    if what == CAMPAIGN:
+        hint = "try again in a minute: a campaign is locked only while its results are recorded"
     return NameInUseError(
         f"{what} {name} is in use by {other}",
         str(folder / "lock"),

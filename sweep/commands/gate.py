@@ -1,8 +1,8 @@
 """``sweep gate``: keep or discard changes that are proposed one at a time."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -300,24 +300,27 @@ def propose(
         )
         if not run:
             return Standing(changed, changed.verdict(proposal.number))
-    return _decided(changed.folder)
+    return _after_runs(changed.folder, lambda campaign: campaign.verdict(proposal.number))
 
 
-def _decided(folder: Path, *, parallel: int | None = None, joins: bool = True) -> Standing:
-    """Run what is needed, and return where the campaign stands; if ``joins`` and another process
-    runs the campaign, leave it to that one.
+def _after_runs(folder: Path, own: Callable[["Campaign"], "GateVerdict"]) -> Standing:
+    """Run what is needed, and return the verdict that the caller asked for: others may propose in
+    the meantime, so the last decision need not be the caller's. If another process runs the
+    campaign, leave the runs to it.
     """
     from sweep.gate.campaign import Campaign
     from sweep.gate.runs import run_until_decided
 
     try:
-        verdict = run_until_decided(folder, parallel=parallel)
+        last = run_until_decided(folder)
     except NameInUseError:
-        if not joins:
-            raise
-        read = Campaign(folder)
-        return Standing(read, read.verdict())
-    return Standing(Campaign(folder), verdict)
+        last = None
+    read = Campaign(folder)
+    verdict = own(read)
+    if verdict.outcome == "more" and last is not None and last.outcome == "ended":
+        # the limits allow its own runs, but not those of all open proposals
+        verdict = replace(last, proposal=verdict.proposal)
+    return Standing(read, verdict)
 
 
 def record(
@@ -361,8 +364,11 @@ def run(campaign: Folder, *, parallel: Parallel = None) -> Standing:
         KeyboardInterrupt: it was interrupted; the same call continues.
     """
     from sweep.gate.campaign import Campaign
+    from sweep.gate.runs import run_until_decided
 
-    return _decided(Campaign(Path(campaign)).folder, parallel=parallel, joins=False)
+    folder = Campaign(Path(campaign)).folder
+    verdict = run_until_decided(folder, parallel=parallel)
+    return Standing(Campaign(folder), verdict)
 
 
 def recheck(campaign: Folder, *, run: Run = False) -> Standing:
@@ -375,9 +381,10 @@ def recheck(campaign: Folder, *, run: Run = False) -> Standing:
 
     with Campaign(Path(campaign)).change() as changed:
         changed.recheck()
+        number = len(changed.rechecks)
         if not run:
             return Standing(changed, changed.verdict())
-    return _decided(changed.folder)
+    return _after_runs(changed.folder, lambda campaign: campaign.recheck_verdict(number))
 
 
 def status(campaign: Folder) -> Standing:

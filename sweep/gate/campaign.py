@@ -23,7 +23,7 @@ from typing import Any
 from dashboards.statistics.campaign_noise import SeedModel
 from loptune.errors import ConfigError, MissingError
 from loptune.files import JsonLines, Record, storage_error, write_atomically
-from loptune.run_names import command_line, lock_folder
+from loptune.run_names import CAMPAIGN, command_line, lock_folder
 from loptune.yaml_document import dump_yaml, read_yaml, validate
 from sweep.gate import git
 from sweep.gate.arm import BASELINE, FIRST, PROPOSAL, Arm, ArmName
@@ -33,7 +33,7 @@ from sweep.gate.proposal import Proposal
 from sweep.gate.recheck import SEEDS_APART, Recheck
 from sweep.gate.spec import PROGRAM, CampaignSpec
 from sweep.gate.state import SEEDS_OF_A_BASELINE, State
-from sweep.gate.verdict import GateVerdict, Judge, numbers
+from sweep.gate.verdict import GateVerdict, Judge, numbers, recorded_verdict
 from sweep.search.event_log import read_checked, with_checksum
 
 # in the order in which they are written: campaign.yaml, which marks a complete campaign, is last
@@ -101,8 +101,9 @@ class Campaign(State):
 
         Raises:
             NameInUseError: another process has the lock.
+            StorageError: the folder cannot be written, or was moved away.
         """
-        with lock_folder(self.folder, "campaign", patience=_PATIENCE_S):
+        with lock_folder(self.folder, CAMPAIGN, create=False, patience=_PATIENCE_S):
             current = Campaign(self.folder)
             current._writer = JsonLines(self.folder / "events.jsonl")
             yield current
@@ -373,16 +374,29 @@ class Campaign(State):
         decision.
 
         Args:
-            number: number of an open proposal. None: the open re-check or proposal; if several
-                proposals are open, the verdict lists the runs that all of them need.
+            number: number of a proposal; if it is decided, its recorded decision is returned. None:
+                the open re-check or proposal; if several proposals are open, the verdict lists the
+                runs that all of them need.
         """
         return within_limits(self._verdict(number), self, self.spec, time.time())
 
+    def recheck_verdict(self, number: int) -> GateVerdict:
+        """Return the recorded decision of a re-check, or its verdict from the runs so far.
+
+        Args:
+            number: number of the re-check, counted from 1.
+        """
+        decision = self.rechecks[number - 1].decision
+        return self.verdict() if decision is None else recorded_verdict(decision)
+
     def _verdict(self, number: int | None = None) -> GateVerdict:
+        if number is not None:
+            proposal = self.proposals[number - 1]
+            if proposal.decision is not None:
+                return recorded_verdict(proposal.decision)
+            return self._of_proposal(proposal)
         if self.open_recheck is not None:
             return self._judge.of_recheck(self.open_recheck)
-        if number is not None:
-            return self._of_proposal(self.proposals[number - 1])
         verdicts = [self._of_proposal(proposal) for proposal in self.open_proposals]
         if not verdicts:
             return self._judge.of_baseline()

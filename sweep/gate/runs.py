@@ -8,7 +8,14 @@ from loptune.errors import ConfigError, MissingError
 from loptune.run_names import RUNNER, lock_folder
 from sweep.gate import git
 from sweep.gate.arm import BASELINE, PROPOSAL, Arm
-from sweep.gate.batch import Batch, BatchResults, batch_name, complete_settings, run_batch
+from sweep.gate.batch import (
+    Batch,
+    BatchResults,
+    batch_name,
+    batch_space,
+    complete_settings,
+    run_batch,
+)
 from sweep.gate.campaign import Campaign, Finished
 from sweep.gate.program_files import check_files
 from sweep.gate.spec import PROGRAM
@@ -75,24 +82,41 @@ def _next_batch(campaign: Campaign, needs: Sequence[Need]) -> list[Need]:
     """Return the required runs that are next, for one sweep.
 
     A baseline runs before the proposals: if it fails on a seed, proposals do not need the seed
-    either. Proposals that run the same program on the same seeds run together.
+    either. Proposals that run the same program on the same seeds run together, unless the program
+    accepts them only one at a time.
     """
     first = needs[0]
     if first.arm != PROPOSAL:
         return [first]
     together = [first]
-    arm = _arm(campaign, first)
-    settings = [arm.settings]
     for need in needs[1:]:
-        if need.arm != PROPOSAL or need.seeds != first.seeds:
-            continue
-        other = _arm(campaign, need)
-        same_program = (other.command, other.revision) == (arm.command, arm.revision)
-        joined = [*settings, other.settings]
-        if same_program and complete_settings(campaign.folder, joined) is not None:
+        if (
+            need.arm == PROPOSAL
+            and need.seeds == first.seeds
+            and _can_join(campaign, together, need)
+        ):
             together.append(need)
-            settings = joined
     return together
+
+
+def _can_join(campaign: Campaign, together: Sequence[Need], need: Need) -> bool:
+    """Return whether one sweep can run a proposal with others on the same seeds. A sweep must not
+    vary every setting that a proposal may change: for example how often a score is measured.
+    """
+    first = _arm(campaign, together[0])
+    other = _arm(campaign, need)
+    if (other.command, other.revision) != (first.command, first.revision):
+        return False
+    joined = [*together, need]
+    settings = [_arm(campaign, each).settings for each in joined]
+    if complete_settings(campaign.folder, settings) is None:
+        return False
+    batch, _ = _batch(campaign, joined)
+    try:
+        batch_space(campaign.folder, batch)
+    except ConfigError:
+        return False
+    return True
 
 
 def _arm(campaign: Campaign, need: Need) -> Arm:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from dashboards.statistics import gate
 from dashboards.statistics.campaign_noise import Runs, SeedModel, seed_model
+from dashboards.statistics.difference import Difference
 from dashboards.statistics.moved import moved
 from dashboards.statistics.online_levels import lord_level
 from dashboards.trial import sign_of
@@ -343,3 +344,26 @@ def numbers(answer: gate.Answer | None) -> Record:
         "level": answer.difference.level,
         "seeds": answer.difference.seeds,
     }
+
+
+def recorded_verdict(decision: Record) -> GateVerdict:
+    """Return the verdict that an event records: the decision on a proposal or a re-check."""
+    answer = None
+    if "gain" in decision:
+        low = decision["low"]
+        difference = Difference(
+            configuration="",
+            baseline="",
+            gain=decision["gain"],
+            seeds=decision["seeds"],
+            interval=(-math.inf if low is None else low, decision["high"]),
+            level=decision["level"],
+            outcome="better" if decision["outcome"] in ("keep", "confirmed") else "undecided",
+        )
+        answer = gate.Answer(difference=difference, next_seeds=None)
+    return GateVerdict(
+        outcome=decision["outcome"],
+        proposal=decision.get("number"),
+        reason=decision["reason"],
+        answer=answer,
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from loptune.errors import ConfigError, NameInUseError, StorageError
-from loptune.run_names import check_folder, lock_folder, lock_owner, run_path
+from loptune.run_names import CAMPAIGN, check_folder, lock_folder, lock_owner, run_path
 from tests.paths import ROOT
 from tests.refusals import refused
 
@@ -123,6 +123,14 @@ def test_a_command_finds_our_packages_first(tmp_path, monkeypatch):
         text=True,
     )
     assert shown.returncode == 0 and "name_or_path" in shown.stdout
+
+
+def test_a_campaign_in_use_is_tried_again_as_it_has_no_other_name(tmp_path):
+    with (tmp_path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with refused("name-held", NameInUseError) as caught, lock_folder(tmp_path, CAMPAIGN):
+            pass
+    assert "--name" not in caught.value.hint
 
 
 def test_a_folder_that_was_moved_away_is_not_made_anew(tmp_path):

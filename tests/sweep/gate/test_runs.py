@@ -7,6 +7,8 @@ import subprocess
 import pytest
 
 from loptune.errors import ConfigError, MissingError, NameInUseError
+from loptune.run_names import lock_folder
+from sweep.commands import gate
 from sweep.gate import runs
 from sweep.gate.batch import (
     Batch,
@@ -207,11 +209,56 @@ def test_others_may_use_a_campaign_while_its_runs_train(campaign, monkeypatch):
     machine = Busy([record_by_hand, propose(lr=0.3), run_too])
     monkeypatch.setattr(runs, "run_batch", machine.run_batch)
     decide(campaign.folder, machine, monkeypatch)
-    assert decide(campaign.folder, machine, monkeypatch).outcome in ("keep", "discard")
+    last = decide(campaign.folder, machine, monkeypatch)
+    assert (last.proposal, last.outcome) == (2, "discard")
     ended = Campaign(campaign.folder)
     assert machine.meanwhile == []
-    assert [each.decision is not None for each in ended.proposals] == [True, True]
+    assert [each.decision["outcome"] for each in ended.proposals] == ["keep", "discard"]
     assert ended.proposals[0].scores[0] == 0.9  # what was recorded first stays
+
+
+def test_a_proposal_is_answered_with_its_own_decision_if_another_is_decided_last(
+    campaign, monkeypatch
+):
+    machine = Busy([propose(lr=0.3)])
+    decide(campaign.folder, machine, monkeypatch)
+    monkeypatch.setattr("sweep.commands.gate._check_program", lambda *_, **__: None)
+    (campaign.folder / PROGRAM).write_text(SPACE)
+    answered = gate.propose(campaign.folder, ["lr=0.2"], run=True)
+    assert (answered.verdict.proposal, answered.outcome) == (1, "keep")
+    ended = answered.campaign
+    assert [each.decision["outcome"] for each in ended.proposals] == ["keep", "discard"]
+    told = gate.fields(answered)
+    recorded = ended.proposals[0].decision
+    for key in ("reason", "gain", "low", "high", "level", "seeds"):
+        assert told[key] == recorded[key]
+
+
+def test_a_proposal_to_a_campaign_that_another_process_runs_is_answered_by_number(
+    campaign, monkeypatch
+):
+    decide(campaign.folder, Machine(), monkeypatch)
+    propose(lr=0.3)(campaign.folder)
+    (campaign.folder / PROGRAM).write_text(SPACE)
+    with lock_folder(campaign.folder / runs.RUNNING):
+        answered = gate.propose(campaign.folder, ["lr=0.2"], run=True)
+    assert (answered.verdict.proposal, answered.outcome) == (2, "more")
+
+
+def test_a_recheck_is_answered_with_its_own_decision(campaign, monkeypatch):
+    machine = Machine()
+    for expected in ("ready", "keep"):
+        assert decide(campaign.folder, machine, monkeypatch).outcome == expected
+
+    def decided_by_another(folder):
+        run_until_decided(folder)
+        propose(lr=0.1)(folder)
+        return run_until_decided(folder)
+
+    monkeypatch.setattr("sweep.gate.runs.run_until_decided", decided_by_another)
+    answered = gate.recheck(campaign.folder, run=True)
+    assert answered.campaign.proposals[1].decision["outcome"] == "discard"
+    assert (answered.outcome, answered.verdict.proposal) == ("confirmed", None)
 
 
 def test_runs_of_a_proposal_that_was_withdrawn_meanwhile_count_for_nothing(campaign, monkeypatch):
@@ -244,6 +291,26 @@ def test_open_proposals_of_one_program_run_as_one_sweep(campaign, monkeypatch):
     assert ended.kept == [2]
     assert machine.trained[:3] == [("proposals-1-2-3", 0)] * 3
     assert ("proposal-4", 0) in machine.trained  # equal to the third, so not in one sweep with it
+
+
+def test_proposals_that_one_sweep_may_not_vary_run_one_by_one(tmp_path, monkeypatch):
+    spec = CampaignSpec(space="space.yaml", worthwhile=0.05, first_seeds=5)
+    campaign = start_campaign(tmp_path / "camp", spec)
+    (campaign.folder / PROGRAM).write_text(TRAINER)
+    monkeypatch.setattr(runs, "run_batch", Machine().run_batch)
+    run_until_decided(campaign.folder)
+    changes = ({"optim.lr": 1e-4}, {"evaluation.every_steps": 5}, {"optim.lr": 1e-3})
+    for settings in changes:
+        one = Batch(name="one", settings=settings, command=None, seeds=(0,))
+        batch_space(campaign.folder, one)  # accepted
+    assert complete_settings(campaign.folder, changes[:2]) is not None
+    with campaign.change() as changed:
+        for settings in changes:
+            changed.propose(settings)
+        needs = changed.verdict().needs
+        assert [need.proposal for need in needs] == [1, 2, 3]
+        assert [need.proposal for need in runs._next_batch(changed, needs)] == [1, 3]
+        assert [need.proposal for need in runs._next_batch(changed, needs[1:])] == [2]
 
 
 def test_configurations_are_completed_for_one_sweep(tmp_path):
