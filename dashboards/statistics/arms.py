@@ -5,7 +5,7 @@ the seed cancels in the difference. In other tables seeds are only labels, and s
 coincidence. The test of each arm depends on its seeds:
 
 - *paired*: at least half of the smaller arm's seeds are shared, and one of the two arms has no
-other seeds. The test of `comparison` on the shared seeds.
+  other seeds. The test of `comparison` on the shared seeds.
 - *partly paired*: both arms have further seeds. The mean difference on shared seeds and the
   difference of means over the others, weighted by their numbers of runs. The variance of the first
   is at least the variance of unpaired runs, because it cannot be estimated well from a few shared

@@ -10,24 +10,24 @@ differences would need more seeds: with 3, its smallest p value is 1/8.
 Departures from Dunnett's test, one for each assumption that fails in practice:
 
 - A configuration may be noisier than the others. On fewer than five seeds the variance of its own
-differences is used if that is larger; with more seeds, its mean with the pooled variance is used.
-With few seeds, the variance of the differences is often small by chance. If it is smaller than the
-variance of unpaired runs, the two are averaged, unless seeds are blocks.
+  differences is used if that is larger; with more seeds, its mean with the pooled variance is used.
+  With few seeds, the variance of the differences is often small by chance. If it is smaller than
+  the variance of unpaired runs, the two are averaged, unless seeds are blocks.
 - With one configuration there is nothing to pool. It is compared by the paired t test if seeds are
-blocks, otherwise by Welch's test with Satterthwaite's degrees of freedom.
+  blocks, otherwise by Welch's test with Satterthwaite's degrees of freedom.
 - Whether seeds are blocks is known before the scores are seen (`blocks`), or established by an F
-test at level 0.1% (0.001% for one configuration).
+  test at level 0.1% (0.001% for one configuration).
 - Scores are not normal. With few degrees of freedom the level is smaller (`levels.level`).
 - The baseline may be noisier: the variance of a difference is at least the baseline's variance plus
-the others'. If an F test finds the baseline noisier (or there are only two seeds to test with), it
-has Welch's degrees of freedom.
+  the others'. If an F test finds the baseline noisier (or there are only two seeds to test with),
+  it has Welch's degrees of freedom.
 - Dropping failed seeds would favor their configuration. They are imputed against every claim
-instead: see `failures`.
+  instead: see `failures`.
 - Evaluation on few problems may be the only source of noise. If per-problem results are recorded
-and no further variance is detected, the noise is estimated from the problems, with many degrees of
-freedom.
+  and no further variance is detected, the noise is estimated from the problems, with many degrees
+  of freedom.
 - There are few fresh seeds. The search scores of the same configurations, each relative to its own
-mean, add to the noise estimate. Selecting the best mean does not bias this estimate.
+  mean, add to the noise estimate. Selecting the best mean does not bias this estimate.
 
 `research/verdict_errors.py` simulates the cost and the benefit of each departure.
 `research/verdict_on_real_runs.py` measures the complete test on public runs. The tables are in

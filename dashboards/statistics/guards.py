@@ -91,8 +91,8 @@ def _score_noise(variances: Variances, comparisons: int, *, own_counts_half: boo
       seeds: at least the variance of its own differences, averaged with the unpaired variance where
       that is larger, because few differences often vary little by chance. Else: the mean of both;
     - at least the sum of the baseline's and the others' variance: the baseline may be noisier. If
-    an F test at level ``NOISIER_LEVEL`` finds it noisier, or there are only two seeds, this sum has
-    Welch's degrees of freedom.
+      an F test at level ``NOISIER_LEVEL`` finds it noisier, or there are only two seeds, this sum
+      has Welch's degrees of freedom.
     """
     if own_counts_half and variances.dof > variances.own_dof >= _OWN_KNOWN:
         variance = (2 * variances.pooled + variances.own) / 2
