@@ -135,5 +135,4 @@ def score_at(curve: Curve, budget: Budget) -> float:
     inside = places[(places > budget.start) & (places < budget.at)]
     points = np.array([budget.start, *inside, budget.at])
     heights = np.interp(points, places, values)
-    areas = np.diff(points) * (heights[:-1] + heights[1:]) / 2
-    return float(areas.sum() / budget.window)
+    return float(np.trapezoid(heights, points) / budget.window)

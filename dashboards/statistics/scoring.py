@@ -29,6 +29,18 @@ class Axis:
     parts: tuple[str, ...] = ()  # metrics that add up to it; empty: it is logged itself
     unit: float = 1.0  # of these metrics in one of the axis
 
+    def amounts(self, records: Sequence[Record]) -> dict[int, float]:
+        """Return the amount that a run had used, by training step."""
+        amounts: dict[int, float] = {}
+        used = 0.0
+        for record in records:
+            parts = [_number(record.get(part, 0.0)) for part in self.parts]
+            used += self.unit * sum(part for part in parts if math.isfinite(part))
+            amount = used if self.parts else _number(record.get(self.name))
+            if math.isfinite(amount):
+                amounts[int(record["step"])] = amount
+        return amounts
+
 
 @dataclass(frozen=True)
 class Scoring:
@@ -64,21 +76,8 @@ class Scoring:
                 if metric in record:
                     values[metric][int(record["step"])] = _number(record[metric])
         if self.axis is not None:
-            values[self.axis.name] = self.amounts(records)
+            values[self.axis.name] = self.axis.amounts(records)
         return values
-
-    def amounts(self, records: Sequence[Record]) -> dict[int, float]:
-        """Return the amount of the axis by training step."""
-        assert self.axis is not None
-        amounts: dict[int, float] = {}
-        used = 0.0
-        for record in records:
-            parts = [_number(record.get(part, 0.0)) for part in self.axis.parts]
-            used += self.axis.unit * sum(part for part in parts if math.isfinite(part))
-            amount = used if self.axis.parts else _number(record.get(self.axis.name))
-            if math.isfinite(amount):
-                amounts[int(record["step"])] = amount
-        return amounts
 
     def history(self, values: Values) -> dict[int, float]:
         """Return the composite at every step at which all metrics have a value."""
@@ -137,28 +136,26 @@ class Scoring:
             decreases; or the run ended before the amount of the axis.
         """
         self._check_axis_grows(values)
+        budget = self.budget
         for metric in self.metrics:
-            curve = self.curve(values, metric)
-            if not values[metric] or (self.axis is not None and not curve.steps):
-                missing = metric if not values[metric] or self.axis is None else self.axis.name
+            if not values[metric]:
+                raise _not_logged(metric)
+            if budget is None:
+                continue
+            places = self.curve(values, metric).steps
+            if not places:
+                raise _not_logged(budget.axis)
+            if places[-1] < budget.at:
                 raise ConfigError(
-                    f"the run ended without logging {missing}",
-                    "objective",
-                    "choose a metric that the program logs",
-                    code="metric-not-logged",
-                )
-            if self.axis is not None and curve.steps[-1] < self.at:
-                raise ConfigError(
-                    f"the run ended at {self.axis.name} {curve.steps[-1]:.6g}, before "
-                    f"{self.at:.6g}",
+                    f"the run ended at {budget.axis} {places[-1]:.6g}, before {budget.at:.6g}",
                     "objective.at",
                     "train longer, or compare at a smaller amount",
                     code="short-run",
                 )
-            if self.budget is not None and curve.steps[0] > self.budget.start:
+            if places[0] > budget.start:
                 raise ConfigError(
-                    f"the first evaluation is at {self.budget.axis} {curve.steps[0]:.6g}, after "
-                    f"{self.budget.start:.6g}, where the score's window begins",
+                    f"the first evaluation is at {budget.axis} {places[0]:.6g}, after "
+                    f"{budget.start:.6g}, where the score's window begins",
                     "objective.at",
                     "evaluate earlier, or compare at a larger amount",
                     code="late-run",
@@ -178,6 +175,15 @@ class Scoring:
         if self.axis is not None:
             amounts = _curve(values.get(self.axis.name, {}))
             check_grows(self.axis.name, amounts, "objective.axis", "step", "the run")
+
+
+def _not_logged(name: str) -> ConfigError:
+    return ConfigError(
+        f"the run ended without logging {name}",
+        "objective",
+        "choose a metric that the program logs",
+        code="metric-not-logged",
+    )
 
 
 def until(values: Mapping[int, float], last: int) -> dict[int, float]:

@@ -274,13 +274,14 @@ def _amounts(spec: SweepSpec, scoring: Scoring, records: list[Record]) -> dict[s
     depends on the machine's load.
     """
     amounts = {}
+    named = axes(spec)
+    along = {} if scoring.axis is None else scoring.axis.amounts(records)
     for name in spec.program.amounts:
-        used = Scoring((), axis=axes(spec)[name]).amounts(records)
+        used = named[name].amounts(records)
         if not used or not any(used.values()):
             continue
         amounts[name] = used[max(used)]
-        if scoring.axis is not None:
-            along = scoring.amounts(records)
+        if along:
             steps = sorted(set(along).intersection(used))
             places = [along[step] for step in steps]
             amounts[name] = float(np.interp(scoring.at, places, [used[step] for step in steps]))

@@ -8,7 +8,6 @@ import pandas as pd
 
 from dashboards.sources.delimited import NOTES
 from dashboards.sources.directions import DIRECTION
-from dashboards.statistics.scoring import Scoring
 from dashboards.trial import TrialRecord
 from loptune.files import read_records
 from loptune.terminal.table import counted
@@ -96,7 +95,7 @@ def _logged(sweep: SweepRecord, trial: TrialRecord) -> list[dict[str, Any]]:
     records = read_records(RunFolder(sweep.folder.trial(trial.name)).metrics)
     used = {}
     for name, axis in axes(sweep.spec).items():
-        used[name] = Scoring((), axis=axis).amounts(records)
+        used[name] = axis.amounts(records)
     lines = []
     for record in records:
         line = {name: value for name, value in record.items() if name not in _BOOKKEEPING}

@@ -107,4 +107,4 @@ def test_an_axis_that_falls_is_refused():
 def test_hours_of_devices_are_seconds_times_devices():
     axis = Axis("gpu_hours", ("time/step", "time/evaluation"), unit=4 / 3600)
     lines = records((1, {"time/step": 900.0}), (1, {"time/evaluation": 900.0}))
-    assert Scoring((), axis=axis).amounts(lines) == {1: pytest.approx(2.0)}
+    assert axis.amounts(lines) == {1: pytest.approx(2.0)}
