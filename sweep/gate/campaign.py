@@ -432,11 +432,15 @@ class Campaign(State):
             self._record_verdict(verdict)
             return within_limits(verdict, self, self.spec, time.time())
         decided = None
-        for proposal in self.open_proposals:
-            verdict = self._of_proposal(proposal)
-            self._record_verdict(verdict)
-            if verdict.outcome != "more":
-                decided = verdict
+        may_change = True
+        while may_change:  # a keep may decide proposals before it
+            may_change = False
+            for proposal in self.open_proposals:
+                verdict = self._of_proposal(proposal)
+                self._record_verdict(verdict)
+                if verdict.outcome != "more":
+                    decided = verdict
+                    may_change = True
         return decided or self.verdict()
 
     def _record_verdict(self, verdict: GateVerdict) -> None:

@@ -236,6 +236,27 @@ def test_a_keep_that_meets_another_keep_is_compared_with_it(folder):
     assert (again.verdict(), again.model(), again.runs) == before
 
 
+def test_a_keep_decides_an_earlier_proposal_at_once(folder):
+    def run(campaign, number):
+        """Record the runs that a proposal needs next."""
+        for need in campaign.verdict(number).needs:
+            for seed in need.seeds:
+                score = noisy(seed, 1.5 if need.arm == "proposal" else 0.5, need.arm)
+                campaign.record(need.arm, seed, score, proposal=need.proposal)
+        return campaign.decide()
+
+    with Campaign(folder).change() as campaign:
+        measure_baseline(campaign)
+        for _ in range(2):
+            campaign.propose({"lr": 2})
+        for number in (2, 1):  # the second passes its test before the first does
+            while campaign.proposals[number - 1].beside is None:
+                run(campaign, number)
+        decided = run(campaign, 2)
+        assert (campaign.kept, campaign.open_proposals, decided.proposal) == ([2], [], 1)
+        assert "same change" in campaign.proposals[0].decision["reason"]
+
+
 def test_the_same_change_is_not_kept_twice(folder):
     with Campaign(folder).change() as campaign:
         measure_baseline(campaign)
