@@ -53,8 +53,7 @@ def run_until_decided(folder: Path, *, parallel: int | None = None) -> GateVerdi
                 waiting = campaign.verdict()
                 if waiting.outcome != "more":
                     return waiting
-                needs = _next_batch(campaign, waiting.needs)
-                batch, arm = _batch(campaign, needs)
+                needs, batch, arm = _next_batch(campaign, waiting.needs)
             _logger.info("%s: seeds %s", batch.name, ", ".join(map(str, batch.seeds)))
             results = run_batch(
                 folder,
@@ -78,72 +77,63 @@ def _check_can_run(campaign: Campaign) -> None:
         )
 
 
-def _next_batch(campaign: Campaign, needs: Sequence[Need]) -> list[Need]:
-    """Return the required runs that are next, for one sweep.
+def _next_batch(campaign: Campaign, needs: Sequence[Need]) -> tuple[list[Need], Batch, Arm]:
+    """Return the required runs that are next, their sweep, and the first of its configurations.
 
     A baseline runs before the proposals: if it fails on a seed, proposals do not need the seed
     either. Proposals that run the same program on the same seeds run together, unless the program
     accepts them only one at a time.
     """
     first = needs[0]
-    if first.arm != PROPOSAL:
-        return [first]
+    arm = _arm(campaign, first)
+    batch = Batch(
+        name=batch_name(_label(campaign, first, arm), first.seeds),
+        settings=arm.settings,
+        command=arm.command,
+        seeds=first.seeds,
+    )
     together = [first]
-    for need in needs[1:]:
-        if (
-            need.arm == PROPOSAL
-            and need.seeds == first.seeds
-            and _can_join(campaign, together, need)
-        ):
-            together.append(need)
-    return together
+    if first.arm == PROPOSAL:
+        for need in needs[1:]:
+            joint = _joint_batch(campaign, [*together, need])
+            if joint is not None:
+                together.append(need)
+                batch = joint
+    return together, batch, arm
 
 
-def _can_join(campaign: Campaign, together: Sequence[Need], need: Need) -> bool:
-    """Return whether one sweep can run a proposal with others on the same seeds. A sweep must not
+def _joint_batch(campaign: Campaign, needs: Sequence[Need]) -> Batch | None:
+    """Return the sweep of several proposals; None if one sweep cannot run them. A sweep must not
     vary every setting that a proposal may change: for example how often a score is measured.
     """
-    first = _arm(campaign, together[0])
-    other = _arm(campaign, need)
-    if (other.command, other.revision) != (first.command, first.revision):
-        return False
-    joined = [*together, need]
-    settings = [_arm(campaign, each).settings for each in joined]
-    if complete_settings(campaign.folder, settings) is None:
-        return False
-    batch, _ = _batch(campaign, joined)
+    if {(need.arm, need.seeds) for need in needs} != {(PROPOSAL, needs[0].seeds)}:
+        return None
+    arms = [_arm(campaign, need) for need in needs]
+    first = arms[0]
+    if any((arm.command, arm.revision) != (first.command, first.revision) for arm in arms):
+        return None
+    settings = complete_settings(campaign.folder, [arm.settings for arm in arms])
+    if settings is None:
+        return None
+    label = "proposals-" + "-".join(str(need.proposal) for need in needs)
+    batch = Batch(
+        name=batch_name(label, needs[0].seeds),
+        settings=settings[0],
+        command=first.command,
+        seeds=needs[0].seeds,
+        further=tuple(settings[1:]),
+    )
     try:
         batch_space(campaign.folder, batch)
     except ConfigError:
-        return False
-    return True
+        return None
+    return batch
 
 
 def _arm(campaign: Campaign, need: Need) -> Arm:
     arm = campaign.target(need.arm, need.seeds[0], need.proposal)
     assert arm is not None  # only existing arms need runs
     return arm
-
-
-def _batch(campaign: Campaign, needs: Sequence[Need]) -> tuple[Batch, Arm]:
-    """Return the sweep that runs configurations of one program on the same seeds, and the first of
-    them.
-    """
-    arms = [_arm(campaign, need) for need in needs]
-    seeds = needs[0].seeds
-    label = _label(campaign, needs[0], arms[0])
-    settings = [arms[0].settings]
-    if len(needs) > 1:
-        label = "proposals-" + "-".join(str(need.proposal) for need in needs)
-        settings = complete_settings(campaign.folder, [arm.settings for arm in arms]) or []
-    batch = Batch(
-        name=batch_name(label, seeds),
-        settings=settings[0],
-        command=arms[0].command,
-        seeds=seeds,
-        further=tuple(settings[1:]),
-    )
-    return batch, arms[0]
 
 
 def _record(

@@ -309,8 +309,8 @@ def test_proposals_that_one_sweep_may_not_vary_run_one_by_one(tmp_path, monkeypa
             changed.propose(settings)
         needs = changed.verdict().needs
         assert [need.proposal for need in needs] == [1, 2, 3]
-        assert [need.proposal for need in runs._next_batch(changed, needs)] == [1, 3]
-        assert [need.proposal for need in runs._next_batch(changed, needs[1:])] == [2]
+        assert [need.proposal for need in runs._next_batch(changed, needs)[0]] == [1, 3]
+        assert [need.proposal for need in runs._next_batch(changed, needs[1:])[0]] == [2]
 
 
 def test_configurations_are_completed_for_one_sweep(tmp_path):
