@@ -8,9 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from dashboards.sources.json_tables import read_json_table
-from loptune.errors import MissingError
-
 _SUMMARY = "files/wandb-summary.json"
 _LINE = re.compile(r"(?P<name>.+) - (?P<metric>.+?)(?P<band>__(?:MIN|MAX|STD|STDERR))?")
 _NOT_FINITE = re.compile(r"(?<=[:,\[(] )-?(?:nan|inf)(?=[,}\])])")
@@ -35,23 +32,6 @@ def is_run_table(table: pd.DataFrame) -> bool:
 def expand(table: pd.DataFrame) -> pd.DataFrame:
     """Return the table with a chart's lines as rows, and mappings expanded into columns."""
     return expand_mappings(_melt_chart(table))
-
-
-def read_run_folders(folder: Path) -> pd.DataFrame:
-    """Return one row per run of a local ``wandb`` folder: the values of its summary. The settings
-    of its config.yaml are read like the settings next to any file.
-
-    Raises:
-        MissingError: no run has a summary.
-    """
-    if not run_summaries(folder):
-        raise MissingError(
-            "no run in it has a wandb-summary.json",
-            str(folder),
-            "sync the runs, and export the project's table of runs as CSV",
-            code="no-summary",
-        )
-    return pd.concat([read_json_table(path) for path in run_summaries(folder)], ignore_index=True)
 
 
 def run_summaries(folder: Path) -> list[Path]:
