@@ -137,7 +137,7 @@ def become(request: dict[str, Any], descriptors: list[int]) -> None:
 
 
 def run(words: list[str]) -> None:
-    """Run ``[-u] [-P] -m MODULE ARGUMENTS`` or ``SCRIPT ARGUMENTS``, as ``python`` would."""
+    """Run ``[-u] [-P] -m MODULE ARGUMENTS`` or ``[-u] [-P] SCRIPT ARGUMENTS`` as ``python``."""
     if words[0] == "-u":
         words = words[1:]
     here = words[0] != "-P"
@@ -150,7 +150,8 @@ def run(words: list[str]) -> None:
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv = words
-        sys.path.insert(0, str(Path(words[0]).resolve().parent))
+        if here:
+            sys.path.insert(0, str(Path(words[0]).resolve().parent))
         runpy.run_path(words[0], run_name="__main__")
 
 

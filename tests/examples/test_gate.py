@@ -46,6 +46,22 @@ def program(folder, text):
     shutil.copy(path, folder.parent / "autoresearch.sh")
 
 
+def run_in(folder, words):
+    """Run a command with the programs of ``folder/bin``."""
+    return subprocess.run(
+        words,
+        cwd=folder,
+        env={
+            **os.environ,
+            "PATH": os.pathsep.join([str(folder / "bin"), os.environ["PATH"]]),
+            "LOPTUNE_OUT": str(folder),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 @pytest.mark.parametrize("name", SCORES)
 def test_a_space_reads_the_score_that_a_loop_prints(name, tmp_path):
     path = EXAMPLES / f"{name}.yaml"
@@ -55,18 +71,7 @@ def test_a_space_reads_the_score_that_a_loop_prints(name, tmp_path):
     (tmp_path / "train.py").write_text(TRACKIO)
     program(tmp_path / "bin", f"#!/bin/sh\ncat {tmp_path / 'log'}\n")
     command = read_yaml(path).data["program"]["command"]
-    ended = subprocess.run(
-        fill(command, {"seed": 3, "lr": 1e-5}),
-        cwd=tmp_path,
-        env={
-            **os.environ,
-            "PATH": os.pathsep.join([str(tmp_path / "bin"), os.environ["PATH"]]),
-            "LOPTUNE_OUT": str(tmp_path),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = run_in(tmp_path, fill(command, {"seed": 3, "lr": 1e-5}))
     assert ended.returncode == 0, ended.stderr
     (line,) = ended.stdout.splitlines()
     reported = json.loads(line.removeprefix(PREFIX))
@@ -77,18 +82,7 @@ def test_a_space_reads_the_score_that_a_loop_prints(name, tmp_path):
 def test_a_program_that_fails_reports_nothing(name, tmp_path):
     command = read_yaml(EXAMPLES / f"{name}.yaml").data["program"]["command"]
     program(tmp_path / "bin", "#!/bin/sh\nexit 3\n")
-    ended = subprocess.run(
-        fill(command, {"seed": 3}),
-        cwd=tmp_path,
-        env={
-            **os.environ,
-            "PATH": os.pathsep.join([str(tmp_path / "bin"), os.environ["PATH"]]),
-            "LOPTUNE_OUT": str(tmp_path),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = run_in(tmp_path, fill(command, {"seed": 3}))
     assert (ended.returncode, ended.stdout) == (3, "")
 
 
