@@ -1,5 +1,6 @@
 """Translation of vLLM errors into errors that name the settings to change."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from subprocess import CalledProcessError
@@ -9,6 +10,8 @@ from pydantic import ValidationError
 
 from loptune.errors import ConfigError, EngineError, first_line
 
+# of a request that is longer than the model's positions
+_BEYOND_CONTEXT = re.compile(r"max_model_len \(\d+\) is greater")
 _MEMORY_WORDS = ("memory", "kv cache", "cache block")
 
 
@@ -35,7 +38,7 @@ def engine_errors(when: str) -> Iterator[None]:
         reason = first_line(error)
         if isinstance(error, ValidationError):  # its own first line only counts the errors
             reason = error.errors()[0]["msg"]
-        if "max_model_len" in reason:
+        if _BEYOND_CONTEXT.search(reason):
             raise ConfigError(
                 f"the longest prompt and completion exceed the model's context: {reason}",
                 "data.max_prompt_tokens, rollout.max_new_tokens",

@@ -39,6 +39,12 @@ def test_a_failed_start_names_the_knobs(message, knob):
         ),
         (ValueError("bad request"), "rollout.engine", "engine-failed", "bad request"),
         (RuntimeError(), "rollout.engine", "engine-failed", "RuntimeError"),
+        (
+            ValueError("max_num_batched_tokens (64) is smaller than max_model_len (128)."),
+            "rollout.engine",
+            "engine-failed",
+            "max_num_batched_tokens (64) is smaller than max_model_len (128).",
+        ),
     ],
 )
 def test_a_failure_says_when_it_happened_and_which_setting_mends_it(error, where, code, what):
