@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -43,8 +44,28 @@ def as_published(model: PreTrainedModel, name: str, weight: Tensor) -> Iterable[
     """Return a parameter's tensors by their names in the published files: transformers fuses some
     at loading, such as the experts of a layer.
     """
+    if model not in _CONVERTED:
+        _CONVERTED[model] = _converted(model)
+    if name not in _CONVERTED[model]:
+        return [(name, weight)]
     tensors: dict[str, Tensor] = revert_weight_conversion(model, {name: weight})
     return tensors.items()
+
+
+# Asking transformers takes a millisecond for each parameter, and weights are sent in every step.
+_CONVERTED: WeakKeyDictionary[PreTrainedModel, frozenset[str]] = WeakKeyDictionary()
+
+
+def _converted(model: PreTrainedModel) -> frozenset[str]:
+    """Return the names of the parameters that are not in the published files as they are."""
+    placeholders = {}
+    for base in base_parameters(model):
+        shape = getattr(base.parameter, "ds_shape", base.parameter.shape)  # partitioned by ZeRO-3
+        placeholders[base.name] = torch.empty(shape, device="meta")
+    published = revert_weight_conversion(model, dict(placeholders))
+    return frozenset(
+        name for name, tensor in placeholders.items() if published.get(name) is not tensor
+    )
 
 
 def load_weights(llm: Any, model: PreTrainedModel) -> None:

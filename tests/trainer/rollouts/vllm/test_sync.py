@@ -8,6 +8,7 @@ from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 from loptune.errors import EngineError
 from tests.conftest import random_model
 from tests.refusals import refused
+from trainer.rollouts.vllm import sync
 from trainer.rollouts.vllm.sync import (
     MAX_CHECK_TOKENS,
     as_published,
@@ -86,3 +87,17 @@ def test_weights_are_named_as_in_published_files(tmp_path):
     assert {name: synced[name].shape for name in described} == {
         name: weight.shape for name, weight in described.items()
     }
+
+
+def test_a_model_that_is_published_as_it_is_is_asked_about_once(monkeypatch):
+    model = random_model()
+    asked = []
+    revert = sync.revert_weight_conversion
+    monkeypatch.setattr(
+        sync,
+        "revert_weight_conversion",
+        lambda model, tensors: asked.append(len(tensors)) or revert(model, tensors),
+    )
+    for _ in range(2):
+        weights = dict(named_weights(model))
+    assert asked == [len(weights)] == [len(dict(model.named_parameters()))]
