@@ -31,6 +31,8 @@ def _texts(node: ast.AST) -> Iterator[str]:
     """
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return  # a docstring
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "re.compile":
+        return  # a pattern, which nobody reads
     if isinstance(node, ast.JoinedStr):
         yield "".join(_part(part) for part in node.values)
         for part in node.values:
