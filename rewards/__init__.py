@@ -54,7 +54,7 @@ def combine_batch(functions: Weights) -> BatchRewardFunction:
         ValueError: unknown name, module or function; the message suggests a fix.
     """
     if not functions:
-        raise CodedValueError("name at least one reward function", code="no-reward")
+        raise CodedValueError("at least one reward function is needed", code="no-reward")
     batch_functions = [_resolve_batch(name) for name in functions]
 
     def combined(
@@ -68,7 +68,7 @@ def combine_batch(functions: Weights) -> BatchRewardFunction:
 
 
 def _weighted_sum(functions: Weights, scores: Sequence[Score | Exception]) -> Score | Exception:
-    """Return the combined score of one text from each function's, or the first error."""
+    """Return one text's combined score from the scores of all functions, or the first error."""
     reward = 0.0
     breakdown: dict[str, float] = {}
     by_name: dict[str, Score] = {}
@@ -104,7 +104,7 @@ def part_names(functions: Weights) -> dict[str, str]:
 
 def correctness_reward(functions: Weights) -> str:
     """Return the function that decides correctness: the one with the largest absolute weight, the
-    first of several.
+    first on a tie.
     """
     return max(functions, key=lambda name: abs(functions[name]))
 

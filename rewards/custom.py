@@ -172,7 +172,7 @@ class _Call:
                     )
                 if column in _ANSWERS:
                     beside, meant = _ANSWERS[column]
-                    remedy = f"with {beside}, the reference answer is called {meant}"
+                    remedy = f"next to {beside}, the reference answer is called {meant}"
                 raise CodedValueError(
                     f"reward {self._name} has a parameter {column}, but the row has no such "
                     f"column: {remedy}",

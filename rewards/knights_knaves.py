@@ -18,14 +18,15 @@ MINIMUM = -3.0
 _ROLE_IN_LINE = re.compile(r"\b([A-Za-z]+)\b.*?\b(knight|knave)\b", re.IGNORECASE)
 
 _STATEMENT = r"\bis\s+a\s+(?:knight|knave)\b"
-# A statement under a condition, one of several, denied, in doubt, or another person's.
+# A statement that is conditional, one of several alternatives, denied, doubted, or quoted from
+# another person.
 _HEDGED = re.compile(
     r"\b(?:if|iff|unless|whether|or|either|neither|nor|not|maybe|perhaps|possibly|probabl[ye]|"
     r"probability|likely|chance|could|might|suppose|supposing|assum\w+|hypothe\w+|implies|implying|"
     r"only|never|false|untrue|wrong|incorrect|impossible|cannot|contradict\w*|unknown|unclear)\b|n't\b"
     # "Zoey is a knight => Noah is a knave", "Zoey is a knight?"
     r"|\b(?:knight|knave)\b\W*?(?:\?|[-=]+>|[→⇒⟹↔⇔⟺]|\\(?:implies|iff|(?:long)?(?:left)?rightarrow))"
-    # words that have other uses, in the clause of a statement
+    # words that also have other uses: only in the clause of a statement
     r"|\b(?:when|whenever|whereas|given|provided|providing|as\s+long\s+as|in\s+case|in\s+which\s+case|"
     r"otherwise|else|should|were|would|may|let|lets|let's|say|says|said|saying|claim|claims|claimed|"
     r"claiming|state|states|stated|stating|tell|tells|told|assert|asserts|asserted|accuses?|"
@@ -96,8 +97,8 @@ def _solution_roles(solution: str) -> dict[str, str]:
 
 def _given_roles(answer: str, names: tuple[str, ...]) -> dict[str, str] | None:
     """Return the stated role of every name, or None if the number of role words differs from the
-    number of names, a name has none, or a statement is conditional, denied, in doubt or another
-    person's ("if Zoey is a knight ...", "Noah says Zoey is a knight").
+    number of names, a name has none, or a statement is conditional, denied, doubted or quoted from
+    another person ("if Zoey is a knight ...", "Noah says Zoey is a knight").
     """
     lowered = answer.lower()
     if lowered.count("knight") + lowered.count("knave") != len(names):

@@ -10,7 +10,7 @@ from rewards.score import Score
 
 MINIMUM = 0.0
 
-# with commas between groups of three digits, or plain
+# with or without commas between groups of three digits
 _NUMBER = re.compile(
     r"-?[1-9]\d{0,2}(?:,\d{3}){1,9}(?!\d)(?:\.\d{1,30})?|-?\d{1,30}(?:\.\d{1,30})?|-?\.\d{1,30}"
 )
@@ -37,14 +37,14 @@ def number_of(answer: Any) -> Decimal:
     """Return an accepted answer as a number; text around the answer is ignored.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a number.
     """
     if isinstance(answer, str | int | float) and not isinstance(answer, bool):
         text = without_grouping(plain_answer(str(answer))).removeprefix("+")
         if _NUMBER.fullmatch(text) or _SCIENTIFIC.fullmatch(text):
             return _value(text)
     raise CodedValueError(
-        f"the answer {answer!r} is not a number, which last_number compares with",
+        f"the answer {answer!r} is not a number, but last_number compares numbers",
         code="invalid-answer",
     )
 

@@ -131,14 +131,14 @@ def _last_boxes(text: str) -> list[str]:
     end = 0
     for match in _BOX.finditer(text):
         if match.start() < end:
-            continue  # a box in a box
+            continue  # a nested box
         depth = 1
         position = match.end()
         while position < len(text) and depth:
             depth += {"{": 1, "}": -1}.get(text[position], 0)
             position += 1
         if depth:
-            break  # the text ends within it
+            break  # an unclosed box
         if not _BETWEEN_BOXES.fullmatch(text[end : match.start()]):
             boxes.clear()
         boxes.append(text[match.end() : position - 1])
@@ -176,7 +176,7 @@ def _equal(gold: list[Any], given: list[Any]) -> bool:
 
 def _close(gold: list[Any], given: list[Any]) -> bool:
     """Return whether two numbers are equal within a relative tolerance; True for other formulas.
-    The rounding of `_equal` is absolute, and takes all tiny numbers for one.
+    The rounding of `_equal` is absolute, so all tiny numbers would be equal.
     """
     values = []
     for formula in (*gold, *given):

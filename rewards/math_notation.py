@@ -142,8 +142,8 @@ def comparable(gold: Spelling, given: Spelling) -> bool:
 def _same_structure(gold: str, given: str) -> bool:
     r"""Return whether math-verify may compare two formulas that contain lists.
 
-    It takes ``(1,2)``, ``1,2`` and ``\{1,2\}`` for one another, ``1,2,2`` for ``1,2``, ``\{5\}``
-    for 5, and ``2t`` for 2. Equations and ``\pm`` name their values in other ways.
+    It treats ``(1,2)``, ``1,2`` and ``\{1,2\}`` as equal, and so ``1,2,2`` and ``1,2``, ``\{5\}``
+    and 5, ``2t`` and 2. Equations and ``\pm`` write lists of values in other ways.
     """
     if not gold or not given:
         return True
@@ -288,8 +288,8 @@ def _as_time(text: str) -> Spelling | None:
 
 
 def _plain(text: str, unwrapped: str) -> Spelling:
-    r"""Return a form without more than a formula; ``\text{5.5}`` and ``\text{A, C}`` become their
-    content.
+    r"""Return the form of a plain formula, without unit, ratio or points; ``\text{5.5}`` and
+    ``\text{A, C}`` become their content.
     """
     is_numeral = re.fullmatch(rf"{_NUMERAL}(?:\s*,\s*{_NUMERAL})*", unwrapped) is not None
     is_list_of_words = "," in unwrapped and re.fullmatch(r"[A-Za-z, ]+", unwrapped) is not None

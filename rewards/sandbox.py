@@ -121,7 +121,7 @@ class RewardPool:
         self._asked_for: set[str] = set()
         # tokens of the current call's jobs that were retried after a SIGKILL
         self._retried: set[str] = set()
-        self._workers: dict[int, _Worker] = {}  # by place
+        self._workers: dict[int, _Worker] = {}  # by index
         self._columns: list[str] = []  # dataset columns that the functions use
         # whether any function takes batches, reported by the workers at start
         self._batches = False

@@ -1,4 +1,4 @@
-r"""Units behind numbers, which math-verify drops: 5 m and 5 cm would be equal."""
+r"""Units after numbers, which math-verify drops: 5 m and 5 cm would be equal."""
 
 import re
 
@@ -42,21 +42,19 @@ _GLUED = frozenset(
 )
 _POWERS = {"square": "^2", "sq": "^2", "cubic": "^3", "cu": "^3"}
 _ONE_LETTER_UNITS = frozenset("mgslhLNJWVAKCF")
-# words behind a number that belong to the formula
+# words after a number that belong to the formula
 _NO_UNITS = frozenset(("and", "or", "to", "mod", "pi", "sqrt", "inf", "infty", "i", "e", "x", "y"))
 # a size without its unit: no information about the unit
 _ANY_UNIT = frozenset(("unit", "unit^2", "unit^3", "way"))
 
 
 def is_unit(words: str) -> bool:
-    """Return whether words behind a number and a space are a unit rather than a part of the
-    formula.
-    """
+    """Return whether words after a number and a space are a unit, not part of the formula."""
     return words not in _NO_UNITS and (len(words) > 1 or words in _ONE_LETTER_UNITS)
 
 
 def is_glued_unit(word: str) -> bool:
-    """Return whether a word right behind a digit is a unit."""
+    """Return whether a word right after a digit is a unit."""
     return word in _GLUED
 
 

@@ -1,8 +1,8 @@
-"""The one way to a user's code: rewards, update rules and program functions, named
+"""The only loader of users' code: rewards, update rules and program functions, named
 ``module:name``.
 
-Code is loaded here and nowhere else, so that each kind is looked up in the same places and fails
-with the same message. It names the code, the line or the folder, and the fix.
+Code is loaded here and nowhere else, so that every kind is looked up in the same places and fails
+with the same message, which names the code, the line or the folder, and the fix.
 """
 
 import difflib
@@ -98,7 +98,7 @@ def _import_module(module_name: str, label: str, folder: Path) -> ModuleType:
 
 
 def _clash(module_name: str) -> tuple[str, str]:
-    """Return a hint and a code if the module has the name of a package of ours, else empty
+    """Return a hint and a code if the module has the name of one of loptune's packages, else empty
     strings.
     """
     package = module_name.partition(".")[0]

@@ -31,7 +31,7 @@ def split_environment(
 class WithheldVariables:
     """The withheld variables that this process asks for. From now on, look-ups are noted.
 
-    A reward that lacks its key may raise anything, or return 0 for every completion.
+    A reward without its key may raise any exception, or return 0 for every completion.
     """
 
     def __init__(self, names: Iterable[str]) -> None:

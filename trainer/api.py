@@ -18,7 +18,7 @@ from trainer.commands.runs import RunSummary, summary
 from trainer.commands.start import Start, existing_run, run_name, start_run
 from trainer.run_folder import RunFolder
 
-_SUMMARY_LIMIT_S = 60  # in which rank 0 closes its record after training has ended
+_SUMMARY_LIMIT_S = 60  # limit for rank 0 to close its record after training
 _summaries = itertools.count()  # one key for each call of `train` in this process
 
 
@@ -70,10 +70,10 @@ def _summary_of_rank_0(folder: Path) -> RunSummary:
 
     Rank 0 never waits for the others: they may have been interrupted.
     """
-    import torch  # takes seconds
+    import torch  # takes seconds to import
 
     distributed = torch.distributed
-    if not distributed.is_initialized():  # the run was done already, so nothing was started
+    if not distributed.is_initialized():  # the run was already complete, so nothing was started
         return summary(folder)
     store = distributed.distributed_c10d._get_default_store()
     key = f"loptune/summary/{next(_summaries)}"

@@ -37,10 +37,10 @@ def hub_is_reachable() -> bool:
 
 
 def check_available(model: str) -> None:
-    """Check early that a model that is not a local folder can come from the cache or from the Hub.
+    """Check early that a model that is not a local folder can be loaded from the cache or the Hub.
 
     Raises:
-        MissingError: the Hub is not reachable, and the cache holds nothing of the model.
+        MissingError: the Hub is not reachable, and the cache has no file of the model.
     """
     from huggingface_hub import constants
 
@@ -56,7 +56,7 @@ def unreachable(what: str, model: str) -> MissingError:
         f"cannot load {missing}: the Hub is not reachable and the model is not in the cache",
         "model.name_or_path",
         "check the network, or download it elsewhere (`hf download NAME --local-dir FOLDER`) and "
-        "give the folder",
+        "pass the folder",
         code="hub-unreachable",
     )
 

@@ -284,7 +284,7 @@ class Trainer:
         )
 
     def _summary(self, metrics: Mapping[str, float]) -> StepSummary:
-        """Return the step that has just ended in the numbers that a rule's state may depend on."""
+        """Return the numbers of the last step that a rule's state may depend on."""
         return StepSummary(
             step=self.step,
             total_steps=self.total_steps,

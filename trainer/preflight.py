@@ -17,7 +17,7 @@ def check_sources(config: TrainConfig, spec: Path | None, trains: bool = True) -
 
     Args:
         config: the run's configuration.
-        spec: the run file that names them. If they are next to it, the error states that.
+        spec: the run file that names them. If the files are next to it, the error says so.
         trains: whether training data is read, too.
 
     Raises:
@@ -52,8 +52,8 @@ def check_sources(config: TrainConfig, spec: Path | None, trains: bool = True) -
 
 
 def check_model(config: TrainConfig) -> None:
-    """Check that a model from the Hub is in the cache or can be asked for. Call after all other
-    checks: the Hub may take seconds not to answer.
+    """Check that a model from the Hub is in the cache or can be requested. Call after all other
+    checks: an unreachable Hub may take seconds to fail.
 
     Raises:
         MissingError: as the loaders would raise, many seconds later.

@@ -1,9 +1,9 @@
 """How long the threads of one process spin while they wait for each other.
 
-torch's threads are those of libgomp. By default they spin for about a millisecond, which takes the
-cores from the threads that they wait for if other programs run: on two cores with two busy
-processes, a step of `benchmarks/grpo_step.py` took 5 to 11 s. With `SPIN_COUNT` it took 3.8 s.
-Without other programs, both took 1.5 s, and sleeping threads (PASSIVE) 1.9 s.
+torch's threads are those of libgomp. By default they spin for about a millisecond. If other
+programs run, this takes the cores away from the threads that they wait for: on two cores with two
+busy processes, a step of `benchmarks/grpo_step.py` took 5 to 11 s, and 3.8 s with `SPIN_COUNT`.
+Without other programs both took 1.5 s, and sleeping threads (PASSIVE) 1.9 s.
 """
 
 import logging
@@ -18,7 +18,7 @@ _logger = logging.getLogger(__name__)
 
 
 def spin_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable that limits the spinning; none if ``environment`` decides about it."""
+    """Return the variable that limits the spinning; empty if ``environment`` already sets it."""
     if _SPIN_VARIABLE in environment or _POLICY_VARIABLE in environment:
         return {}
     return {_SPIN_VARIABLE: str(SPIN_COUNT)}
@@ -27,7 +27,7 @@ def spin_variables(environment: Mapping[str, str]) -> dict[str, str]:
 def limit_spinning() -> None:
     """Limit the spinning of this process and its children, or turn it off if the machine is busy.
 
-    Call before importing torch. Variables that the user has set stay.
+    Call before importing torch. Variables set by the user are kept.
     """
     variables = spin_variables(os.environ)
     if variables and os.getloadavg()[0] > (os.cpu_count() or 1) / 2:

@@ -20,8 +20,8 @@ else:
     Tensor = Any  # torch takes seconds to import, and many users of these types do not train
 
 FinishReason = Literal["stop", "length"]
-# How a microbatch's rows are computed: padded to the longest of them; in a line, one behind the
-# other; or in a line in which adjacent rows with the same prompt compute it once.
+# How a microbatch's rows are computed: padded to the longest row; concatenated in one line; or in
+# one line in which adjacent rows with the same prompt share its computation.
 RowLayout = Literal["padded", "line", "shared_prompts"]
 
 
@@ -139,7 +139,7 @@ class TrainBatch:
     group_stds: Tensor
     # [B] float32, on the host, 1 if the completion was truncated at max_new_tokens
     truncated: Tensor
-    # [B] float32, on the host, 1 if scoring failed; such a completion leaves the update
+    # [B] float32, on the host, 1 if scoring failed; such a completion is left out of the update
     failed: Tensor
     # [B], weighted parts of each reward; only set on the full batch, not on selected rows
     reward_parts: Sequence[Mapping[str, float]] = ()

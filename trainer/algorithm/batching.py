@@ -63,8 +63,8 @@ def with_rewards(
 ) -> TrainBatch:
     """Return the batch with the groups' rewards, which `build_batch` did not have yet.
 
-    A completion whose scoring failed leaves the update. It counts with the mean of the others of
-    its group, so that it does not move their advantages either.
+    A completion whose scoring failed is left out of the update. It gets the mean reward of the rest
+    of its group, so that it does not change their advantages either.
     """
     rollouts: list[Rollout] = []
     part_weights: dict[str, float] = {}
@@ -86,7 +86,7 @@ def with_rewards(
 
 
 def _without_failures(group: RolloutGroup) -> list[Rollout]:
-    """Return the group's rollouts; completions whose scoring failed have the mean reward and
+    """Return the group's rollouts; completions whose scoring failed get the mean reward and
     breakdown of the others.
     """
     scored = [rollout for rollout in group.rollouts if rollout.scoring == "ok"]
@@ -190,10 +190,11 @@ def plan_update_batches(
 
 
 def _padded_microbatches(batch: TrainBatch, rows: Tensor, budget: int) -> list[list[int]]:
-    """Split rows in the order of their length, where padding counts against the budget.
+    """Split rows in order of length; padding counts against the budget.
 
-    No other split has fewer microbatches. Each row that shares one with the longest row costs as
-    much as that row, so the next longest rows belong there; the same holds for all other rows.
+    No other split has fewer microbatches. A row that shares a microbatch with the longest row costs
+    as much as that row, so the next longest rows belong there; the same applies to the remaining
+    rows.
     """
     longest_first, lengths = _longest_first(batch, rows)
     length_of = dict(zip(longest_first, lengths, strict=True))
@@ -205,7 +206,7 @@ def _padded_microbatches(batch: TrainBatch, rows: Tensor, budget: int) -> list[l
 
 
 def _microbatches_in_line(batch: TrainBatch, rows: Tensor, budget: int) -> list[list[int]]:
-    """Put each row, the longest first, into the fullest microbatch that has room for it (best-fit
+    """Put each row, longest first, into the fullest microbatch with enough space (best-fit
     decreasing). The fullest microbatch comes first, so that ranks compute about equally full ones
     at the same time.
     """
@@ -250,8 +251,8 @@ def _longest_first(batch: TrainBatch, rows: Tensor) -> tuple[list[int], list[int
 
 
 def _cut(rows: list[int], computed: Callable[[list[int]], int], budget: int) -> list[list[int]]:
-    """Split rows in order into microbatches of at most ``budget`` tokens each; a row with more is a
-    microbatch of its own.
+    """Split rows in order into microbatches of at most ``budget`` tokens each; a longer row gets
+    its own microbatch.
     """
     microbatches: list[list[int]] = [[]]
     for row in rows:

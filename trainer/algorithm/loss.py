@@ -27,7 +27,7 @@ def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
     `trainer.algorithm.rollout_correction`, and the KL term if ``kl_placement`` is the loss. The
     squared log-ratio, with ``c = log_ratio_coef``, keeps the policy near the old one: prime-rl adds
     it to DPPO, and with ``l = -A logprob`` it is verl's DRO. With ``off_policy_threshold`` the
-    policy loss of completions that are far from the policy is left out. The entropy bonus subtracts
+    policy loss leaves out completions that are far from the policy. The entropy bonus subtracts
     ``entropy_coef`` times the entropies, weighted by w.
 
     Returns:

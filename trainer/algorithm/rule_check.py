@@ -37,7 +37,7 @@ class _Fault(NamedTuple):
 
 
 def check_rules(config: AlgorithmConfig) -> None:
-    """Raise if a user-defined rule cannot be trained with.
+    """Raise if training with a user-defined rule would fail.
 
     Raises:
         ConfigError: names the rule, its file and line, and the problem.
@@ -208,7 +208,7 @@ def _state_problems(rule: Rule) -> Iterator[_Fault]:
 
 
 def _summary(step: int) -> StepSummary:
-    """Return a made-up step of a run of two."""
+    """Return an artificial summary of the first of two steps."""
     return StepSummary(
         step=step,
         total_steps=2,

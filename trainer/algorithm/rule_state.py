@@ -31,8 +31,8 @@ def initial_states(config: AlgorithmConfig) -> RuleStates:
 
 
 def restored_states(config: AlgorithmConfig, saved: Mapping[str, RuleState]) -> RuleStates:
-    """Return the states of a checkpoint. A number that the rule has not had then, because it was
-    changed since, has its initial value.
+    """Return the states of a checkpoint. A number that is not in the checkpoint, because the rule
+    has changed since, gets its initial value.
     """
     states = initial_states(config)
     for kind, state in states.items():
@@ -88,7 +88,7 @@ def check_state(state: Any, rule: Rule) -> dict[str, float]:
     """Return a state with floats as values.
 
     Raises:
-        ValueError: it is not a mapping of the rule's names to finite numbers.
+        ValueError: the state is not a mapping of the rule's names to finite numbers.
     """
     if not isinstance(state, Mapping) or not all(_is_entry(*entry) for entry in state.items()):
         raise ValueError(

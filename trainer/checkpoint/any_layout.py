@@ -43,7 +43,7 @@ def recorded_layout(path: Path) -> list[Fragment]:
     """Return the fragments in a rank's state file.
 
     Raises:
-        StorageError: the file names none, so its elements cannot be assigned to parameters.
+        StorageError: the file contains none, so its elements cannot be assigned to parameters.
     """
     with safe_open(path, framework="pt") as file:
         layout = (file.metadata() or {}).get(_LAYOUT)
@@ -64,7 +64,7 @@ def open_any_layout(
     """Open the training state in a checkpoint, which must be of these ``parameters``.
 
     Raises:
-        StorageError: a rank's file is missing, or does not name its layout; or other parameters.
+        StorageError: a rank's file is missing or has no layout, or the parameters differ.
     """
     is_full = (folder / FULL_STATE).is_file()
     saved = FullState(folder, model) if is_full else ShardedState(folder)
@@ -80,8 +80,8 @@ def open_any_layout(
 
 
 def random_states(folder: Path, rank: int) -> dict[str, Tensor]:
-    """Return the random states for a rank: of that rank, or where fewer ranks wrote the checkpoint,
-    of one of them. Sampling does not depend on them.
+    """Return the random states for a rank: its own, or another rank's if fewer ranks wrote the
+    checkpoint. Sampling does not depend on them.
     """
     paths = [folder / FULL_STATE] if (folder / FULL_STATE).is_file() else _all_ranks(folder)
     file = _Tensors(paths[rank % len(paths)])
@@ -146,7 +146,7 @@ class ShardedState:
     """The training state of ZeRO's ranks, in one file per rank.
 
     Raises:
-        StorageError: the file of a rank is missing, or does not name its layout.
+        StorageError: a rank's file is missing or has no layout.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -222,7 +222,7 @@ def _all_ranks(folder: Path) -> list[Path]:
     missing = [name for name in wanted if not (folder / name).is_file()]
     if len(world_sizes) != 1 or missing:
         raise StorageError(
-            f"the checkpoint lacks {', '.join(missing) or FULL_STATE}",
+            f"the checkpoint is missing {', '.join(missing) or FULL_STATE}",
             str(folder),
             "restore the file; or remove this checkpoint, to resume from the one before",
             code="state-missing",

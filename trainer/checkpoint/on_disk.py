@@ -46,7 +46,7 @@ def write_checkpoint(
         StorageError: the disk is full or not writable, or a newer attempt runs. Older checkpoints
         are unchanged.
     """
-    # two attempts do not write into one folder
+    # separate folders for two attempts
     partial = root / f".step-{step}.{attempt.number}.partial"
     final = root / f"step-{step}"
     try:

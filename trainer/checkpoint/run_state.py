@@ -15,7 +15,7 @@ class RunState:
     evaluations: list[tuple[int, float]]  # training step, accuracy
     zero_variance_steps: int  # steps in which every group had zero reward variance
     sampler: dict[str, int]  # `ProblemSampler.state_dict`
-    # by kind of rule, "advantage" and "loss"; empty in checkpoints of rules without a state
+    # kind of rule ("advantage", "loss") -> its state; empty in checkpoints of rules without a state
     rule_states: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def write(self, checkpoint: Path) -> None:

@@ -203,7 +203,7 @@ def _memory(config: TrainConfig, model: PreTrainedModel, ranks: int) -> Sequence
 
 
 def _print_labeled(label: str, lines: Sequence[str]) -> None:
-    """Print lines in a column after their label, which is on the first line."""
+    """Print lines in a column to the right of their label, which is on the first line."""
     for index, line in enumerate(lines):
         heading = f"{label}:" if index == 0 else ""
         print(f"{heading:<13}{line}")

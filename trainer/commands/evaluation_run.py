@@ -105,7 +105,7 @@ def _print(summary: dict[str, Any], file: Path, as_json: bool) -> None:
 
 def _open_tracker(config: TrainConfig, name: str, runs_dir: Path) -> Any:
     if not config.tracking.offline:
-        # the store is only created in an existing folder
+        # MLflow only creates the store in an existing folder
         runs_dir.mkdir(parents=True, exist_ok=True)
         prepare_store(tracking_uri(config.tracking, runs_dir))
     tags = {"loptune.model": config.model.name_or_path}
@@ -169,7 +169,7 @@ def _cells(row: EvaluationRow) -> list[object]:
     of_set = row["set"]
     by = "all"
     if row["by"] != "all":
-        of_set = ""  # named in the row of the whole set
+        of_set = ""  # the row of the whole set names it
         by = f"{row['by']} {row['value'] or 'none'}"
     return [
         of_set,

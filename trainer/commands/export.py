@@ -43,7 +43,9 @@ def export(
     merge: Annotated[bool, Option("merge the adapter into the base weights")] = False,
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
-        Option("dtype of the weights (default: auto, the base model's; an adapter's stay float32)"),
+        Option(
+            "dtype of the weights (default: auto, the base model's dtype; adapters stay in float32)"
+        ),
     ] = "auto",
 ) -> ExportedModel:
     """Write a run's model for transformers, vLLM or the hub. Its model card has the evaluation, the
@@ -149,8 +151,8 @@ def _merge(config: TrainConfig, folder: Path) -> None:
 
 
 def _finish_weights(config: TrainConfig, folder: Path, *, is_adapter: bool, dtype: str) -> None:
-    """Store the exported weights in ``dtype``, and the tokens that ended the run's completions as
-    EOS.
+    """Store the exported weights in ``dtype``, and record the tokens that ended the run's
+    completions as EOS.
 
     Args:
         config: the run's configuration.

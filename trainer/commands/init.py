@@ -15,7 +15,7 @@ from trainer.policy.architectures import TINY
 
 _TEMPLATES = Path(__file__).parent
 _EXAMPLE_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
-_RANDOM = "random"  # --model random: a small one is made in the project
+_RANDOM = "random"  # --model random: a small model is created in the project
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ def run_schema() -> str:
 
 
 def find_options(word: str = "") -> list[ConfigOption]:
-    """Return the options whose key contains ``word``, or that other tools call so; if there are
+    """Return the options whose key, or whose name in another tool, contains ``word``; if there are
     none, the keys whose description contains it.
 
     Raises:
@@ -134,7 +134,7 @@ def _find(word: str, names: Sequence[str], command: str) -> list[str]:
 
 
 def values_of(key: str) -> list[str]:
-    """Return the values of an option that has only some, such as the names of rules."""
+    """Return the values of an option with a fixed set of values, such as the names of rules."""
     choices: list[str] = []
     for option in _options():
         if option.key == key and "|" in option.allowed:
@@ -158,7 +158,7 @@ def _show_metrics(found: list[Metric]) -> None:
 
 
 def _print_entry(head: str, text: str) -> None:
-    """Print a head and, indented below it, its text."""
+    """Print a heading and its text, indented below it."""
     lines = textwrap.wrap(
         head, _WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
     )

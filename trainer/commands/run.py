@@ -173,7 +173,7 @@ def schedule_warning(trainer: Trainer, previous: TrainConfig) -> str | None:
         f"warning: the {optim.lr_schedule} schedule now ends at step {total}, before at {planned}: "
         f"the learning rate of step {trainer.step + 1} is {new:.3g} instead of {old:.3g}\n"
         "where:   max_steps, epochs, optim.lr_schedule\n"
-        "next:    for a schedule of its own, start a new run with model.name_or_path set to the "
+        "next:    for a separate schedule, start a new run with model.name_or_path set to the "
         "last checkpoint"
     )
 

@@ -219,7 +219,7 @@ def upload(
         StorageError: the run is being trained, or MLflow cannot be reached.
     """
     folder = run_path(run, runs_dir)
-    raise_if_locked(folder)  # a running process uploads by itself
+    raise_if_locked(folder)  # a running process uploads its own record
     return UploadedRun(folder, upload_run(folder))
 
 
@@ -238,7 +238,7 @@ def ui(
         MissingError: there is no such run, or it is not in MLflow.
     """
     config = TrainConfig()
-    of_run = ""  # end of the page's address
+    of_run = ""  # suffix of the page's address
     shown = "all runs"
     if name:
         folder = existing_run(runs_dir, name)

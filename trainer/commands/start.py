@@ -50,7 +50,7 @@ _RESUMABLE = (
     "checkpoint.keep_last",
     "checkpoint.keep_best",
     "rollout.vllm.",
-    # where and how the run computes: a checkpoint can be read by any number of ranks
+    # where and how the run computes: any number of ranks can read a checkpoint
     "parallel.",
     "optim.tokens_per_microbatch",
     "model.compile",
@@ -169,7 +169,7 @@ def resume(
 @lasting_output()
 def start_run(start: Start) -> int:
     """Train and return the exit code. If the start fails before the first record, no folder is left
-    behind. Training goes on if its output cannot be written any more.
+    behind. Training continues even if its output can no longer be written.
 
     Raises:
         ConfigError: invalid configuration or name, or a resume with settings that may not change.
@@ -216,7 +216,7 @@ def start_run(start: Start) -> int:
 
 
 def _check_steps_left(config: TrainConfig, name: str, start: Start) -> None:
-    """Refuse to resume with fewer steps than are trained, or without time left."""
+    """Refuse to resume if ``max_steps`` are exceeded or the time budget is spent."""
     folder = RunFolder(start.runs_dir / name)
     trained = max(steps_on_disk(folder.checkpoints), default=0)
     if config.max_steps and config.max_steps < trained:

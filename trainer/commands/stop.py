@@ -24,9 +24,9 @@ class StoppingRun:
 def stop(name: RunName, *, runs_dir: RunsDir = Path("runs")) -> StoppingRun:
     """Stop a run after its current step; it can be resumed. The run saves a checkpoint first.
 
-    A file asks it to, which the run looks for after every step. Unlike a signal, the file sets no
-    time limit under torchrun or `accelerate launch`, and it works from any machine that sees the
-    run's folder.
+    The request is a file that the run looks for after every step. Unlike a signal, it sets no time
+    limit under torchrun or `accelerate launch`, and it works from any machine that sees the run's
+    folder.
 
     Raises:
         ConfigError: the run is a trial of a sweep.

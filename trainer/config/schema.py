@@ -71,7 +71,7 @@ class TrainConfig(Section):
         return max(limit, self.evaluation.longest_completion(default=limit))
 
     def vllm_temperature_fault(self) -> str | None:
-        """Return what is wrong with a temperature that vLLM would change or refuse, or None.
+        """Return the problem with a temperature that vLLM would change or refuse, or None.
 
         vLLM raises temperatures between 0 and 0.01 to 0.01, so its log-probabilities would not be
         the policy's, and refuses temperatures above 2.
@@ -83,7 +83,7 @@ class TrainConfig(Section):
         for key, temperature in temperatures.items():
             if temperature != 0 and not MIN_VLLM_TEMPERATURE <= temperature <= MAX_VLLM_TEMPERATURE:
                 return (
-                    f"{key} is {temperature:g}, which vLLM does not sample at: choose one from "
+                    f"{key} is {temperature:g}, at which vLLM does not sample: choose one from "
                     f"{MIN_VLLM_TEMPERATURE:g} to {MAX_VLLM_TEMPERATURE:g}, or set "
                     "rollout.engine to transformers"
                 )
@@ -139,7 +139,7 @@ class TrainConfig(Section):
             )
         if not self.evaluation.sets:
             raise refusal(
-                "no-evaluation-sets", "evaluation.sets is empty: name at least one dataset"
+                "no-evaluation-sets", "evaluation.sets is empty: list at least one dataset"
             )
         if self.rollout.engine == "vllm" and (fault := self.vllm_temperature_fault()):
             raise refusal("temperature-of-vllm", fault)

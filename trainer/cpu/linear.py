@@ -21,17 +21,19 @@ from torch.nn import functional
 
 # M * K * N; a call of oneDNN takes about 10 microseconds more, which smaller products do not repay
 MIN_PRODUCT = 2**20
-# torch computes a 1x1 convolution of fewer images without oneDNN if it has one thread
+# with one thread, torch computes a 1x1 convolution of fewer images without oneDNN
 _IMAGES = 16
 _OPERATORS = ("_linear_pointwise", "_reorder_linear_weight")
 
 
 @cache
 def is_faster_in_onednn() -> bool:
-    """Return whether oneDNN is there and beats MKL, which uses only AVX2 on AMD processors."""
+    """Return whether oneDNN is available and faster than MKL, which uses only AVX2 on AMD
+    processors.
+    """
     if not (torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()):
         return False
-    # Two operators that torch's own compiler calls. No public function takes a weight in oneDNN's
+    # Two operators that torch's own compiler calls: no public function takes a weight in oneDNN's
     # layout.
     if not all(hasattr(torch.ops.mkldnn, name) for name in _OPERATORS):
         return False

@@ -151,9 +151,9 @@ def use_packed_attention(model: PreTrainedModel) -> None:
     """Enable packed rows for a model that uses SDPA and computes the states of padded rows with
     them.
 
-    A model that drops the packing or the positions, or whose layers mix rows in another way, keeps
-    its padded rows. So does one with a window, which the short rows of the comparison do not reach,
-    and one with sharded parameters (ZeRO stage 3).
+    A model that ignores the packing or the positions, or whose layers mix rows in another way,
+    keeps its padded rows. So do models with an attention window, which the short rows of the
+    comparison do not reach, and models with sharded parameters (ZeRO stage 3).
     """
     is_sharded = model.get_input_embeddings().weight.dim() != 2
     has_window = any(DynamicCache(config=model.config).is_sliding)

@@ -1,4 +1,4 @@
-"""The checks of `trainer doctor --run` that are not tests: each runs as a process of its own,
+"""The checks of `trainer doctor --run` that are not tests: each runs in its own process,
 ``python -m trainer.doctor.checks NAME``.
 """
 
@@ -18,7 +18,8 @@ import psutil
 from trainer.doctor.random_model import make_prompts, save_random_model
 from trainer.parallel.gpus import check_compiler, driver_version
 
-STEP_PROMPTS = 16  # prompts of a timed step: enough for full microbatches, and done in minutes
+# prompts of a timed step: enough for full microbatches, few enough to finish in minutes
+STEP_PROMPTS = 16
 PROMPT_WORDS = 60
 PROMPT_TOKENS = 256
 # preset -> model whose shape the random weights have
@@ -77,8 +78,8 @@ def compile_kernels() -> None:
 
 def probe_memory() -> None:
     """Print the facts that tensor parallelism and the memory estimate depend on: whether torch's
-    segments grow, whether other processes can open their memory, and the memory of an NCCL process
-    group.
+    segments are expandable, whether other processes can open their memory, and the memory of an
+    NCCL process group.
     """
     import torch
 
@@ -91,7 +92,7 @@ def probe_memory() -> None:
     device = local_device("cuda")
     tensor = torch.ones(1 << 26, dtype=torch.uint8, device=device)
     segments = torch.cuda.memory._snapshot()["segments"]
-    print(f"segments that grow: {any(segment['is_expandable'] for segment in segments)}")
+    print(f"expandable segments: {any(segment['is_expandable'] for segment in segments)}")
     handle = ctypes.create_string_buffer(64)
     code = _cuda_runtime().cudaIpcGetMemHandle(handle, ctypes.c_void_p(tensor.data_ptr()))
     print(f"cudaIpcGetMemHandle returns {code} (0: other processes can open this memory)")
@@ -111,7 +112,7 @@ def _cuda_runtime() -> ctypes.CDLL:
         path = line.rpartition(" ")[2]
         if "libcudart" in path:
             return ctypes.CDLL(path)
-    raise RuntimeError("torch has loaded no libcudart")
+    raise RuntimeError("torch has not loaded libcudart")
 
 
 def time_engine(folder: Path) -> None:

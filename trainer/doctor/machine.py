@@ -35,7 +35,7 @@ LIBRARIES = (
     "trl",
     "peft",
 )
-TORCH_TIMEOUT_S = 60.0  # importing torch takes 2 to 20 s, from a slow disk longer
+TORCH_TIMEOUT_S = 60.0  # importing torch takes 2 to 20 s, longer from a slow disk
 QUERY_TIMEOUT_S = 10.0
 MIN_FREE_BYTES = 2 * 10**9  # disk space below which even a small run may fail to write a checkpoint
 _GB = 10**9
@@ -61,8 +61,8 @@ class Finding:
 
     Attributes:
         item: the thing that was checked.
-        state: ``ok``; ``missing`` if it is not there, which only some runs need; ``problem`` if it
-            is there and does not work; ``unknown`` if it could not be found out.
+        state: ``ok``; ``missing`` if it is absent and only some runs need it; ``problem`` if it is
+            present and does not work; ``unknown`` if it could not be determined.
         found: value, version or reason.
         advice: the fix, if any.
     """
@@ -75,7 +75,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class TorchReport:
-    """Torch's view of this machine's GPUs. ``error`` is not empty if it gave no answer."""
+    """Torch's view of this machine's GPUs. ``error`` is not empty if torch did not answer."""
 
     version: str = ""
     cuda: str | None = None
@@ -144,7 +144,7 @@ def unanswered(findings: Sequence[Finding]) -> list[str]:
 
 
 def ask_torch(timeout_s: float = TORCH_TIMEOUT_S) -> TorchReport:
-    """Return torch's version and GPUs, asked in another process."""
+    """Return torch's version and GPUs, determined in another process."""
     if importlib.util.find_spec("torch") is None:
         return TorchReport(error="torch is not installed")
     try:

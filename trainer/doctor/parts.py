@@ -1,7 +1,7 @@
 """The parts of `trainer doctor --run`: the first hour on a machine with GPUs, each part limited in
 time.
 
-Every part runs in processes of its own, so all of them run even if one fails. The folder keeps each
+Every part runs in its own processes, so all of them run even if one fails. The folder keeps each
 part's log, and ``report.json`` with versions, seconds and the last lines of every part, which
 contain its figures or its error. Without a GPU the parts run at reduced size on the CPU, if they
 can. Nothing is downloaded: models have random weights, and prompts are generated.
@@ -46,7 +46,7 @@ class Machine:
     gpus: int
     vllm: bool
     ray: bool
-    checkout: bool = True  # whether tests/ and benchmarks/ are there
+    checkout: bool = True  # whether tests/ and benchmarks/ exist
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class Part:
     """One part of the check.
 
     Attributes:
-        name: of the part, of its log and for ``--run``.
+        name: name of the part, used for its log and for ``--run``.
         question: the question that it answers.
-        limit_s: seconds after which it is ended.
-        command: of the part; None if this machine cannot run it.
+        limit_s: seconds after which it is stopped.
+        command: command line of the part; None if this machine cannot run it.
         missing: the reason why it cannot.
-        environment: variables that it gets in addition to this process's own.
+        environment: variables that it gets in addition to those of this process.
     """
 
     name: str
@@ -215,7 +215,7 @@ def _vllm(machine: Machine) -> Part:
 def _engine(machine: Machine, folder: Path) -> Part:
     part = Part(
         name="engine",
-        question="milliseconds a decode step, with and without seeds and log-probabilities",
+        question="milliseconds per decode step, with and without seeds and log-probabilities",
         limit_s=LIMIT_S,
         command=_check("engine", "--folder", str(folder)),
     )
@@ -260,7 +260,7 @@ def _two_ranks_on_one_device(machine: Machine, folder: Path) -> list[Part]:
     ]
     lost_rank = Part(
         name="lost rank",
-        question="one of two ranks is killed: all of the run ends, and it resumes",
+        question="one of two ranks is killed: the whole run ends and can be resumed",
         limit_s=LIMIT_S,
         command=_check("lost-rank", "--folder", str(folder)),
     )
@@ -335,15 +335,15 @@ def _phases(machine: Machine) -> Part:
 
 
 def run(part: Part, folder: Path) -> PartResult:
-    """Run a part in a process group of its own, which is ended at its limit. The folder must exist;
-    the part's log is written there.
+    """Run a part in its own process group, which is stopped at its time limit. The folder must
+    exist; the part's log is written there.
     """
     if part.command is None:
         return PartResult(part.name, "not run", 0.0, part.missing)
     log = folder / f"{part.name.replace(' ', '-').replace(':', '-')}.log"
     # FlashInfer calls ninja, which pip puts next to Python.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    # In the report's folder, where no file of the user's shadows a module, and so with our path.
+    # Run in the report's folder, where no user's file shadows a module, so pass our path.
     python_path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH", "")])])
     part_id = uuid.uuid4().hex
     started = time.monotonic()
@@ -372,7 +372,7 @@ def run(part: Part, folder: Path) -> PartResult:
         for line in log.read_text(encoding="utf-8", errors="replace").splitlines()
         if line.strip()
     )
-    detail = lines[-1].strip(" =") if lines else ""  # pytest rules its last line off by signs
+    detail = lines[-1].strip(" =") if lines else ""  # pytest draws rules around its last line
     state = "timed out"
     if in_time:
         state = "failed" if process.returncode else "passed"
@@ -380,7 +380,7 @@ def run(part: Part, folder: Path) -> PartResult:
 
 
 def _wait(process: "subprocess.Popen[bytes]", part: Part, started: float) -> bool:
-    """Wait for the process, printing that it still runs; return False when its time is up."""
+    """Wait for the process and print that it is still running; return False when its time is up."""
     while (left := started + part.limit_s - time.monotonic()) > 0:
         try:
             process.wait(timeout=min(HEARTBEAT_S, left))
@@ -394,9 +394,8 @@ def _wait(process: "subprocess.Popen[bytes]", part: Part, started: float) -> boo
 
 
 def _end(process: "subprocess.Popen[bytes]", part_id: str) -> None:
-    """End the part and all processes that it started, so that none keeps a GPU from the next part.
-
-    Ranks of torchrun have process groups of their own, and torchrun gives them 30 s to save.
+    """Stop the part and all processes that it started, so that none keeps a GPU from the next part.
+    Ranks of torchrun have their own process groups, and torchrun gives them 30 s to save.
     """
     for ending in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
@@ -431,7 +430,7 @@ def run_parts(
     cannot_tell: Sequence[str] = (),
 ) -> list[PartResult]:
     """Run the parts sequentially, print a table, and rewrite ``report.json`` after each.
-    ``cannot_tell`` are the questions that they leave open.
+    ``cannot_tell`` are the questions that the parts leave open.
     """
     folder.mkdir(parents=True, exist_ok=True)
     outcomes = []

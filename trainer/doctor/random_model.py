@@ -6,8 +6,8 @@ from rewards import Score
 
 
 def reward_tokens(text: str, answer: str) -> Score:
-    """Score a completion by its fraction of characters with an even code: cheap, and different
-    within a group.
+    """Score a completion by its fraction of characters with an even code, which is cheap and
+    differs within a group.
     """
     fraction = sum(ord(character) % 2 == 0 for character in text) / max(1, len(text))
     return Score(reward=fraction, correct=fraction > 0.5, breakdown={})
@@ -24,7 +24,7 @@ def save_tokenizer(folder: Path, vocabulary: int, in_prompts: int) -> None:
     """Save a tokenizer whose EOS the model cannot sample, so that no completion ends early.
 
     Args:
-        folder: of the model.
+        folder: folder of the model.
         vocabulary: number of tokens of the model.
         in_prompts: number of words in prompts, from w1 on.
     """

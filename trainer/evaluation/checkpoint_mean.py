@@ -5,7 +5,7 @@ from statistics import fmean
 
 from trainer.evaluation.breakdown import EvaluationRow
 
-# columns that are the same at every checkpoint, and the interval, which is over problems
+# columns that are the same at every checkpoint, and the interval, which covers problems
 _NOT_AVERAGED = ("set", "by", "value", "problems", "completions", "k", "low", "high")
 
 

@@ -25,7 +25,7 @@ def pass_at_k(correct: ArrayLike, completions: ArrayLike, k: int) -> NDArray[np.
         )
     if (c < 0).any() or (c > n).any():
         raise CodedValueError(
-            "the number of correct completions must be between 0 and that of all",
+            "the number of correct completions must be between 0 and the number of completions",
             code="invalid-count",
         )
     drawn = np.arange(k)

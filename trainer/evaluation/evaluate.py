@@ -86,9 +86,9 @@ def evaluation_metrics(
     per difficulty.
 
     Metrics of other sets are named ``eval/accuracy/SET`` and so on. With several completions per
-    problem, accuracy is avg@n and ``eval/pass_at_k``, with k = n, is added. ``values_of_k`` gives
-    for each set further k, for ``eval/pass_at/K``. Completions of a problem must be adjacent and
-    share a ``group_id``.
+    problem, accuracy is avg@n and ``eval/pass_at_k``, with k = n, is added. ``values_of_k`` has
+    further values of k for each set, for ``eval/pass_at/K``. Completions of a problem must be
+    adjacent and share a ``group_id``.
     """
     every_rollout = list(itertools.chain.from_iterable(rollouts.values()))
     metrics = {"eval/scoring_failures": _mean([r.scoring != "ok" for r in every_rollout])}

@@ -31,7 +31,8 @@ _logger = logging.getLogger(__name__)
 
 _MIN_COMPLETIONS = 8  # minimum completions per problem
 _CHUNKS = 10  # progress messages
-# fractions of truncated completions: worth advice; explain equal rewards, as no answer was reached
+# fractions of truncated completions: worth a warning; enough to explain equal rewards, because no
+# answer was reached
 _MANY_TRUNCATED = 0.2
 _MOST_TRUNCATED = 0.5
 _DIGITS = 9  # decimals; rewards that round to the same value count as equal
@@ -138,7 +139,7 @@ class PretrainingCheck:
             yield Advice(
                 f"{truncated:.0%} of the completions are truncated at rollout.max_new_tokens",
                 "rollout.max_new_tokens",
-                "raise it, or use a model that answers more briefly",
+                "raise it, or use a model that gives shorter answers",
             )
         if truncated <= _MOST_TRUNCATED and len({r.reward for r in self.rollouts}) == 1:
             what = "was correct"

@@ -205,8 +205,8 @@ class RunRecorder(TrainerCallback):  # type: ignore[misc]
         return recorded_later if inspect.iscoroutinefunction(reward) else recorded
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Open the files, drop lines after the checkpoint that training resumes from, and install
-        the SIGTERM handler.
+        """Open the files, drop lines that are newer than the checkpoint from which training
+        resumes, and install the SIGTERM handler.
         """
         self._is_training = False
         if state.is_world_process_zero:

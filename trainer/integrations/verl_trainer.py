@@ -1,4 +1,4 @@
-"""AR and Lopti [arXiv:2505.12929] as a trainer of verl: its synchronous trainer, with an actor
+"""AR and Lopti [arXiv:2505.12929] as a trainer for verl: its synchronous trainer with an actor
 update on reweighted advantages in two passes. See docs/guides/verl.md.
 
 verl imports this module by ``VERL_USE_EXTERNAL_MODULES`` and finds the trainer by
@@ -21,8 +21,8 @@ from trainer.algorithm.reweighting import reweight
 
 MODE = "ar_lopti"
 SETTINGS = ("alpha", "eta")
-# Policy losses whose token loss depends on that token alone. The others take a mean over a
-# completion, or choose tokens of the whole batch, which the mask of a pass would change.
+# Policy losses in which the loss of a token depends on that token alone. The others average over a
+# completion or select tokens from the whole batch, which the mask of a pass would change.
 TOKEN_LOSSES = ("vanilla", "dppo_tv", "dppo_kl", "gpg", "cispo", "dro")
 _PASSES = 2
 
@@ -34,9 +34,9 @@ class ARLoptiTrainer(PPOTrainerSync):  # type: ignore[misc]
 
     Lopti makes two passes over the mini-batches of a step: tokens with a probability below eta
     first, then the rest. Each pass hides the other tokens from the loss by ``response_mask``. verl
-    counts the tokens of a mini-batch by ``loss_mask``, which stays, so both passes divide the loss
-    by the number of all tokens. Each pass advances the schedule of the learning rate by one, so the
-    lengths of warm-up and decay are doubled.
+    counts the tokens of a mini-batch by ``loss_mask``, which does not change, so both passes divide
+    the loss by the number of all tokens. Each pass advances the schedule of the learning rate by
+    one, so the lengths of warm-up and decay are doubled.
 
     Raises:
         ConfigError: an unknown key, a value outside [0, 1], or a setting that would change the
@@ -48,7 +48,7 @@ class ARLoptiTrainer(PPOTrainerSync):  # type: ignore[misc]
         if self.eta > 0:
             _check_denominators(config.actor_rollout_ref.actor)
         with open_dict(config):
-            # verl's code asks for the name "sync" wherever the synchronous trainer differs
+            # verl's code checks for the name "sync" wherever the synchronous trainer differs
             config.trainer.v1.trainer_mode = "sync"
         super().__init__(config)
 
@@ -58,7 +58,7 @@ class ARLoptiTrainer(PPOTrainerSync):  # type: ignore[misc]
             optim = self.config.actor_rollout_ref.actor.optim
             with open_dict(self.config):
                 optim.total_training_steps *= _PASSES
-                if optim.lr_warmup_steps > 0:  # else a ratio of all steps counts
+                if optim.lr_warmup_steps > 0:  # otherwise the warm-up is a fraction of all steps
                     optim.lr_warmup_steps *= _PASSES
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
@@ -79,14 +79,14 @@ class ARLoptiTrainer(PPOTrainerSync):  # type: ignore[misc]
             metrics[f"actor/{name}/tokens"] = int(tokens.sum())
             if (
                 not tokens.any()
-            ):  # an update without a gradient would move the weights by Adam's momentum
+            ):  # without a gradient, Adam's momentum would still change the weights
                 continue
             batch = _put(batch, stored["response_mask"], response_mask=tokens)
             of_pass: dict[str, Any] = {}
             batch = super()._update_actor(batch, of_pass)
             for key, value in of_pass.items():
                 metrics[key.replace("actor", f"actor/{name}", 1)] = value
-        # verl's metrics of the step read it
+        # verl's step metrics read it
         return _put(batch, stored["response_mask"], response_mask=mask)
 
 

@@ -37,10 +37,10 @@ from trainer.policy.weights import host_copy, trained_weights
 class DeepSpeedParallel(DistributedParallel):
     """A rank under DeepSpeed ZeRO [arXiv:1910.02054].
 
-    Stage 0 is data parallelism with float32 master weights in the module. From stage 1 on the
+    Stage 0 is data parallelism with float32 master weights in the module. At stages 1 to 3 the
     master weights are sharded in the optimizer. A checkpoint then has one file per rank, which
-    other numbers of ranks and other stages can read, too (`Fragment`). At stage 3 the parameters
-    are sharded, too, from loading on.
+    other numbers of ranks and other stages can also read (`Fragment`). At stage 3 the parameters
+    are also sharded, as soon as they are loaded.
     """
 
     def __init__(self, config: TrainConfig) -> None:
@@ -114,7 +114,7 @@ class DeepSpeedParallel(DistributedParallel):
     @override
     @contextmanager
     def unsharded(self) -> Iterator[None]:
-        # transformers shards every model that it loads while it knows a configuration of stage 3
+        # transformers shards every model that it loads while a stage 3 configuration is registered
         kept = hf_deepspeed._hf_deepspeed_config_weak_ref
         unset_hf_deepspeed_config()
         try:
@@ -173,7 +173,7 @@ class DeepSpeedParallel(DistributedParallel):
         fragments = []
         for parameter in causal_lm.parameters():
             mapping = getattr(parameter, "_hp_mapping", None)
-            if mapping is not None:  # None: all of it lies in other ranks' flat tensors
+            if mapping is not None:  # None: the whole parameter is in other ranks' flat tensors
                 fragments.append(
                     Fragment(
                         parameter=names[id(parameter)],
@@ -255,9 +255,8 @@ class DeepSpeedParallel(DistributedParallel):
 
 def _stage_3_fragments(optimizer: Any, names: Mapping[int, str], rank: int) -> Iterator[Fragment]:
     """Yield the fragments of a rank's flat tensors: equal parts of every parameter, by rank. The
-    last rank's part may end in padding, or be padding alone.
-
-    ``names`` are by the parameters' ids.
+    last rank's part may end with padding, or contain only padding. ``names`` maps parameter ids to
+    names.
     """
     for flat, parameters in enumerate(optimizer.fp16_groups):
         offset = 0
@@ -275,7 +274,7 @@ def _stage_3_fragments(optimizer: Any, names: Mapping[int, str], rank: int) -> I
                 )
             offset += size
         assert offset == optimizer.fp32_partitioned_groups_flat[flat].numel(), (
-            "DeepSpeed stage 3 lays its flat tensors out in another way than expected"
+            "DeepSpeed stage 3 uses an unexpected layout for its flat tensors"
         )
 
 
@@ -305,7 +304,7 @@ def _forget_models() -> None:
 def restore_linear() -> None:
     """Undo stage 3's replacement of ``torch.nn.functional.linear``, which DeepSpeed never undoes.
 
-    A later run in this process would get other roundings than in a process of its own.
+    Otherwise a later run in this process would round differently than in a process of its own.
     """
     original = getattr(InsertPostInitMethodToModuleSubClasses, "linear_bk", None)
     if original is not None:

@@ -133,7 +133,7 @@ def _use(device: torch.device) -> torch.device:
         # On Hopper and newer GPUs, torch prefers cuDNN attention. It builds a plan for every new
         # shape, and every microbatch has a new shape.
         torch.backends.cuda.enable_cudnn_sdp(False)
-    # DeepSpeed probes for its device on import and warns if it finds none.
+    # DeepSpeed probes for a device on import and warns if it finds none.
     os.environ.setdefault("DS_ACCELERATOR", device.type)
     return device
 
@@ -156,8 +156,9 @@ def _local_index() -> int:
             code="rank-without-gpu",
         )
     _log.warning(
-        "each rank sees only its own GPU, so NCCL may be slow or fail: show every rank all GPUs of "
-        "its node (Slurm: --gpus-per-node with --gpu-bind=none, LOCAL_RANK=SLURM_LOCALID)"
+        "each rank sees only its own GPU, so NCCL may be slow or fail: make all GPUs of the node "
+        "visible to every rank (Slurm: --gpus-per-node with --gpu-bind=none, "
+        "LOCAL_RANK=SLURM_LOCALID)"
     )
     os.environ["LOCAL_RANK"] = "0"
     return 0

@@ -1,4 +1,4 @@
-"""The training state of one parameter as it lies in the flat tensors of ZeRO's ranks."""
+"""The training state of one parameter as it is stored in the flat tensors of ZeRO's ranks."""
 
 from dataclasses import dataclass
 from typing import Protocol

@@ -14,8 +14,8 @@ GPU_FRACTION_VARIABLE = "LOPTUNE_GPU_FRACTION"
 
 
 def visible_gpus() -> int:
-    """Return the number of visible GPUs: the GPUs in CUDA_VISIBLE_DEVICES, or else all that the
-    driver lists.
+    """Return the number of visible GPUs: the GPUs in CUDA_VISIBLE_DEVICES, or else all GPUs that
+    the driver lists.
     """
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
@@ -73,8 +73,8 @@ def check_compiler() -> None:
 
 
 def query_gpus(fields: str) -> list[str]:
-    """Return a line per GPU of the driver with these fields of ``nvidia-smi --query-gpu``, memory
-    in MiB; empty without a driver.
+    """Return one line per GPU that the driver lists, with these fields of ``nvidia-smi
+    --query-gpu``, memory in MiB; empty without a driver.
     """
     return _nvidia_smi(f"--query-gpu={fields}", "--format=csv,noheader,nounits")
 

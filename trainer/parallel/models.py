@@ -58,7 +58,7 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
 
     Raises:
         MissingError: no such model.
-        ConfigError: rows in one line need another kernel on this GPU.
+        ConfigError: concatenated rows need another attention kernel on this GPU.
     """
     torch.manual_seed(config.seed)
     stored_dtype = parallel.stored_dtype(compute_dtype(config.model, parallel.device))
@@ -69,7 +69,7 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
     )
     reference: Module | None = None
     if with_adapter:
-        # same adapter initialization however the ranks loaded the model
+        # same adapter initialization, whichever way the ranks loaded the model
         torch.manual_seed(config.seed)
         add_adapter(
             causal_lm,
@@ -169,7 +169,7 @@ def _reference(
         torch.manual_seed(config.seed)
         reference = load_policy(config.model, parallel.device, stored_dtype)
     else:
-        # compiled layers agree bit by bit only if their weights are stored alike
+        # compiled layers are bitwise equal only if their weights have the same dtype
         compiled = config.model.compile != "none"
         dtype = stored_dtype if compiled else compute_dtype(config.model, parallel.device)
         reference = frozen_copy(causal_lm, dtype)

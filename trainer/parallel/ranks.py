@@ -116,7 +116,7 @@ class Parallel:
         return nullcontext()
 
     def unsharded(self) -> AbstractContextManager[None]:
-        """Return a context in which a model is loaded whole on this rank alone."""
+        """Return a context in which this rank loads the full model."""
         return nullcontext()
 
     def weights(self, causal_lm: PreTrainedModel) -> dict[str, Tensor]:
@@ -249,7 +249,7 @@ def join_ranks(timeout_s: float, device: torch.device, servers: Sequence[str] = 
         _become_the_only_rank()
     is_local = (
         os.environ["MASTER_ADDR"] == LOOPBACK
-        and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # the launcher's own store
+        and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # not the launcher's store
     )
     _choose_interfaces(device, servers, is_local)
     if device.type == "cuda":
@@ -299,8 +299,8 @@ def backend_for(device: torch.device) -> Literal["nccl", "gloo"]:
 def end_with_parent() -> None:
     """Ask the kernel to kill this process when its parent, the launcher of the ranks, has died.
 
-    Each rank has a session of its own, so killing torchrun or its process group leaves the ranks
-    behind, with their GPUs' memory.
+    Each rank has its own session, so ranks would survive if torchrun or its process group were
+    killed, and keep their GPU memory.
     """
     parent = os.getppid()
     ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
@@ -343,8 +343,7 @@ def _loopback_store(rank: int, world_size: int, timeout: timedelta) -> Any:
 @cache
 def _io_group() -> Any:
     """Return a gloo process group with a longer timeout, for collectives during file operations.
-
-    Otherwise NCCL's watchdog would abort while rank 0 hashes a 100 GB checkpoint.
+    NCCL's watchdog would abort while rank 0 hashes a 100 GB checkpoint.
     """
     return torch.distributed.new_group(backend="gloo", timeout=timedelta(seconds=_FILE_TIMEOUT_S))
 

@@ -1,4 +1,4 @@
-"""LoRA adapters, ``W x + s B A x`` with frozen W [arXiv:2106.09685], using peft's layers.
+"""LoRA adapters, ``W x + s B A x`` with frozen W [arXiv:2106.09685], built from peft's layers.
 
 Adapters are injected in place, so the model keeps its class. Weights that vLLM needs merged are
 merged one at a time, without a second copy of the model.
@@ -31,7 +31,7 @@ _NAME = "default"  # peft's name of a model's only adapter
 _PREFIX = "base_model.model."  # prefix of parameter names in peft's files
 # GPT-2 stores the weights of its linear layers transposed
 _ADAPTABLE = (nn.Linear, Conv1D)
-_FROZEN_FRACTION = 0.1  # fraction of frozen weights that needs no warning
+_FROZEN_FRACTION = 0.1  # fraction of frozen weights above which a warning is printed
 _FACTOR = ".lora_"  # marks adapter parameters by name
 
 
@@ -269,7 +269,7 @@ def _targets(model: PreTrainedModel, wanted: list[str]) -> list[str]:
                 f"{type(model).__name__} has no linear layer named {target} (the output layer "
                 "cannot be adapted)",
                 key,
-                f"list layers only: {ALL_LINEAR} stands alone"
+                f"list only layers: {ALL_LINEAR} cannot be combined with them"
                 if target == ALL_LINEAR
                 else nearest(target, [*available, ALL_LINEAR]),
                 key,
@@ -299,7 +299,7 @@ def _warn_of_frozen(model: PreTrainedModel) -> None:
         _log.warning(
             "warning: %.0f%% of the weights get no adapter and stay frozen: %s\n"
             "where:   model.lora.target_modules\n"
-            "next:    train the full weights with model.lora.r=0 if these must learn, too",
+            "next:    train the full weights with model.lora.r=0 if these must be trained, too",
             100 * sum(frozen.values()) / total,
             listed(kinds, 4),
         )

@@ -12,18 +12,19 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from loptune.errors import ConfigError
 
-# Shapes are dynamic, so a model takes few variants: rows and a single row, policy and reference.
-# Models of several trials may share a process. Beyond the limit torch raises.
+# Shapes are dynamic, so a model needs few variants: several rows or one, policy or reference.
+# Models of several trials may share a process. torch raises beyond this limit.
 _MOST_VARIANTS = 64
 
 
 class CompiledLayers:
     """The decoder layers of one model, compiled in place.
 
-    Policy and reference must agree bit by bit before the first update, and scoring with the update,
-    but a graph compiled for inference fuses other operations than one for training. Every forward
-    pass without a cache therefore runs the training graph. Without gradients, each layer's saved
-    activations are freed before the next layer. Sampling, which has a cache, is not compiled.
+    Before the first update, policy and reference must be bitwise equal, and so must scoring and the
+    update; but a graph compiled for inference fuses different operations than a training graph.
+    Every forward pass without a cache therefore runs the training graph. Without gradients, each
+    layer's saved activations are freed before the next layer. Sampling, which has a cache, is not
+    compiled.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -47,7 +48,7 @@ class CompiledLayers:
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """Run the layers as they were, without compiling."""
+        """Run the original layers, without compiling."""
         self._is_on = False
         try:
             yield
@@ -76,7 +77,7 @@ def _compiled(forward: Callable[..., Any]) -> Callable[..., Any]:
         # to slower code
         fullgraph=True,
         dynamic=True,
-        # round between fused operations as without fusion
+        # round between fused operations, as without fusion
         options={"emulate_precision_casts": True},
         recompile_limit=_MOST_VARIANTS,
     )

@@ -85,11 +85,11 @@ def _convert(file: Path, folder: Path) -> None:
             file.parent, gguf_file=file.name, dtype=torch.float32
         )
     except Exception as error:
-        # the library parses the file without checks: one cut short raises anything
+        # the library parses the file without checks: a truncated file may raise any exception
         raise MissingError(
             f"cannot read {file}: {type(error).__name__}: {first_line(error)}",
             "model.name_or_path",
-            "download the file again if it was cut short, or give a GGUF file of a known model",
+            "download the file again if it is truncated, or use a GGUF file of a known model",
             code="gguf-unreadable",
         ) from error
     # The weights are dequantized, but transformers refuses to save a model marked as quantized.

@@ -89,8 +89,8 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
 
 
 def tokenizer_source(config: ModelConfig) -> str:
-    """Return the argument for the tokenizer's `from_pretrained`: for an adapter without a tokenizer
-    of its own, its base model's.
+    """Return the argument for the tokenizer's `from_pretrained`: for an adapter without its own
+    tokenizer, its base model.
     """
     if not is_adapter(config):
         return model_source(config)
@@ -359,7 +359,7 @@ def _check_loaded(model: PreTrainedModel, keys: Mapping[str, Any], config: Model
 
 def _make_savable(model: PreTrainedModel, config: ModelConfig) -> None:
     """Let the model's generation settings pass transformers' check at saving, which is stricter
-    than at loading: those of Llama 2 and Vicuna set a temperature without ``do_sample``.
+    than at loading: the settings of Llama 2 and Vicuna have a temperature without ``do_sample``.
     """
     settings = getattr(model, "generation_config", None)
     if settings is None:
@@ -376,8 +376,8 @@ def _make_savable(model: PreTrainedModel, config: ModelConfig) -> None:
 
 
 def _disable_dropout(model: PreTrainedModel) -> None:
-    """Set every dropout probability to 0: of layers, and the numbers that modules pass to the
-    function, such as ``attention_dropout``.
+    """Set every dropout probability to 0: in dropout layers, and in numbers that modules pass to
+    the dropout function, such as ``attention_dropout``.
     """
     # with dropout, the log-probabilities of the first update would not equal the old ones
     for module in model.modules():
@@ -415,8 +415,8 @@ def load_error(what: str, config: ModelConfig, error: Exception) -> UserError:
     text = str(error)
     if not config.trust_remote_code and "trust_remote_code" in text:
         return ConfigError(
-            f"{config.name_or_path} has Python code of its own (auto_map in its config files), "
-            "which is not run without your consent",
+            f"{config.name_or_path} contains its own Python code (auto_map in its config files), "
+            f"which does not run without your consent",
             "model.trust_remote_code",
             "read the code; if you trust it, set model.trust_remote_code=true",
             key="model.trust_remote_code",
@@ -435,7 +435,7 @@ def load_error(what: str, config: ModelConfig, error: Exception) -> UserError:
                 key=key,
                 code="kernel-not-installed",
             )
-        if kernel in _KERNELS:  # transformers knows it, and this model's code does not
+        if kernel in _KERNELS:  # transformers supports it, but this model's code does not
             return ConfigError(
                 f"the model's code does not support attention kernel {kernel}: {first_line(error)}",
                 key,

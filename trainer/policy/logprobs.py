@@ -74,8 +74,8 @@ class LogprobModel(nn.Module):
         Args:
             input_ids: [b, L], rows of prompt, completion, padding.
             prompt_lengths: [b].
-            completion_mask: [b, T]. If it and the lengths are on the host, the call does not
-                synchronize with the device.
+            completion_mask: [b, T]. If mask and lengths are on the host, the call does not
+            synchronize with the device.
             with_entropy: also return the entropy of each next-token distribution, and the gradient
                 norm of each log-probability with respect to ``logits / temperature``:
                 ``|onehot(token) - pi|``.

@@ -1,8 +1,8 @@
 """Rows of a microbatch in one line, without padding, for flash-attention's varlen kernels.
 
-transformers passes the rows' bounds on to flash-attention. With SDPA it builds a mask from the
-positions instead, of all tokens by all tokens: for tests on a CPU. The CPU's own packed rows, which
-share prompts, are in `trainer.cpu.packed_rows`.
+transformers passes the rows' bounds on to flash-attention. With SDPA it builds a mask of all tokens
+by all tokens from the positions instead, which is only for tests on a CPU. The CPU's own packed
+rows, which share prompts, are in `trainer.cpu.packed_rows`.
 """
 
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ def check_kernel(model: PreTrainedModel) -> None:
 
 
 def line_up(prompt_lengths: Tensor, completion_mask: Tensor) -> RowsInLine:
-    """Line up rows. Each ends before its last requested token.
+    """Concatenate rows. Each row ends before its last requested token.
 
     Args:
         prompt_lengths: [b].
@@ -64,7 +64,8 @@ def line_up(prompt_lengths: Tensor, completion_mask: Tensor) -> RowsInLine:
             the call does not synchronize with the device.
     """
     columns = torch.arange(1, completion_mask.shape[1] + 1, device=completion_mask.device)
-    last = (completion_mask.bool() * columns).amax(dim=1)  # completion tokens up to the last asked
+    # completion tokens up to the last requested one
+    last = (completion_mask.bool() * columns).amax(dim=1)
     lengths = prompt_lengths.to(last.device) + (last - 1).clamp_min(0)
     longest = int(lengths.max())
     bounds = torch.cat([lengths.new_zeros(1), lengths.cumsum(dim=0)])
@@ -85,7 +86,7 @@ def hidden_states_in_line(model: PreTrainedModel, input_ids: Tensor, line: RowsI
         input_ids=input_ids[line.rows, line.positions][None],
         position_ids=line.positions[None],
         use_cache=False,
-        # with them flash-attention need not find the rows' bounds, which synchronizes
+        # with them, flash-attention does not have to find the row bounds, which would synchronize
         cu_seq_lens_q=line.bounds,
         cu_seq_lens_k=line.bounds,
         max_length_q=line.longest,

@@ -2,7 +2,8 @@
 
 transformers may build another tokenizer from the same folder, because the class that
 ``tokenizer_config.json`` or the model's type names replaces parts of ``tokenizer.json``. For some
-models it then drops every space. So the tokenizer that trains is compared with the published one.
+models it then drops every space. Therefore the tokenizer used for training is compared with the
+published one.
 """
 
 from collections.abc import Iterable, Sequence

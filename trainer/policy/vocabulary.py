@@ -47,8 +47,8 @@ def unknown_token_ids(tokenizer: PreTrainedTokenizerBase, rows: int) -> tuple[in
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, rows: int, model: str) -> None:
     """Raise if a token that prompts can contain has no row in the embedding.
 
-    Tokens of another purpose may lie beyond it, such as Gemma's ``<image_soft_token>`` in its
-    models without vision, or an ``unk_token`` that a byte-level tokenizer never gives.
+    Tokens for other purposes may be outside of it, such as ``<image_soft_token>`` in Gemma models
+    without vision, or an ``unk_token`` that a byte-level tokenizer never produces.
 
     Raises:
         ConfigError: names the first such token.
@@ -83,7 +83,8 @@ def check_prompts(prompts: Sequence[Sequence[int]], rows: int) -> None:
     for prompt in prompts:
         if max(prompt) >= rows:
             raise ConfigError(
-                f"a prompt holds token id {max(prompt)}, but the model's embedding has {rows} rows",
+                f"a prompt contains token id {max(prompt)}, but the model's embedding has {rows} "
+                f"rows",
                 "model.name_or_path, data.train, evaluation.sets",
                 "take this token out of the data, or resize the model's embedding: "
                 "model.resize_token_embeddings(len(tokenizer))",

@@ -13,13 +13,13 @@ from loptune.errors import ConfigError, first_line
 from loptune.yaml_document import nearest
 from rewards.limits import cpu_time_limit, memory
 
-# role, content and what else the template may use, such as tool_calls
+# role, content and other keys that the template may use, such as tool_calls
 Message = Mapping[str, Any]
 
 _TEMPLATE_LIMIT_S = 5.0  # a normal template takes a millisecond
 _TEMPLATE_LIMIT_MIB = 1024
 _MAX_PROMPT_CHARS = 1 << 20
-# Llama 3's templates use this date where they are not given one.
+# Llama 3's templates use this date if they do not get one.
 FIXED_DATE = datetime(2024, 7, 26)
 # Arguments of apply_chat_template that are not passed on to the template.
 _RESERVED = (
@@ -43,7 +43,7 @@ class ChatTemplate:
     """The chat template of a tokenizer with the configured ``data.chat_template_kwargs``.
 
     The clock that a template may read is fixed at `FIXED_DATE`, so that prompts are the same at
-    every load; ``reads_clock`` is set as soon as a template asks for the time.
+    every load; ``reads_clock`` is set as soon as a template reads the time.
 
     Raises:
         ConfigError: the tokenizer has no template, or the template does not use an argument.
@@ -97,7 +97,7 @@ class ChatTemplate:
 
     def check_tool_turns(self, messages: Sequence[Message], prompt: str) -> None:
         """Check that the prompt, rendered from the messages, contains their tool calls and the
-        tools' answers: templates without tools leave them out.
+        tools' answers: templates without tool support leave them out.
 
         Raises:
             ConfigError: the prompt is the same without one of them.
@@ -141,8 +141,8 @@ class ChatTemplate:
 
     @cached_property
     def ending(self) -> str:
-        """The text that the template puts behind an assistant's message, such as ``<|im_end|>`` and
-        a line break; empty if it refuses a conversation.
+        """The text that the template adds after an assistant's message, such as ``<|im_end|>`` and
+        a line break; empty if it rejects a conversation.
         """
         question = {"role": "user", "content": _QUESTION}
         answer = {"role": "assistant", "content": _ANSWER}
@@ -177,7 +177,7 @@ class ChatTemplate:
         return tuple(sorted(starts)), end
 
     def _try_render(self, messages: Sequence[Message], generation_prompt: bool) -> str:
-        """Return the conversation as text, or "" if the template refuses it."""
+        """Return the conversation as text, or "" if the template rejects it."""
         try:
             return self.render(messages, generation_prompt)
         except ConfigError:

@@ -296,8 +296,8 @@ def _from_rows(
 
 
 def _mapped_in_training(field: str, data: DataConfig) -> tuple[str, ...]:
-    """Return the columns that training data map to a field. An evaluation set of the same table
-    then needs no mapping of its own.
+    """Return the columns that training data maps to a field, so that an evaluation set from the
+    same table does not need its own mapping.
     """
     return tuple(source.columns[field] for source in data.train if field in source.columns)
 

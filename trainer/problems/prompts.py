@@ -46,7 +46,7 @@ class Question:
 
 
 class LastTurnError(ValueError):
-    """The last turn of a conversation is not the user's. Arguments: the fault, the fix."""
+    """The last turn of a conversation is not the user's. Arguments: the problem, the fix."""
 
 
 def as_question(value: object) -> Question:
@@ -56,7 +56,7 @@ def as_question(value: object) -> Question:
     as that list.
 
     Raises:
-        ValueError: neither.
+        ValueError: the value is neither.
     """
     if isinstance(value, str):
         messages = _messages_in(value)
@@ -79,7 +79,7 @@ def ending_with_user(question: Question, last_assistant: str) -> Question:
     ``continue``, which makes it the start of every completion.
 
     Raises:
-        LastTurnError: the last turn is somebody else's; the message names the remedy.
+        LastTurnError: the last turn is not the user's; the message suggests a fix.
     """
     role = question.messages[-1]["role"]
     if role == "user":
@@ -96,8 +96,8 @@ def ending_with_user(question: Question, last_assistant: str) -> Question:
     if role == "assistant":
         raise LastTurnError(
             "the conversation ends with the assistant's turn, which would give the answer away",
-            "set data.last_assistant=drop to leave out such turns, or data.last_assistant=continue "
-            "if completions are to continue them",
+            "set data.last_assistant=drop to leave out such turns, or "
+            "data.last_assistant=continue if completions should continue them",
         )
     raise LastTurnError(
         f"the conversation ends with a turn of the role {role}",
@@ -120,7 +120,7 @@ class PromptBuilder:
         self._templated = 0
         self._from_text = 0
         if self._uses_template:
-            self._template.render([{"role": "user", "content": "?"}])  # refuse before any row
+            self._template.render([{"role": "user", "content": "?"}])  # fail before the first row
         elif data.chat_template_kwargs:
             raise ConfigError(
                 "no chat template is used, so its arguments would change nothing",
@@ -160,9 +160,7 @@ class PromptBuilder:
         return split_prefill(prompt, open_tag(prompt), wanted)
 
     def report(self, source: str) -> None:
-        """Warn of properties that the prompts of a source have in common and that may be
-        unintended.
-        """
+        """Warn about properties that the prompts of a source share and that may be unintended."""
         if self._templated:
             _log.warning(
                 "%s: %d of %d prompts already contain a chat template and are used as they are",
@@ -215,7 +213,7 @@ class PromptBuilder:
 
     @cached_property
     def _own_template(self) -> ChatTemplate:
-        """The template for looking at prompts, which `prompt_format=raw` does not apply."""
+        """The template for inspecting prompts, even if `prompt_format=raw` does not apply it."""
         return self._template if self._uses_template else ChatTemplate(self._tokenizer, {})
 
     def _messages(self, question: Question) -> list[Message]:
@@ -294,7 +292,7 @@ def check_template(data: DataConfig) -> None:
 
 
 def _as_messages(value: object) -> tuple[Message, ...] | None:
-    """Return a list of chat messages, or None if it is none."""
+    """Return a value as a list of chat messages, or None if it is not one."""
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not value:
         return None
     messages = []
@@ -307,9 +305,9 @@ def _as_messages(value: object) -> tuple[Message, ...] | None:
 
 
 def _as_message(item: object) -> Message | None:
-    """Return a chat message with everything that a chat template may use, or None if it is none.
-
-    A null is a key that the message lacks: Arrow gives every message the keys of all.
+    """Return a value as a chat message with all keys that a chat template may use, or None if it is
+    not one. A null means that the message has no such key: Arrow gives every message the keys of
+    all messages.
     """
     if not isinstance(item, Mapping):
         return None
@@ -332,8 +330,8 @@ def _as_message(item: object) -> Message | None:
 
 
 def _as_tool_call(call: Any) -> Any:
-    """Return a tool call without nulls. Its arguments are a mapping, as chat templates expect, also
-    if they were written as JSON text, as in OpenAI's format.
+    """Return a tool call without nulls. Its arguments are a mapping, as chat templates expect, even
+    if they were JSON text, as in OpenAI's format.
     """
     if isinstance(call, Mapping):
         return {key: _as_tool_call(given) for key, given in call.items() if given is not None} | (

@@ -53,7 +53,7 @@ def read_rows(dataset: DatasetConfig) -> list[Row]:
         if file.is_file():
             limit_mib += _MEMORY_PER_FILE_BYTE * file.stat().st_size // 2**20
     try:
-        # no limit for the library: it memory-maps files, which needs address space but no memory
+        # no limit for the library: it memory-maps files, which takes address space but no memory
         with contextlib.nullcontext() if files is None else memory(limit_mib):
             kept = list(itertools.islice(rows, dataset.limit))
     except MemoryError:
@@ -230,8 +230,8 @@ def _read_library(dataset: DatasetConfig) -> Iterator[Row]:
 
 
 def _options_as_written(builder: Any, dataset: DatasetConfig) -> dict[str, Any]:
-    """Return the options with which the library reads CSV files as `read_csv` does: it guesses
-    types, so that the answer "007" becomes 7 and "NA" nothing.
+    """Return the options with which the library reads CSV files as `read_csv` does: by itself it
+    guesses types, so that the answer "007" becomes 7 and "NA" becomes empty.
     """
     if builder.name != "csv":
         return {}

@@ -1,5 +1,5 @@
-"""Which local files a data source names: one file, the matches of a pattern, or the shards of a
-split in a folder.
+"""Local files of a data source: one file, the matches of a pattern, or the shards of a split in a
+folder.
 """
 
 import glob
@@ -8,9 +8,9 @@ from pathlib import Path
 from loptune.errors import ConfigError, MissingError, listed
 from trainer.config.data import DatasetConfig
 
-FROM_HERE = "check the path: it starts at the folder in which you type the command"
+FROM_HERE = "check the path: it is relative to the current directory"
 FILE_TYPES = (".parquet", ".jsonl", ".json", ".csv")
-# suffixes that no Hub dataset name has: a source with one is a file
+# suffixes that no Hub dataset name has: a source with one of them is a file
 _OTHER_FILE_TYPES = (
     ".txt",
     ".tsv",
@@ -29,12 +29,12 @@ _SAVED_BY_LIBRARY = ("state.json", "dataset_dict.json")
 
 
 def is_saved_by_library(folder: Path) -> bool:
-    """Return whether a folder is of ``save_to_disk``."""
+    """Return whether a folder was written by ``save_to_disk``."""
     return any((folder / name).is_file() for name in _SAVED_BY_LIBRARY)
 
 
 def check_source(dataset: DatasetConfig) -> None:
-    """Check that the files of a source exist and have a known type. Takes no time.
+    """Check that the files of a source exist and have a known type, without reading them.
 
     Raises:
         MissingError: no such file; names the searched places.
@@ -77,7 +77,7 @@ def shards(dataset: DatasetConfig) -> list[Path] | None:
 
     Raises:
         ConfigError: the folder has no files of this split; names the splits it has.
-        Exception: the library's, for a folder that it cannot use.
+        Exception: raised by the library, for a folder that it cannot use.
     """
     from datasets import load_dataset_builder
 
@@ -85,7 +85,7 @@ def shards(dataset: DatasetConfig) -> list[Path] | None:
     by_split = builder.config.data_files or {}
     if dataset.split not in by_split:
         if any(mark in dataset.split for mark in "[+") or not by_split:
-            return None  # the library's syntax of parts of splits
+            return None  # the library's syntax for parts of splits
         splits = list(map(str, by_split))
         raise ConfigError(
             f"the folder {dataset.source} has no split {dataset.split}; its splits are "

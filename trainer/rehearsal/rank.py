@@ -25,12 +25,12 @@ from trainer.tracking.tracker import NullTracker
 from trainer.types import RunContext, TrainBatch
 
 LONG = 2000  # positions before the completion on which engine and policy are compared
-STEPS = 2  # trained before the checkpoint; one more is trained with and without resuming from it
+STEPS = 2  # steps before the checkpoint; one more step is trained with and without resuming from it
 
 
 def measure(config: TrainConfig, folder: Path) -> dict[str, float]:
-    """Rehearse a configuration, collectively with the other ranks, and return the distances from
-    the required values.
+    """Rehearse a configuration together with the other ranks (collective), and return the distances
+    from the required values.
 
     ``reference``: largest |log-probability of the policy - of the reference| before the first
     update. ``short``, ``long``: mean |engine's - policy's log-probability| of completions, and of
@@ -39,7 +39,7 @@ def measure(config: TrainConfig, folder: Path) -> dict[str, float]:
     checkpoint; infinite if the run resumed from another step, or did not learn.
 
     Raises:
-        UserError: the reason for which the full run would stop.
+        UserError: the full run would stop for the same reason.
     """
     trainer = _trainer(
         apply_overrides(config, {"optim.old_logprobs": "recompute"}), folder / "probe"
@@ -75,8 +75,7 @@ def measure(config: TrainConfig, folder: Path) -> dict[str, float]:
 
 def compared_step(trainer: Trainer) -> dict[str, float]:
     """Train a step that another run can repeat, and return the metrics that are compared."""
-    # A prefix that an evaluation has left in vLLM's cache rounds otherwise than one that is
-    # computed.
+    # A prefix in vLLM's cache, left by an evaluation, is rounded differently from a computed one.
     trainer.engine.sync_weights(trainer.models.causal_lm)
     metrics = trainer.training_step()
     return {name: metrics[name] for name in ("policy/loss", "optim/grad_norm")}
@@ -130,7 +129,7 @@ def _mean(difference: Tensor) -> float:
 
 def main(folder: Path, users: Path) -> None:
     """Rehearse the configuration in a folder and write the measurements there. ``users`` is the
-    folder in which the command was given, which may contain rules.
+    folder in which the command was started, which may contain rules.
     """
     os.chdir(users)
     measured = measure(load_config(str(RunFolder(folder).config)), folder)

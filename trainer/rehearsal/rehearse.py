@@ -1,4 +1,4 @@
-"""Rehearse a preset for GPUs at reduced size, with everything else as it is.
+"""Rehearse a preset for GPUs at reduced size, with all other settings unchanged.
 
 A rehearsal keeps dtype, strategy, ZeRO stage, checkpointing, reference, engine and update rule. It
 shrinks the model's width and depth, the lengths and the batch. The model is random and solves no
@@ -37,7 +37,7 @@ _WIDTHS = {
     "max_position_embeddings": 4096,
     "initializer_range": 0.15,  # large, so that distributions are peaked
 }
-# Two correct implementations differ by the rounding of logits: 2 ** -9 of them in bfloat16.
+# Two correct implementations differ by the rounding of logits: a fraction of 2 ** -9 in bfloat16.
 ENGINE_BOUND = {"bfloat16": 0.05, "float32": 1e-4}
 # relative tolerance of loss and gradient norm, because attention on a GPU sums in any order
 _REORDERED = 0.02
@@ -97,8 +97,8 @@ def rehearse(
 
     Args:
         configs: configurations by name.
-        folder: of the models and checkpoints; several MB each.
-        engine: that samples, unless a preset demands transformers.
+        folder: folder of the models and checkpoints, several MB each.
+        engine: rollout engine, unless a preset requires transformers.
         device: ``cpu`` or ``cuda``; on GPUs each rank takes one.
         ranks: number of ranks of a configuration with a strategy.
 
@@ -107,7 +107,7 @@ def rehearse(
     """
     for number, (name, config) in enumerate(configs.items()):
         place = folder.resolve() / str(number)
-        # DeepSpeed's remarks when transformers first asks for it
+        # DeepSpeed prints messages when transformers first checks for it
         with contextlib.redirect_stdout(sys.stderr):
             small = shrunken(config, make_model(config, place / "model"), engine, device)
         size = 1 if small.parallel.strategy == "none" else ranks
@@ -146,7 +146,7 @@ def shrunken(config: TrainConfig, model: Path, engine: str, device: str = "cpu")
 
 def make_model(config: TrainConfig, folder: Path) -> Path:
     """Save a small random model of the configuration's architecture, with the tiny model's
-    tokenizer; return where.
+    tokenizer; return its folder.
     """
     transformers.utils.logging.disable_progress_bar()
     size = model_size(config.model.name_or_path)

@@ -17,7 +17,7 @@ def balance_groups(
     """Return the groups that this rank trains on, as many as it has sampled. Collective.
 
     ``update_batch_size`` is the number of completions of one optimizer step, over all ranks. If a
-    rank's part of it ends within a group, the groups stay where they are.
+    rank's part of the update batch ends within a group, the groups stay where they are.
     """
     ranks = parallel.world_size
     if ranks == 1:
@@ -36,11 +36,12 @@ def balance_groups(
 
 
 def equal_shares(sizes: Sequence[int], shares: int) -> list[list[int]]:
-    """Return the places of ``sizes`` in each of so many shares, in ascending order: equally many
-    places, with about equal sums.
+    """Return the indices of ``sizes`` in each share, in ascending order: equally many indices per
+    share, with about equal sums.
 
-    The largest size goes first, each to the share with the smallest sum that has room. Then the
-    largest share exchanges a place with another one as long as that lowers the larger of both sums.
+    The sizes are assigned largest first, each to the share with the smallest sum that is not full.
+    Then the largest share exchanges an index with another share as long as that lowers the larger
+    of the two sums.
     """
     room = len(sizes) // shares
     places: list[list[int]] = [[] for _ in range(shares)]
@@ -56,8 +57,8 @@ def equal_shares(sizes: Sequence[int], shares: int) -> list[list[int]]:
 
 
 def _improve(sizes: Sequence[int], places: list[list[int]]) -> bool:
-    """Make the best exchange of a place between the largest share and another; return whether there
-    is one.
+    """Make the best exchange of an index between the largest share and another; return whether
+    there was one.
     """
     sums = [sum(sizes[place] for place in share) for share in places]
     largest = max(range(len(places)), key=lambda share: sums[share])
@@ -67,7 +68,7 @@ def _improve(sizes: Sequence[int], places: list[list[int]]) -> bool:
         for i, mine in enumerate(places[largest]):
             for j, theirs in enumerate(places[other]):
                 moved = sizes[mine] - sizes[theirs]
-                # the larger of both sums falls by this much
+                # reduction of the larger of the two sums
                 best = max(best, (min(moved, gap - moved), other, i, j))
     gain, other, i, j = best
     if gain <= 0:

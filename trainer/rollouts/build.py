@@ -62,7 +62,8 @@ def build_engine(
             raise ConfigError(fault, "rollout.engine, which chose vLLM", code="temperature-of-vllm")
     if is_main and config.rollout.stop and (use_local_vllm or config.rollout.uses_servers):
         logger.warning(
-            "vLLM has no tokenizer here and samples on behind a stop string; the rest is cut"
+            "vLLM has no tokenizer here, so it keeps sampling after a stop string; the rest is "
+            "discarded"
         )
     if config.rollout.uses_servers:
         from trainer.rollouts.vllm.server import VllmServerEngine

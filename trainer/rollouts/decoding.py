@@ -1,7 +1,7 @@
 """State of a batch that is decoded token by token.
 
-`CachedBatch` runs any Hugging Face model's own forward. `SharedPrefixBatch` is faster, for models
-built like Llama: those in which both give equal logits.
+`CachedBatch` runs any Hugging Face model's own forward. `SharedPrefixBatch` is faster; it is used
+for models built like Llama, for which both give equal logits.
 
 Completions of a prompt share its keys and values and append their own to growing buffers. Attention
 is one softmax over both parts. The step calls the layers' linear modules directly and skips the
@@ -31,7 +31,8 @@ from trainer.rollouts.engine import IntegerRows
 
 Operation = Callable[[Tensor], Tensor]
 MIN_GROWTH = 8  # minimum growth of the KV buffers, in positions
-# largest difference of the logits of both batches, as a fraction of their spread: rounding
+# largest difference between the logits of the two batches that rounding explains, as a fraction of
+# their spread
 _AGREEMENT = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1}
 _FAR = 2**24  # position beyond the length of any model
 
@@ -128,7 +129,7 @@ def _shares_prefixes(model: PreTrainedModel, pad_token_id: int) -> bool:
     """Compare both batches on three completions of two short prompts.
 
     Models whose attention or angles change beyond some length or position would agree on short
-    prompts, so they are left out.
+    prompts, so they are excluded.
     """
     vocabulary = model.get_input_embeddings().num_embeddings
     tokens = torch.arange(12, device=model.device) * 7 % vocabulary
@@ -154,12 +155,14 @@ def _shares_prefixes(model: PreTrainedModel, pad_token_id: int) -> bool:
 
 
 def _angles_depend_on_length(model: PreTrainedModel) -> bool:
-    """Return whether the rotary angles of the first positions change if there is a far one."""
+    """Return whether the rotary angles of the first positions change if there is a distant
+    position.
+    """
     rotary: Any = model.model.rotary_emb
     states = torch.zeros(1, device=model.device, dtype=model.dtype)
     near = torch.arange(8, device=model.device)[None]
     far = torch.cat([near, near.new_full((1, 1), _FAR)], dim=-1)
-    # far ones first: the module keeps the angles of its last call
+    # distant positions first: the module keeps the angles of its last call
     with_far: Tensor = rotary(states, far)[0]
     alone: Tensor = rotary(states, near)[0]
     return not torch.equal(with_far[:, : near.shape[1]], alone)

@@ -43,7 +43,8 @@ def sample_until_varied(
         number += count
         sampled += local_groups
         for group in parallel.gather(local_groups):
-            scored = [r for r in group.rollouts if r.scoring == "ok"]  # others leave the update
+            # the others are left out of the update
+            scored = [r for r in group.rollouts if r.scoring == "ok"]
             varied = len(group.rollouts) == 1 or (
                 len(scored) > 1 and has_reward_variance([raw_reward(rollout) for rollout in scored])
             )

@@ -28,7 +28,8 @@ class SamplingParams:
     min_p: float = 0.0
     max_new_tokens: int = 4096
     stop_token_ids: tuple[int, ...] = ()
-    # an engine may sample on behind a stop string: `sample_completions` cuts its completions
+    # an engine may keep sampling after a stop string: `sample_completions` truncates its
+    # completions
     stop: StopStrings | None = None
     # never sampled: ids of the model that its tokenizer lacks
     excluded_token_ids: tuple[int, ...] = ()
@@ -96,7 +97,7 @@ class Sampler(Protocol):
 
 
 class RolloutEngine(Sampler, Protocol):
-    """A sampler that follows the policy while it is trained."""
+    """A sampler that follows the policy during training."""
 
     def sync_weights(self, policy_model: nn.Module) -> None:
         """Copy the policy's current weights to the engine."""

@@ -29,7 +29,7 @@ _logger = logging.getLogger(__name__)
 _UNLIMITED_MIB = 1 << 26  # as address space; the machine has far less
 _CHECK_LIMIT_S = 10.0  # time limit; answers that are not scored by then are not checked
 _CHUNK = 64
-_NAMED = 3  # rows that a warning names
+_NAMED = 3  # number of rows that a warning names
 _NUMERIC = ("math", "last_number")  # rewards that ignore text around an answer
 
 
@@ -184,8 +184,8 @@ def _failure_of(rewards: RewardPool, problem: Problem) -> tuple[str, FailureCaus
 
 
 def _scores_without_memory_limit(problem: Problem, config: RewardConfig) -> bool:
-    """Return whether a reward that failed works without its memory limit. A library that lacks
-    memory may raise anything: an ImportError, or a RuntimeError of its own.
+    """Return whether a reward that failed works without its memory limit. A library that runs out
+    of memory may raise any exception, such as an ImportError or a RuntimeError.
     """
     unlimited = config.model_copy(update={"memory_mb": _UNLIMITED_MIB, "workers": 1})
     try:
@@ -201,15 +201,14 @@ def check_answers(
     sets: Mapping[str, Sequence[Problem]] | None = None,
 ) -> Problem:
     """Score every answer of the data against itself, if a built-in reward decides correctness.
-    Return the first training problem whose answer can be right.
+    Return the first training problem whose answer can be correct.
 
-    Rows whose own answer would not be correct train for ever at the lowest reward. A warning names
-    these rows, and rows whose answer contains more than the answer. The user's reward functions are
-    not called: their correct answers are unknown here, and a call may cost money.
+    Rows whose own answer is not scored as correct would always get the lowest reward. A warning
+    names these rows, and rows whose answer contains more than the answer. The user's reward
+    functions are not called: their correct answers are unknown here, and a call may cost money.
 
     Raises:
-        ConfigError: no answer of the training data or of a set can ever be right; names the first
-        row.
+        ConfigError: no answer of the training data or of a set can be correct; names the first row.
     """
     judge = correctness_reward(functions)
     sources = [problems, *(sets or {}).values()]
@@ -288,7 +287,7 @@ def _perfect_completion(judge: str, problem: Problem) -> str:
 
 
 def _shown(answer: Any) -> str:
-    """Return the answer as text: the first of several, and the text of a mapping's solution."""
+    """Return the answer as text: the first of several, or the solution text of a mapping."""
     if isinstance(answer, list | tuple) and answer:
         answer = answer[0]
     if isinstance(answer, Mapping):
@@ -297,7 +296,7 @@ def _shown(answer: Any) -> str:
 
 
 def _report_wrapped(judge: str, problems: Sequence[Problem]) -> None:
-    """Warn of answers that contain more than the answer, such as a worked solution."""
+    """Warn about answers that contain extra text, such as a worked solution."""
     wrapped = [
         problem
         for problem in problems

@@ -14,7 +14,7 @@ def scoring_error(
 ) -> RewardError:
     """Return the RewardError for scoring failures, with the remedy for their cause.
 
-    ``withheld`` are the environment variables that scoring asked for and was not given.
+    ``withheld`` are the environment variables that scoring asked for and did not get.
     """
     hints = {
         "time": "make the reward function faster, or raise reward.timeout_s",

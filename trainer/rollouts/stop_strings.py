@@ -1,9 +1,9 @@
 """Stop strings: strings that end a completion, whatever tokens they consist of.
 
 The tokens up to the one that completes a stop string are sampled and trained. The text that the
-reward reads ends with the stop string or before it; characters that this last token has behind it
-are left out. Every engine's completions are cut by the same rule, `StopStrings.cut`. The built-in
-sampler also stops there, so that no tokens are wasted.
+reward reads ends with or before the stop string; characters that the last token has after it are
+left out. The completions of every engine are truncated by the same function, `StopStrings.cut`. The
+built-in sampler also stops there, so that no tokens are wasted.
 """
 
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ def completion_text(
     stop_token_ids: Sequence[int],
     prompt_ids: Sequence[int] = (),
 ) -> str:
-    """Decode a completion without a stop token at its end, nor pad tokens just before it.
+    """Decode a completion without the stop token at its end and pad tokens right before it.
 
-    The completion is decoded behind the end of its prompt, because a tokenizer like SentencePiece
-    drops the space before the first token that it decodes: " 42" behind "The answer is". All other
-    special tokens stay in the text, because rewards look for them: ``<think>`` or tool calls are
-    special tokens of many models.
+    The completion is decoded together with the end of its prompt, because a tokenizer like
+    SentencePiece drops the space before the first token that it decodes: " 42" after "The answer
+    is". All other special tokens stay in the text, because rewards look for them: ``<think>`` or
+    tool calls are special tokens of many models.
     """
     end = len(token_ids)
     if end > 0 and token_ids[end - 1] in stop_token_ids:
@@ -40,7 +40,7 @@ def completion_text(
     both = decode(tokenizer, [*context, *completion])
     if both.startswith(before):
         return both[len(before) :]
-    # the prompt ends within a character of several bytes, which the completion continues
+    # the prompt ends within a multi-byte character, which the completion continues
     return decode(tokenizer, completion)
 
 
@@ -74,7 +74,7 @@ class StopStrings:
         """Return whether the tokens of a running completion contain a stop string that the last one
         completes.
         """
-        # A token has at least one byte, but for the rare ones without text.
+        # A token has at least one byte, except rare tokens without text.
         window = max(len(string.encode()) for string in self.strings) + _CONTEXT_TOKENS
         if self._first(decode(self.tokenizer, token_ids[-window:])) is None:
             return False

@@ -191,8 +191,8 @@ def _is_of_project(folder: Path) -> bool:
 
 
 def _editable_project(name: str) -> list[str] | None:
-    """Return the folder of a top-level module of a project that is installed as editable, and is on
-    no path; None if it is of no such project.
+    """Return the folder of a top-level module of an editable project that is not on the import
+    path; None for other modules.
     """
     spec = installed_spec(name)
     if spec is None or not spec.has_location or not spec.origin:

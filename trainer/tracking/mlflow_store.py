@@ -86,15 +86,15 @@ def _quiet_mlflow() -> None:
 
 @contextlib.contextmanager
 def imported_meanwhile(uri: str, *modules: str) -> Iterator[None]:
-    """Import MLflow, with the code of this store, and then these modules in a thread during the
-    block, which first waits for something else.
+    """Import MLflow with the code of this store, and then these modules, in a thread while the
+    block waits for something else.
     """
     of_sqlite = "mlflow.store.tracking.sqlalchemy_store"
 
     def work() -> None:
         _quiet_mlflow()
         for name in ("mlflow" if sqlite_path(uri) is None else of_sqlite, *modules):
-            with contextlib.suppress(Exception):  # raised again where it is used
+            with contextlib.suppress(Exception):  # raised again when it is used
                 import_module(name)
 
     thread = threading.Thread(target=work, name="import-mlflow")

@@ -94,7 +94,7 @@ class Tracker:
         self._correctness = JsonLines(folder.correctness)
         self._writers = Writers(config, context, self._state.key)
         self._declared = declared
-        # values of the objective by training step, as the record has them
+        # values of the objective by training step, as recorded
         self.history = recorded_values(folder.metrics, context.metric)
         self._metric = context.metric
         self._last_step = 0

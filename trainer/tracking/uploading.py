@@ -235,7 +235,7 @@ class Uploader:
     @contextmanager
     def rewriting(self) -> Iterator[None]:
         """Send the record again from its start after it is rewritten in the block: MLflow ignores
-        values that it has.
+        values that it already has.
         """
         with self._rewriting:
             self._rewrites += 1

@@ -22,7 +22,7 @@ from trainer.types import RunContext
 
 _logger = logging.getLogger(__name__)
 
-# writer -> what to do first if it does not start
+# writer -> first step if it does not start
 _FIRST_STEP = {"wandb": "wandb login, or WANDB_MODE=offline"}
 
 
@@ -57,7 +57,7 @@ def _open(name: str, config: HasTracking, context: RunContext, key: str) -> Any:
     run_id = hashlib.sha256(key.encode()).hexdigest()[:16]
     settings: dict[str, Any] = {
         "project": context.experiment,
-        "name": f"{context.run_name}-{run_id[:6]}",  # trackio knows a run by its name alone
+        "name": f"{context.run_name}-{run_id[:6]}",  # trackio identifies a run only by its name
         "resume": "allow",
     }
     if name == "wandb":

@@ -238,7 +238,7 @@ class VllmClient:
         return EngineError(
             f"lost the vLLM server at {self.url} ({type(error).__name__} at /{route})",
             "rollout.vllm.server_base_urls",
-            "stop what is left of it, restart it, and resume the run",
+            "stop its remaining processes, restart it, and resume the run",
             code="server-lost",
         )
 

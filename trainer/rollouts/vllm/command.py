@@ -101,8 +101,8 @@ def server_command(
 
 
 def _words(options: Mapping[str, Any]) -> Iterator[str]:
-    """Convert `vllm.LLM` arguments to command-line flags, of a list one for each element; None
-    values are skipped.
+    """Convert `vllm.LLM` arguments to command-line flags, one per element of a list; None values
+    are skipped.
     """
     for name, value in options.items():
         flag = name.replace("_", "-")

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from loptune.errors import ConfigError, EngineError, first_line
 
-# of a request that is longer than the model's positions
+# error text for a request that is longer than the model's context
 _BEYOND_CONTEXT = re.compile(r"max_model_len \(\d+\) is greater")
 _MEMORY_WORDS = ("memory", "kv cache", "cache block")
 

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from trainer.rollouts.vllm.client import VllmClient, on_all
 from trainer.rollouts.vllm.sync import named_weights
 
-CHUNK_BYTES = 64 << 20  # weights per request; a larger parameter has a request of its own
-# A server receives the next requests while it loads the weights of one. Trainer and server hold so
-# many chunks in host memory.
+CHUNK_BYTES = 64 << 20  # weights per request; a larger parameter gets its own request
+# A server receives the next requests while it loads the weights of one. Trainer and server keep
+# this many chunks in host memory.
 REQUESTS_IN_FLIGHT = 4
 
 Chunk = dict[str, Tensor]

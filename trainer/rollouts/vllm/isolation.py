@@ -21,11 +21,11 @@ from trainer.parallel.gpus import GPU_FRACTION_VARIABLE
 
 # if the user sets VLLM_LOGGING_LEVEL, vLLM's logging is left unchanged
 _OWN_LOGGING = "VLLM_LOGGING_LEVEL"
-# FlashInfer's sampler is compiled with nvcc at engine start, which fails without nvcc or with one
-# of a different CUDA version
+# FlashInfer's sampler is compiled with nvcc at engine start, which fails without nvcc or with an
+# nvcc of a different CUDA version
 _NO_FLASHINFER_SAMPLER = {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
-# If nvcc is there, each tensor-parallel rank sets these all-reduces up inside its first forward
-# pass. If that fails on one rank only, the ranks call different collectives and wait for ever.
+# If nvcc is available, each tensor-parallel rank sets these all-reduces up inside its first forward
+# pass. If that fails on one rank only, the ranks call different collectives and wait forever.
 _NO_OTHER_ALL_REDUCE = {"VLLM_ALLREDUCE_USE_FLASHINFER": "0", "VLLM_ALLREDUCE_USE_SYMM_MEM": "0"}
 _NEIGHBOUR_ASSERTION = "Memory usage increased after sleeping"
 
@@ -64,8 +64,8 @@ def preserve_random_state() -> Iterator[None]:
 
 
 def vllm_environment(tensor_parallel: int) -> dict[str, str]:
-    """Return vLLM's variables for an engine of so many ranks; variables that the user has set take
-    precedence.
+    """Return vLLM's variables for an engine with this number of ranks; variables that the user has
+    set take precedence.
     """
     variables = dict(_NO_FLASHINFER_SAMPLER)
     if tensor_parallel > 1:
@@ -105,8 +105,8 @@ def preserve_process_state(local_rank: int, tensor_parallel: int = 1) -> Iterato
 
 @contextmanager
 def torchs_linear() -> Iterator[None]:
-    """Let vLLM's layers call torch's own linear function, also if DeepSpeed's stage 3 has replaced
-    it for this process.
+    """Let vLLM's layers call torch's own linear function, even if DeepSpeed's stage 3 has replaced
+    it in this process.
     """
     zero = sys.modules.get("deepspeed.runtime.zero.partition_parameters")
     patched = getattr(zero, "InsertPostInitMethodToModuleSubClasses", None)
@@ -135,12 +135,12 @@ def disable_cpu_shared_memory(device: torch.device) -> None:
 
 
 def tolerate_neighbours(device: torch.device) -> None:
-    """Let vLLM fall asleep although another trial on its GPU has taken memory meanwhile.
+    """Let vLLM go to sleep even if another trial on its GPU has allocated memory in the meantime.
 
     vLLM asserts that the device has more free memory afterwards (vLLM issue 45620). A neighbour
-    that wakes up or trains breaks that, although vLLM's memory is freed already. The error is
-    caught inside the worker: outside of it, vLLM's executor would not know that it sleeps, and
-    would ignore the next call to wake up.
+    that wakes up or trains violates that, although vLLM's memory is already free. The error is
+    caught inside the worker: if it were caught outside, vLLM's executor would not know that it
+    sleeps, and would ignore the next call to wake up.
     """
     fraction = float(os.environ.get(GPU_FRACTION_VARIABLE, "1"))
     if device.type != "cuda" or fraction >= 1:
@@ -181,10 +181,9 @@ def freeze_gc_heap() -> Iterator[None]:
 
 
 def keep_default_group() -> None:
-    """Let vLLM never destroy the default process group that exists now, which is the trainer's.
-
-    vLLM ends it with an engine, and also in a finalizer: after a failed start at some later time,
-    when the engine's objects are collected.
+    """Keep vLLM from destroying the current default process group, which belongs to the trainer.
+    vLLM destroys it with an engine, and also in a finalizer: after a failed start this happens
+    later, when the engine's objects are collected.
     """
     state: Any = import_module("vllm.distributed.parallel_state")
     destroy = state.destroy_distributed_environment
@@ -203,7 +202,7 @@ def keep_default_group() -> None:
 
 @contextmanager
 def _subgroups_only() -> Iterator[None]:
-    """Let torch destroy no default process group."""
+    """Keep torch from destroying a default process group."""
     destroy = dist.destroy_process_group
 
     def destroy_subgroup(group: dist.ProcessGroup | None = None) -> None:
@@ -221,9 +220,9 @@ def _subgroups_only() -> Iterator[None]:
 def one_thread_beside_gpu(device: torch.device) -> Iterator[None]:
     """Let torch use one CPU thread while vLLM samples on a GPU.
 
-    After an operation of several threads OpenMP's threads spin, and take time from the loop that
-    starts the GPU's kernels. vLLM sets one thread for the whole process, `preserve_process_state`
-    gives the trainer its threads back.
+    After a multithreaded operation, OpenMP's threads spin and take time from the loop that launches
+    the GPU kernels. vLLM sets one thread for the whole process, `preserve_process_state` gives the
+    trainer its threads back.
     """
     threads = torch.get_num_threads()
     if device.type == "cuda":

@@ -22,8 +22,8 @@ _CHECK_BOUNDS = {"float32": 1e-2, "bfloat16": 0.5}
 
 
 def named_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, full tensor) of a model as in its published files, which vLLM reads, one
-    parameter at a time.
+    """Yield (name, full tensor) of a model, one parameter at a time, as in its published files,
+    which vLLM reads.
 
     Tied parameters are yielded once, and adapters are merged into their layers' weights. Parameters
     partitioned by ZeRO-3 are gathered one by one, so all ranks must iterate together.
@@ -42,7 +42,7 @@ def named_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
 
 def as_published(model: PreTrainedModel, name: str, weight: Tensor) -> Iterable[tuple[str, Tensor]]:
     """Return a parameter's tensors by their names in the published files: transformers fuses some
-    at loading, such as the experts of a layer.
+    parameters at loading, such as the experts of a layer.
     """
     if model not in _CONVERTED:
         _CONVERTED[model] = _converted(model)
@@ -52,12 +52,12 @@ def as_published(model: PreTrainedModel, name: str, weight: Tensor) -> Iterable[
     return tensors.items()
 
 
-# Asking transformers takes a millisecond for each parameter, and weights are sent in every step.
+# Asking transformers takes a millisecond per parameter, and weights are sent in every step.
 _CONVERTED: WeakKeyDictionary[PreTrainedModel, frozenset[str]] = WeakKeyDictionary()
 
 
 def _converted(model: PreTrainedModel) -> frozenset[str]:
-    """Return the names of the parameters that are not in the published files as they are."""
+    """Return the names of the parameters that differ from the published files."""
     placeholders = {}
     for base in base_parameters(model):
         shape = getattr(base.parameter, "ds_shape", base.parameter.shape)  # partitioned by ZeRO-3

@@ -1,7 +1,7 @@
 """Uploads of weights to a vLLM server.
 
-vLLM's route takes JSON only, in which weights would travel as base64. It would encode them again
-for each of its processes. So the body is stored in a file, and vLLM is given the file's path.
+vLLM's route accepts only JSON, so weights would be sent as base64, and vLLM would encode them again
+for each of its processes. Therefore the body is stored in a file, and vLLM gets the file's path.
 """
 
 import json
@@ -19,7 +19,7 @@ _NO_SPACE = 507  # HTTP: insufficient storage
 class UploadMiddleware:
     """ASGI middleware that passes a binary body of vLLM's route `update_weights` on as a file.
 
-    The file lies in the folder for temporary files ($TMPDIR) and is deleted after the request.
+    The file is in the folder for temporary files ($TMPDIR) and is deleted after the request.
     """
 
     def __init__(self, app: App) -> None:
