@@ -185,7 +185,7 @@ def _confirm(results: Results, judged: Verdict, name: Name) -> NextStep:
     if seeds is None or not results.name:
         return NextStep(f"Next: {advice}")
     if results.running and not results.finished:
-        return NextStep(f"Next: {advice} First let the sweep end.")
+        return NextStep(f"Next: {advice} First let the sweep finish.")
     if not _can_confirm(results):
         retry = ["--retry-failed"] if results.finished else []
         command = results.command("resume", *retry)
@@ -231,7 +231,7 @@ def _confirm_again(results: Results, judged: Verdict, name: Name) -> NextStep:
     command = results.command(
         "confirm", "--again", "--configurations", judged.best, "--seeds", str(seeds)
     )
-    trials = f"{2 * seeds} trials, which are judged on their own"
+    trials = f"{2 * seeds} trials, which are judged separately"
     return NextStep(f"Next: {advice} To do so: `{command}` ({trials}).", command)
 
 
@@ -283,7 +283,7 @@ def _advice(verdict: Verdict, name: Name) -> str:
         needed = _fresh_at_least(verdict)
         return (
             f"Run this configuration and the baseline on at least {needed} seeds: fewer than "
-            f"{MIN_SEEDS} confirm nothing."
+            f"{MIN_SEEDS} seeds cannot confirm an improvement."
         )
     if verdict.claim == "evidence":
         return "Confirm it on fresh seeds: the best of many is biased upward."

@@ -319,9 +319,9 @@ def layouts(
     if compared[0].layout == "by task":
         return "Compared within each task; the differences are averaged over the tasks."
     if pairing == "paired":
-        return "Compared seed by seed, as asked (--paired)."
+        return "Compared seed by seed, as requested (--paired)."
     if pairing == "unpaired":
-        return "Compared without pairing by seed, as asked (--unpaired)."
+        return "Compared without pairing by seed, as requested (--unpaired)."
     kinds = {row.layout for row in compared}
     if kinds == {"paired"} and len(compared) == 1 and not blocks:
         return (

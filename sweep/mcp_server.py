@@ -50,10 +50,11 @@ def add_commands(commands: Commands) -> None:
 def mcp(
     *,
     allow_run: Annotated[
-        bool, Option("also offer tools that change campaigns and train (default: tools that read)")
+        bool, Option("also offer tools that change campaigns and train (default: read-only tools)")
     ] = False,
     allow_outside: Annotated[
-        bool, Option("let tools read and write outside of the current folder (default: inside it)")
+        bool,
+        Option("let tools read and write outside of the current folder (default: only inside it)"),
     ] = False,
 ) -> None:
     """Serve verdicts to agents over standard input (MCP). The server speaks the Model Context

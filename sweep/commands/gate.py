@@ -216,7 +216,7 @@ def _check_program(folder: Path, settings: dict[str, Any], command: list[str] | 
 
 
 def _check_seeds(first: int, most: int) -> None:
-    """Refuse numbers of seeds with which nothing could be kept.
+    """Refuse numbers of seeds that would make it impossible to keep a change.
 
     Raises:
         ConfigError: too few, or too many.
@@ -304,8 +304,8 @@ def propose(
 
 
 def _after_runs(folder: Path, own: Callable[["Campaign"], "GateVerdict"]) -> Standing:
-    """Run what is needed, and return the verdict that the caller asked for: others may propose in
-    the meantime, so the last decision need not be the caller's. If another process runs the
+    """Start the required runs, and return the verdict that the caller asked for: others may propose
+    in the meantime, so the last decision may be about another proposal. If another process runs the
     campaign, leave the runs to it.
     """
     from sweep.gate.campaign import Campaign
@@ -333,7 +333,7 @@ def record(
         int | None, Option("number of the proposal that ran, if several are open")
     ] = None,
 ) -> Standing:
-    """Record the score of a run of your own. A score is final.
+    """Record the score of a run that you did yourself. A score is final.
 
     Raises:
         UserError: nothing asked for this run, or it has a score.
@@ -357,7 +357,7 @@ def record(
 
 
 def run(campaign: Folder, *, parallel: Parallel = None) -> Standing:
-    """Run what is needed until all open proposals are decided.
+    """Start the required runs until all open proposals are decided.
 
     Raises:
         UserError: the campaign has no program, or its runs do not end.
@@ -479,7 +479,7 @@ def _show_status(standing: Standing) -> None:
 
 
 def fields(standing: Standing) -> dict[str, Any]:
-    """Return where a campaign stands as the keys of ``--json``."""
+    """Return the state of a campaign with the keys of ``--json``."""
     from sweep.gate.verdict import numbers
 
     campaign = standing.campaign
@@ -538,7 +538,7 @@ def _move(baseline: int, move: "Move") -> dict[str, Any]:
 
 
 def _history(campaign: "Campaign", proposal: "Proposal") -> dict[str, Any]:
-    """Return what a proposal changed and what came of it."""
+    """Return the change and the outcome of a proposal."""
     decision = proposal.decision or {}
     return {
         "proposal": proposal.number,

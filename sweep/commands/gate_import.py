@@ -1,4 +1,4 @@
-"""``sweep gate import``: what the gate would have said to the keeps of another loop."""
+"""``sweep gate import``: what the gate would have decided about the keeps of another loop."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -36,8 +36,8 @@ def import_(
     ] = None,
     false_keeps: FalseKeeps = 0.1,
 ) -> "Replay":
-    """Read the record of a loop that keeps what scores higher, and say how many of its keeps would
-    have been kept. It changes nothing.
+    """Read the record of a loop that keeps whatever scores higher, and report how many of its keeps
+    the gate would have kept. It changes nothing.
 
     Raises:
         UserError: the file is not such a record.
@@ -49,7 +49,7 @@ def import_(
 
 
 def show_import(replayed: "Replay") -> None:
-    """Print the keeps of a loop and what the gate would have said."""
+    """Print the keeps of a loop and what the gate would have decided."""
     record = replayed.record
     if replayed.keeps:
         rows = []

@@ -244,12 +244,13 @@ def judge(
         ),
     ] = None,
     store: Annotated[
-        str | None, Option("URI of the MLflow store (default: the runs folder's)", is_path=True)
+        str | None,
+        Option("URI of the MLflow store (default: the store in the runs folder)", is_path=True),
     ] = None,
     runs_dir: RunsDir = Path("runs"),
     output: Annotated[Path | None, Option("folder of the report", is_path=True)] = None,
 ) -> "Judgement":
-    """Compute the verdict on runs of any program, from the files it wrote: CSV, JSON, Parquet,
+    """Compute the verdict on runs of any program, from their files: CSV, JSON, Parquet,
     TensorBoard's event files, mlruns folders, W&B's exports and folders, Optuna's studies. Or from
     an experiment of MLflow, or a project of W&B.
 
@@ -404,7 +405,7 @@ def _read(
 
 
 def _store_uri(store: str | None, runs_dir: Path) -> str:
-    """Return the URI of the MLflow store, which exists; --store may also be a path.
+    """Return the URI of an existing MLflow store; --store may also be a path.
 
     Raises:
         StorageError: there is no store, or it does not answer.
@@ -419,7 +420,7 @@ def _store_uri(store: str | None, runs_dir: Path) -> str:
     uri = tracking_uri(TrackingConfig(uri=store), runs_dir)
     folder = folder_of(uri)
     if folder is not None:
-        return uri  # it is checked when it is opened: MLflow would create a missing one
+        return uri  # checked when it is opened: MLflow would create a missing store
     try:
         connect(uri)  # reading would create a missing store
     except StorageError as error:

@@ -27,7 +27,7 @@ class Noise:
 
     objective: "ObjectiveSpec"
     report: "NoiseReport"
-    blocks: bool = False  # whether a seed does the same to every configuration of the program
+    blocks: bool = False  # whether a seed has the same effect on every configuration of the program
 
 
 def add_commands(commands: Commands) -> None:
@@ -49,7 +49,8 @@ def noise(
 ) -> Noise:
     """Measure how much scores differ between runs of one configuration. The configuration runs on
     several seeds, and on some of them twice. The answer is the standard deviation between seeds,
-    whether equal seeds repeat, and how large an improvement each number of seeds finds.
+    whether equal seeds give equal scores, and how large an improvement each number of seeds
+    detects.
 
     Raises:
         UserError: the space is wrong, or fewer than two runs ended with a score.

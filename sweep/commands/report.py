@@ -36,13 +36,13 @@ class WrittenReport:
     """A report on disk."""
 
     file: Path
-    best: str  # the best configuration with its caveats; empty: none is complete
+    best: str  # the best configuration with its caveats; empty if none is complete
     judgement: "Judgement"
 
 
 def report(name: SweepName, *, runs_dir: RunsDir = Path("runs")) -> WrittenReport:
-    """Rewrite a sweep's report. It is made from the records, and sent to MLflow if the sweep is
-    there.
+    """Rewrite a sweep's report. The report is made from the records, and sent to MLflow if the
+    sweep is recorded there.
 
     Raises:
         MissingError: there is no such sweep.
@@ -89,13 +89,13 @@ class Evidence:
 
 def evidence(
     store: Annotated[
-        str | None, Option("URI of an MLflow store (default: the runs folder's)")
+        str | None, Option("URI of an MLflow store (default: the store in the runs folder)")
     ] = None,
     *,
     runs_dir: RunsDir = Path("runs"),
 ) -> Evidence:
-    """List each update rule's improvement over all confirmed sweeps. Sweeps whose comparison does
-    not count are named with the reason.
+    """List each update rule's improvement over all confirmed sweeps. Excluded sweeps are listed
+    with the reason.
 
     Raises:
         ConfigError: the address contains a password.

@@ -63,7 +63,7 @@ class PlannedSweep:
     plan: "Plan"
     sample: "Sample | None"  # what the initial model answers
     words: list[str]  # command-line words that describe the sweep, without its name
-    renamed: bool  # the sweep has not its space's name
+    renamed: bool  # the sweep's name differs from the name in its space
 
 
 def plan(
@@ -133,8 +133,8 @@ def _show_plan(planned: PlannedSweep) -> None:
 
 
 def schema() -> dict[str, Any]:
-    """Print the JSON Schema of search spaces, for editors. It gives completion and checks while you
-    type.
+    """Print the JSON Schema of search spaces, for editors. It enables completion and validation
+    while you type.
     """
     return SweepSpec.model_json_schema()
 
@@ -149,8 +149,8 @@ def run(
     address: Address = None,
     cpus: Cpus = None,
 ) -> Ended:
-    """Run a new sweep. Its trials train sequentially or side by side, as many as the machine
-    has room for, and a report compares them at the end. Ctrl-C stops it; `sweep resume` continues.
+    """Run a new sweep. As many trials train at the same time as fit on the machine, and a report
+    compares them at the end. Ctrl-C stops it; `sweep resume` continues.
 
     Raises:
         UserError: the space is wrong, the sweep exists, or it cannot start or continue.
@@ -178,8 +178,8 @@ def _warn_of_edits(sweep: SweepRecord, spec: SweepSpec) -> None:
             "sweep", "run", file, "--name", "NAME", warm, runs_dir=sweep.folder.runs_dir
         )
         logger.warning(
-            "%s was edited. The sweep keeps the space that it was started with (%s), so these do "
-            "not count:\n%s\nto search the edited space, start a new sweep: %s",
+            "%s was edited, but a sweep keeps the space that it was started with (%s). Ignored "
+            "changes:\n%s\nto search the edited space, start a new sweep: %s",
             file,
             sweep.folder.space.name,
             lines,
@@ -218,7 +218,7 @@ def resume(
     confirmed = confirmed_sweep(sweep)
     if confirmed is None:
         return Ended(sweep, resume_sweep(sweep, options))
-    # ends as `sweep confirm` would have
+    # finish as `sweep confirm` would
     code = resume_sweep(sweep, replace(options, report=False))
     if code in (0, 1):
         report_resumed(sweep, confirmed)

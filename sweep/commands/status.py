@@ -141,12 +141,12 @@ class FreedFolder:
     folder: Path
     sweep: Path  # folder of the sweep that it belonged to
     size: int  # bytes
-    ended: int  # number of processes of the sweep that still ran and were ended
+    ended: int  # number of the sweep's processes that were still running and were ended
 
 
 @dataclass(frozen=True)
 class Cleaned:
-    """What killed sweeps left on this machine and was removed."""
+    """Files and processes of killed sweeps that were removed from this machine."""
 
     folders: list[FreedFolder]
     files: list[Path]
@@ -158,7 +158,7 @@ def clean(*, runs_dir: RunsDir = Path("runs")) -> Cleaned:
     """
     folders = []
     for scratch, root in list(dead_scratch()):
-        held = lock_owner(root) is not None  # by a newer driver
+        held = lock_owner(root) is not None  # locked by a newer driver
         ended = 0 if held else end_leftovers(root, wait_s=0)
         size = 0
         with contextlib.suppress(FileNotFoundError):  # a guard may remove it concurrently

@@ -91,14 +91,14 @@ def confirm(
         bool,
         Option(
             "after an undecided confirmation: run its configurations on new seeds, which are "
-            "judged on their own",
+            "judged separately",
             group=_AGAIN,
         ),
     ] = False,
     configurations: Annotated[
         Sequence[int],
         Option(
-            "with --again: numbers of the finalists to run, the baseline aside (default: all)",
+            "with --again: numbers of the finalists to run, excluding the baseline (default: all)",
             group=_AGAIN,
             metavar="N",
         ),
@@ -107,9 +107,9 @@ def confirm(
     address: Address = None,
     cpus: Cpus = None,
 ) -> Ended:
-    """Run finalists on fresh seeds and the held-out test set. The search chose the best of many
-    scores, so its lead is partly luck; scores on seeds that it has not seen are not biased. The
-    verdict goes into the report.
+    """Run finalists on fresh seeds and the held-out test set. The search picks the best of many
+    scores, so its lead is biased upward; scores on seeds that played no part in the choice are
+    unbiased. The verdict goes into the report.
 
     Raises:
         UserError: there is no such sweep, it is confirmed already, or the runs cannot start.
@@ -162,13 +162,13 @@ def confirm(
 
 
 def _check_alone(*, rounds: bool, hours: float | None, finalists: int | None) -> None:
-    """Refuse options that do not go with ``--again``."""
+    """Refuse options that cannot be combined with ``--again``."""
     excluded = {"--rounds": rounds, "--hours": hours, "--finalists": finalists}
     for option, given in excluded.items():
         if given:
             raise ConfigError(
-                f"--again runs the same finalists on a fixed number of seeds, so {option} has no "
-                "meaning",
+                f"--again runs the same finalists on a fixed number of seeds, so {option} has "
+                "no effect",
                 f"command line, {option}",
                 f"leave out {option}; --configurations chooses among the finalists",
                 code="again-with-other-options",
@@ -251,10 +251,10 @@ def _confirm_in_rounds(
 class Exported:
     """A configuration that was written as a run file."""
 
-    configuration: str  # its number, score and settings
+    configuration: str  # number, score and settings
     caveats: list[str]
     file: Path
-    command: str  # trains it
+    command: str  # command that trains it
 
 
 def export(
@@ -276,15 +276,16 @@ def export(
         ),
     ] = False,
 ) -> Exported:
-    """Write the best configuration as a file for `trainer run`. For another program it is a file of
-    its settings. Prints the command line that trains it.
+    """Write the best configuration as a file for `trainer run`. For other programs the file has the
+    program's settings. Prints the command that trains the configuration.
 
     Raises:
         ConfigError: the file exists already.
-        MissingError: there is no such sweep, or the evidence names no best configuration.
+        MissingError: there is no such sweep, or the evidence does not identify a best
+        configuration.
         StorageError: the file cannot be written.
     """
-    from sweep.record.results import read_results  # which takes a second to import
+    from sweep.record.results import read_results  # pandas takes a second to import
 
     sweep = open_sweep(runs_dir, name)
     spec = sweep.spec

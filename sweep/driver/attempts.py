@@ -34,7 +34,7 @@ class AfterFailure(Enum):
 
     RETRY = "retry"
     REPORT = "report"  # start once more, only to report the failure
-    END = "end"  # even that process did not start
+    END = "end"  # even the reporting process did not start
 
 
 class RetryBudget:
@@ -75,7 +75,7 @@ class RetryBudget:
 
 
 class AttemptGate:
-    """Admits the next attempt at a trial, if the storage for it is there.
+    """Admits the next attempt at a trial if its storage is available.
 
     Args:
         sweep: the sweep.
@@ -97,7 +97,7 @@ class AttemptGate:
 
     def admit(self, trial: str, running: Sequence[str]) -> int:
         """Return the number of the trial's next attempt, which fences off earlier ones; 0 after
-        stopping the sweep because there is no room for the trial's checkpoints.
+        stopping the sweep because there is not enough space for the trial's checkpoints.
 
         Raises:
             StorageError: the sweep's files have disappeared, or the number cannot be written.
@@ -174,7 +174,9 @@ class TrialEvents(tune.Callback):  # type: ignore[misc]
         return len(self.scores())
 
     def on_trial_start(self, trial: Trial, **info: Any) -> None:
-        """Tell that a trial has its resources, unless it starts only to report its failure."""
+        """Notify the display that a trial has its resources, unless it starts only to report its
+        failure.
+        """
         if GIVEN_UP not in trial.config:
             searched = dict(trial.config["overrides"])
             searched.pop("seed", None)
@@ -182,18 +184,18 @@ class TrialEvents(tune.Callback):  # type: ignore[misc]
             self._tell("started", trial.config["trial"], searched, point)
 
     def on_trial_result(self, trial: Trial, result: dict[str, Any], **info: Any) -> None:
-        """Tell a trial's evaluation."""
+        """Notify the display of a trial's evaluation."""
         report = TrialReport.of(result)
         if report.evaluation is not None:
             self._tell("evaluated", trial.config["trial"], report)
 
     def on_trial_complete(self, trial: Trial, **info: Any) -> None:
-        """Tell that a trial has ended; its last result has the state."""
+        """Notify the display that a trial has ended; its last result has the state."""
         self._tell("ended", trial.config["trial"], TrialReport.of(trial.last_result))
         self._after_end(trial)
 
     def on_trial_error(self, trial: Trial, **info: Any) -> None:
-        """Tell that a trial failed and will not be retried."""
+        """Notify the display that a trial failed and will not be retried."""
         self._tell("failed", trial.config["trial"], self._reason(trial))
         self._after_end(trial)
 
@@ -215,7 +217,7 @@ class TrialEvents(tune.Callback):  # type: ignore[misc]
         trial.max_failures = 0 if step is AfterFailure.END else -1
 
     def on_step_end(self, trials: list[Trial], **info: Any) -> None:
-        """Note which trials there are, ten times a second."""
+        """Update the set of trials, ten times a second."""
         self._trials = trials
         running = [trial.config["trial"] for trial in trials if trial.status == Trial.RUNNING]
         pending = [trial.config["trial"] for trial in trials if trial.status == Trial.PENDING]

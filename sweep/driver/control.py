@@ -1,9 +1,9 @@
-"""Stop a sweep in an orderly way on signals, spent budgets, the stop file, or a dead Ray.
+"""Stop a sweep in an orderly way on signals, spent budgets, the stop file, or a crash of Ray.
 
-A stop has one name on its way from Ctrl-C to a rank: `request_stop` writes the stop file, which
-reaches every machine; each rank sees it at its next training step, saves a checkpoint and is
-``stopped``, and so is the `TrialReport` that it returns. A stopped trial has no result and is
-submitted again on resume.
+From Ctrl-C to a rank, every stop takes the same path: `request_stop` writes the stop file, which
+reaches every machine; each rank sees the file at its next training step, saves a checkpoint and is
+``stopped``, as is the `TrialReport` that it returns. A stopped trial has no result and is submitted
+again on resume.
 """
 
 import os
@@ -69,7 +69,7 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
         self._running = running
 
     def request_stop(self, reason: str, *, by_user: bool) -> None:
-        """Stop for this reason; later ones are ignored."""
+        """Stop for this reason; later reasons are ignored."""
         if not self.stopped:
             self.reason = reason
             self.by_user = by_user
@@ -166,7 +166,7 @@ def ray_watchdog(control: StopControl) -> Iterator[None]:
     with the error's code. Nothing is lost, because the event log is on disk.
     """
     ended = threading.Event()
-    if ray.is_initialized():  # asking for the address would start Ray
+    if ray.is_initialized():  # reading the address would start Ray
         threading.Thread(
             target=_watch, args=(control, ended), name="ray-watch", daemon=True
         ).start()

@@ -2,10 +2,10 @@
 scratch folder.
 
 The guard then prints the command that resumes. It is needed for two reasons. Ray ends an orphaned
-worker only after it has started, and a starting one tries to reach the dead control server for half
-a minute. Ray's C++ code may also end the driver without running any more Python. Run as a program:
-``guard.py DRIVER_PID SWEEP_FOLDER SCRATCH LAST_WORDS``. It imports nothing of the project, so it
-starts within a tenth of a second.
+worker only after the worker has started, and a worker that is starting tries to reach the dead
+control server for half a minute. Ray's C++ code may also end the driver without running any more
+Python. Run as a program: ``guard.py DRIVER_PID SWEEP_FOLDER SCRATCH LAST_WORDS``. It imports
+nothing of the project, so it starts within a tenth of a second.
 """
 
 import fcntl
@@ -90,11 +90,11 @@ def dead_scratch() -> Iterator[tuple[Path, Path]]:
 def _own_file(path: Path) -> TextIO:
     """Open a regular file of this user in a folder of this user, without waiting.
 
-    Other users can make such names in the temporary directory: a link or a named pipe must not be
-    followed or waited for.
+    Other users can create files with such names in the temporary directory: a link must not be
+    followed, and a named pipe must not block.
 
     Raises:
-        OSError: it is not such a file.
+        OSError: the file is not a regular file of this user.
     """
     if path.parent.lstat().st_uid != os.getuid():
         raise PermissionError(f"{path.parent} belongs to another user")

@@ -76,7 +76,7 @@ class Options:
     retry_failed: bool = False  # on resume: retry failed trials
     # on resume: restart trials without an intact checkpoint
     start_over: bool = False
-    accept_changes: bool = False  # continue although data or reward files have changed
+    accept_changes: bool = False  # continue even if data or reward files have changed
     source: SpaceSource | None = None  # file of the space, for a new sweep
 
     @property
@@ -130,7 +130,7 @@ class _Session:
 
 
 class ResumableError(StorageError):
-    """A failure outside the sweep, which can be resumed; its folder and log stay."""
+    """A failure outside the sweep, which can be resumed; the folder and the log are kept."""
 
     def __init__(self, what: str, control: StopControl, code: str) -> None:
         super().__init__(what, str(control.folder.log), control.resume, code=code)
@@ -209,7 +209,7 @@ def resume_sweep(sweep: SweepRecord, options: Options) -> int:
 
 
 def _check_program(spec: SweepSpec) -> None:
-    """Check everything that would keep a trial from running."""
+    """Check everything that could prevent a trial from running."""
     text = "checking the trials' program"
     say(text)
     with waiting(text):
@@ -378,7 +378,9 @@ def _ray(options: Options, control: StopControl, folder: Path) -> Iterator[list[
 
 @contextmanager
 def _states_in_mlflow(session: _Session) -> Iterator[threading.Event]:
-    """Send short trials and the states of all to MLflow from a thread, because MLflow may hang."""
+    """Send short trials and the states of all trials to MLflow in a thread, because MLflow may
+    hang.
+    """
     sweep = session.sweep
     parent = session.parent
     changed = threading.Event()

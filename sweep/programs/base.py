@@ -67,7 +67,7 @@ class Assignment:
     # relative paths and reward modules of the configuration are looked up here
     working_dir: Path = Path()
     stall_timeout_s: float = 1800
-    # by default of the context's metric
+    # defaults to the context's metric
     scoring: Scoring | None = None
 
 
@@ -201,7 +201,7 @@ class DescribedProgram(SearchableProgram):
 
     always_shown: ClassVar[tuple[str, ...]] = ()  # keys that tables always show
     rule_keys: ClassVar[tuple[str, ...]] = ()  # keys that are part of the update rule's name
-    # axis -> the metrics of a step that add up to it
+    # axis -> metrics of a step whose sum is its amount
     amounts: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     # whether the seed determines the problems, their order and the initial model in every
     # configuration
@@ -283,7 +283,7 @@ class PlannableProgram(Section, ABC):
 class RunnableProgram(Section, ABC):
     """Interface for the driver and the ranks: the code to run, its files and its records."""
 
-    # whether an evaluation on held-out problems replaces the one on other problems
+    # whether an evaluation on held-out problems replaces the search's evaluation
     held_out_instead: ClassVar[bool] = False
 
     @property

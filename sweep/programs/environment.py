@@ -47,8 +47,8 @@ def write_environment(path: Path) -> None:
 def command_environment(path: Path, of_rank: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a trial's command, without the rank's own variables.
 
-    ``path`` is the file of `write_environment`. Without it, on a cluster, the environment is the
-    node's: the rank's without variables of Ray and Tune.
+    ``path`` is the file of `write_environment`. Without the file, on a cluster, the environment is
+    the node's: that of the rank without the variables of Ray and Tune.
     """
     if path.is_file():
         typed: dict[str, str] = json.loads(path.read_text("utf-8"))

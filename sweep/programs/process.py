@@ -44,7 +44,7 @@ _FULL = os.strerror(errno.ENOSPC)
 # free bytes below which the disk is considered full: the command may not even be able to write its
 # error
 _FULL_BYTES = 2**20
-# The driver uploads shorter trials to MLflow, because importing MLflow would take the rank one
+# The driver uploads shorter trials to MLflow, because importing MLflow would cost the rank one
 # second of CPU time.
 _UPLOAD_AFTER_S = 30.0
 _LAST_LINES = 5

@@ -1,4 +1,4 @@
-"""Which configuration of a sweep all others are compared with."""
+"""Select the baseline: the configuration that all others are compared with."""
 
 from sweep.search.history import Configuration
 from sweep.space.arms import arm_of, arms

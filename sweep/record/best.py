@@ -43,7 +43,7 @@ class BestWithCaveats:
 
     best: BestConfiguration | None
     caveats: list[str]  # why it is not confirmed, or why nothing was chosen
-    next_step: "NextStep | None" = None  # as the report recommends it
+    next_step: "NextStep | None" = None  # the report's recommendation
 
     def text(self, objective: ObjectiveSpec) -> str:
         """Return the best configuration and its caveats, one per line; empty if there are none."""
@@ -142,7 +142,7 @@ def arm_lines(sweep: SweepRecord) -> list[str]:
         state = "no configuration is complete"
         if winner is not None:
             point = dict(winner.parameters)
-            for named in (key, *spec.program.rule_keys):  # which the name of the arm stands for
+            for named in (key, *spec.program.rule_keys):  # keys that the arm's name stands for
                 point.pop(named, None)
             score = number(outcome(winner, spec.seeds).score)
             state = f"best #{winner.number} {score}  {parameter_text(point)}"

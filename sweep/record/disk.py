@@ -54,8 +54,8 @@ class CheckpointSpace:
     """Compares the free disk space with the size of the checkpoints still to be written.
 
     A checkpoint is assumed to be as large as the largest so far, or as the estimate from the model.
-    A trial briefly has one checkpoint more than it keeps, because the new one is complete before
-    the oldest is removed.
+    A trial briefly has one more checkpoint than it keeps, because the new checkpoint is complete
+    before the oldest is removed.
     """
 
     def __init__(self, sweep: SweepRecord) -> None:

@@ -32,7 +32,7 @@ class SweepFolder:
         self.source = root / "space.source.json"  # which file the space was read from
         # event log: one line per submitted trial and result; the source of truth
         self.event_log = root / "events.jsonl"
-        self.lock = root / "lock"  # held by the driver and naming it
+        self.lock = root / "lock"  # held by the driver; contains its process id
         # asks the driver and every rank to stop at the next training step
         self.stop = root / "stop"
         self.log = root / "driver.log"  # output of Ray and the driver
@@ -43,8 +43,8 @@ class SweepFolder:
 
     @property
     def confirmation(self) -> "SweepFolder":
-        """The folder in which the finalists run on fresh seeds: the latest confirmation's, or the
-        first one's if none was started.
+        """The folder in which the finalists run on fresh seeds: that of the latest confirmation, or
+        of the first one if none was started.
         """
         return [self.numbered_confirmation(1), *self.confirmations][-1]
 
@@ -60,7 +60,7 @@ class SweepFolder:
         raise AssertionError("the count never ends")
 
     def numbered_confirmation(self, number: int) -> "SweepFolder":
-        """Return the folder of a confirmation, counted from 1."""
+        """Return the folder of the confirmation with this number, starting at 1."""
         suffix = "-confirm" if number == 1 else f"-confirm-{number}"
         return SweepFolder(self.runs_dir, f"{self.name}{suffix}")
 
@@ -138,9 +138,9 @@ def read_spec(folder: SweepFolder) -> SweepSpec:
     """Return the search space a sweep was started with.
 
     Raises:
-        StorageError: the checksum differs, or another version of loptune wrote the file; one
-            without the checksum line is read as it is.
-        ConfigError: it was edited and is not valid any more.
+        StorageError: the checksum differs, or another version of loptune wrote the file; a file
+        without the checksum line is read unchecked.
+        ConfigError: it was edited and is no longer valid.
     """
     # load_space reports a missing file
     content = folder.space.read_bytes() if folder.exists() else b""
@@ -156,7 +156,7 @@ def read_spec(folder: SweepFolder) -> SweepSpec:
     try:
         return load_space(folder.space)
     except ConfigError as error:
-        # These follow from the file alone, and its checksum says that nobody edited it.
+        # These errors follow from the file alone, and its checksum shows that nobody edited it.
         if heading is None or error.code not in ("unknown-key", "literal-error"):
             raise
         raise StorageError(

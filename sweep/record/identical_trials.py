@@ -15,8 +15,8 @@ _MAX_CHARS = 160  # length limit of the list of trials in a warning
 
 
 def identical_trials(sweep: SweepRecord) -> list[str]:
-    """Return a warning that lists the groups of trials with identical metrics; nothing without
-    one.
+    """Return a warning that lists the groups of trials with identical metrics; empty if there are
+    none.
     """
     folder = sweep.folder
     by_end = defaultdict(list)

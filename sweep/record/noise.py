@@ -68,7 +68,7 @@ def unpaired_noise(sweep: SweepRecord) -> Noise:
 
 
 def score(configuration: Configuration, seed: int) -> float:
-    """Return the score of one trial; NaN where it failed."""
+    """Return the score of one trial; NaN if it failed."""
     result = configuration.results[seed]
     return result.score if result.state == "COMPLETE" else math.nan
 
@@ -172,8 +172,8 @@ def _cheaper_text(found: ProblemsOrSeeds) -> str:
 
 
 def noise_overrides(spec: SweepSpec, planned: int) -> list[str]:
-    """Return the words that turn a sweep into a measurement of its seed noise; empty if it is no
-    larger than that.
+    """Return the command-line words that turn a sweep into a measurement of its seed noise; empty
+    if the sweep is not larger than that.
 
     Two configurations are measured, or all baselines if there are more.
     """
@@ -204,7 +204,7 @@ def _measured(spec: SweepSpec, earlier: Iterable[SweepRecord]) -> tuple[Noise, s
                 paired[other.folder.name] = sweep_noise(other)
                 unpaired[other.folder.name] = unpaired_noise(other)
     measured = [(paired, ""), (unpaired, ", not paired")]
-    if not spec.program.seeds_are_blocks:  # its comparisons are not paired either
+    if not spec.program.seeds_are_blocks:  # comparisons in that sweep are not paired either
         measured.reverse()
     for noises, note in measured:
         varying = [name for name, noise in noises.items() if noise.dof and noise.sd > 0]

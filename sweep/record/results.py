@@ -182,7 +182,7 @@ class _TrialReader:
     running: bool  # whether a driver runs the sweep
 
     def read(self, configuration: Configuration, seed: int) -> TrialRecord | None:
-        """Return a trial; None before it has started."""
+        """Return a trial; None before the trial has started."""
         ended = configuration.results.get(seed)
         trial = ended or open_trial(configuration, seed)
         run_dir = self.sweep.folder.trial(trial.name)
@@ -196,7 +196,7 @@ class _TrialReader:
         return self._from_ended(described, run_dir)
 
     def _curves(self, records: list[Record], values: Values) -> dict[str, Curve]:
-        """Return metric -> curve, also of metrics without a point."""
+        """Return metric -> curve, including metrics without a point."""
         objective = self.objective
         curves = {metric: self.scoring.curve(values, metric) for metric in self.measured}
         held_out = objective.held_out_metric
@@ -270,8 +270,8 @@ class _TrialReader:
 
 
 def _amounts(spec: SweepSpec, scoring: Scoring, records: list[Record]) -> dict[str, float]:
-    """Return axis -> the amount that a trial had used where it is compared; without time, which
-    depends on the machine's load.
+    """Return axis -> the amount that a trial had used at the point of comparison; without time,
+    which depends on the machine's load.
     """
     amounts = {}
     named = axes(spec)
@@ -289,7 +289,7 @@ def _amounts(spec: SweepSpec, scoring: Scoring, records: list[Record]) -> dict[s
 
 
 def _curve(records: list[Record], metric: str, most: int | None = None) -> Curve:
-    """Return a metric's curve, shrunk evenly to at most ``most`` points including the last."""
+    """Return a metric's curve, thinned evenly to at most ``most`` points including the last."""
     points = {}
     for record in records:
         if record.get(metric) is not None:
@@ -297,7 +297,7 @@ def _curve(records: list[Record], metric: str, most: int | None = None) -> Curve
     steps = sorted(points)
     if most is not None:
         stride = max(1, math.ceil(len(steps) / most))
-        steps = steps[::-1][::stride][::-1]  # from the last one backward, which is kept
+        steps = steps[::-1][::stride][::-1]  # backward from the last step, which is kept
     return Curve(tuple(steps), tuple(points[step] for step in steps))
 
 

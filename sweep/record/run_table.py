@@ -33,8 +33,8 @@ def sweep_at(path: Path) -> SweepFolder | None:
 
 
 def table_of_sweep(folder: SweepFolder, score: str) -> pd.DataFrame:
-    """Return one row per evaluation: trial, seed, state, the searched parameters, what the trial
-    logged and what it had used so far. A trial that logged nothing has one row. The options that
+    """Return one row per evaluation: trial, seed, state, the searched parameters, the logged
+    metrics and the amounts used so far. A trial that logged nothing has one row. The options that
     judge by the sweep's own objective are noted if the ``score`` belongs to it.
 
     Raises:
@@ -64,7 +64,7 @@ def table_of_sweep(folder: SweepFolder, score: str) -> pd.DataFrame:
 
 
 def _options(objective: ObjectiveSpec) -> list[str]:
-    """Return what a sweep's objective changes of the defaults of `sweep judge`."""
+    """Return the options of `sweep judge` in which an objective differs from the defaults."""
     options = []
     if len(objective.metrics) > 1:
         options += ["--score", ",".join(objective.metrics)]
@@ -85,7 +85,7 @@ def _options(objective: ObjectiveSpec) -> list[str]:
 
 def _described(trial: TrialRecord, searched: tuple[str, ...]) -> dict[str, Any]:
     """Return the columns that are equal in all rows of a trial."""
-    state = trial.state.lower() if trial.ended else "running"  # an interrupted one has not ended
+    state = trial.state.lower() if trial.ended else "running"  # an interrupted trial has not ended
     parameters = {key: trial.parameters.get(key) for key in searched}
     return {**parameters, "trial": trial.name, "seed": trial.seed, "state": state}
 

@@ -63,7 +63,7 @@ class SweepRecord:
 
     @property
     def results(self) -> list[TrialRecord]:
-        """The trials that have ended, as the event log has them."""
+        """The trials that have ended, from the event log."""
         ended: list[TrialRecord] = []
         for configuration in self.configurations:
             ended += configuration.results.values()
@@ -156,9 +156,7 @@ def readable_sweeps(runs_dir: Path) -> Iterator[SweepRecord]:
 
 
 def planned_trials(spec: SweepSpec) -> int:
-    """Return the number of trials of a sweep; a finite space may have fewer points than were asked
-    for.
-    """
+    """Return a sweep's number of trials; a finite space may have fewer points than requested."""
     if spec.search.tune_within is not None:
         return sum(planned_trials(arm) for arm in arms(spec).values())
     return _planned_configurations(spec) * len(spec.seeds)

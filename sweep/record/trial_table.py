@@ -48,7 +48,7 @@ def setting_text(
     """Return a configuration on one line: ``grpo ar_alpha=0.3``.
 
     Its update rule has the same name as in reports and runs: the arm's (if ``point`` has the
-    switches), else the name of advantage and loss together. Of an arm only the settings that are
+    switches), else the name of advantage and loss together. For an arm, only the settings that are
     tuned within it are shown, because its name stands for the others.
     """
     rest = dict(resolved)
@@ -67,23 +67,25 @@ def setting_text(
 
 
 def parameter_text(parameters: Mapping[str, Any]) -> str:
-    """Return parameters on one line: ``advantage=grpo ar_alpha=0.3``. Keys that end alike keep
-    their sections: ``actor.optim.lr=1e-06 critic.optim.lr=1e-05``.
+    """Return parameters on one line: ``advantage=grpo ar_alpha=0.3``. Keys with the same last part
+    keep their sections: ``actor.optim.lr=1e-06 critic.optim.lr=1e-05``.
     """
     names = unambiguous_names(parameters)
     return " ".join(f"{names[key]}={value_text(value)}" for key, value in parameters.items())
 
 
 def unambiguous_names(keys: Iterable[str]) -> dict[str, str]:
-    """Map each dotted key to its last part, or to the whole key if another key ends alike."""
+    """Map each dotted key to its last part, or to the whole key if another key has the same last
+    part.
+    """
     last_parts = {key: key.rsplit(".", 1)[-1] for key in keys}
     count = Counter(last_parts.values())
     return {key: last if count[last] == 1 else key for key, last in last_parts.items()}
 
 
 def value_text(value: Any) -> str:
-    """Return a parameter's value on one line of at most ``_MAX_VALUE`` characters, with as many
-    digits as labels have.
+    """Return a parameter's value on one line of at most ``_MAX_VALUE`` characters, with the same
+    number of digits as in labels.
     """
     text = f"{value:.3g}" if isinstance(value, float) else number(value)
     return shortened(" ".join(text.split()), _MAX_VALUE)

@@ -109,8 +109,8 @@ def _check_alike(spec: SweepSpec, other: SweepRecord, where: str) -> None:
 def _best(
     spec: SweepSpec, earlier: SweepRecord, is_new: Callable[[Parameters], bool]
 ) -> list[Parameters]:
-    """Return the best complete configurations of a sweep that lie in the space, the same number for
-    each arm.
+    """Return the best complete configurations of a sweep that are within the space, the same number
+    for each arm.
     """
     space = Space(spec.parameters)
     usable: dict[str, list[Parameters]] = {name: [] for name in arms(spec)}  # best first

@@ -31,7 +31,7 @@ def check_space(spec: SweepSpec, document: YamlDocument) -> None:
         raise document.error(
             "names that end in -confirm or -confirm-N are reserved for confirmations",
             ("name",),
-            "choose a name that does not end like this",
+            "choose a name with another ending",
             code="reserved-name",
         )
     objective = spec.objective

@@ -29,7 +29,7 @@ from trainer.run_folder import RunFolder
 
 _WAITING_S = 30.0  # a trial with resources starts within seconds
 _CHECK_INTERVAL_S = 0.5
-_SILENT_S = 120.0  # a command without a metric line for so long may log none at all
+_SILENT_S = 120.0  # a command without a metric line for this long may never log one
 _SILENT_LINES = 3  # number of output lines to print
 _SILENT_BYTES = 65_536  # to read from the end of its output
 _MAX_LINE = 160  # characters of a line of its output
@@ -52,7 +52,7 @@ class EventLines:
 
     def __init__(self, folder: SweepFolder, spec: SweepSpec) -> None:
         self._spec = spec
-        # of the user's, which keeps its own checkpoints
+        # whether the program is the user's own command, which keeps its own checkpoints
         self._is_command = spec.external is not None
         self._folder = folder
         self._resources = spec.resources
@@ -64,7 +64,8 @@ class EventLines:
         self._checked = -math.inf
         self._steps: dict[str, int] = {}  # trial -> its latest evaluation
         self._started: dict[str, float] = {}  # running trial -> when it started
-        self._may_be_silent = self._is_command  # until one has logged a metric, or was warned of
+        # until a trial has logged a metric or caused a warning
+        self._may_be_silent = self._is_command
 
     def started(self, trial: str, resolved: Mapping[str, Any], point: Mapping[str, Any]) -> None:
         """Print that a trial has its resources."""
@@ -111,7 +112,7 @@ class EventLines:
             if self._is_command:
                 text = (
                     f"stopped    at step {report.step}; `sweep resume` starts the program again, "
-                    "which continues only if it loads a checkpoint of its own"
+                    "which continues only if it loads its own checkpoint"
                 )
         elif report.reason:
             text = f"failed     {report.reason}"
@@ -122,8 +123,8 @@ class EventLines:
         _print_event(trial, text)
 
     def polled(self, running: Sequence[str], pending: Sequence[str]) -> None:
-        """Print how far the first trial's start is, which trials wait long for resources, and
-        once what a command prints that has logged no metric.
+        """Print the start-up progress of the first trial, the trials that have waited long for
+        resources, and once the output of a command that has logged no metric.
         """
         self._report_waiting(pending)
         if self._may_be_silent:
@@ -178,7 +179,7 @@ class EventLines:
         for trial, start in since.items():
             if now - start > _WAITING_S:
                 since[trial] = math.inf
-                _print_event(trial, with_limits(f"waits for {_free(self._resources)}"))
+                _print_event(trial, with_limits(f"waits for {_waits_for(self._resources)}"))
         self._waiting_since = since
 
 
@@ -199,9 +200,12 @@ def _print_event(trial: str, text: str) -> None:
         say(f"{trial}  {text}")
 
 
-def _free(resources: ResourcesSpec) -> str:
+def _waits_for(resources: ResourcesSpec) -> str:
+    """Return the resources that a trial waits for, or its process if they are free."""
     needed = {"GPU": resources.gpus_per_trial, "CPU": float(resources.cpus_per_trial)}
     free = ray.available_resources()
+    if all(free.get(kind, 0) >= wanted for kind, wanted in needed.items()):
+        return "its process to start"
     present = ray.cluster_resources()
     texts = []
     for kind, wanted in needed.items():

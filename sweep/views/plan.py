@@ -56,7 +56,7 @@ class Plan:
     memory: Footprint | None  # per rank; None for the built-in tiny model
     step_seconds: float | None
     trial_seconds: float | None  # without evaluations if computed from steps
-    step_source: str  # source of the seconds
+    step_source: str  # source of the estimate
     seconds: float | None  # for the whole sweep, excluding evaluations
     gpu_hours: float | None
     # detectable gains; None if no earlier sweep measured the noise
@@ -177,8 +177,8 @@ def as_json(plan: Plan) -> dict[str, Any]:
 def print_plan(plan: Plan, sweep: SweepRecord, typed: Sequence[str], renamed: bool) -> None:
     """Print the resolved space, its plan, and the command that runs it.
 
-    ``typed`` are the words of the command line that describe the sweep, without its name, which is
-    another than the file's if ``renamed``.
+    ``typed`` are the words of the command line that describe the sweep, without its name; if
+    ``renamed``, its name differs from the name in the file.
     """
     spec = sweep.spec
     if spec.parameters:
@@ -190,7 +190,7 @@ def print_plan(plan: Plan, sweep: SweepRecord, typed: Sequence[str], renamed: bo
     print_section("noise", noise_lines(plan.noise, spec, plan.configurations))
     for heading, lines in _sections(plan, spec, sweep.command("confirm")):
         print_section(heading, lines)
-    # commands are not in the table, which would break long ones into lines
+    # commands are not in the table, which would wrap long ones
     if plan.noise is None:
         measuring = noise_overrides(spec, plan.configurations)
         if measuring:
@@ -293,7 +293,7 @@ def _trials_text(plan: Plan, spec: SweepSpec) -> str:
 
 
 def _slots_text(plan: Plan) -> str:
-    """Return how many trials run at a time, and what stays idle."""
+    """Return how many trials run at the same time, and which resources stay idle."""
     if not plan.slots:
         return (
             "none: a trial needs more resources than this machine has; see --address, "

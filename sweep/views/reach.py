@@ -1,4 +1,4 @@
-"""Warn about verdicts that a plan cannot reach, before any trial is paid for."""
+"""Warn about verdicts that a plan cannot reach, before any trial runs."""
 
 import itertools
 from collections.abc import Iterator
@@ -21,12 +21,12 @@ from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Space
 from sweep.space.spec import SweepSpec
 
-_MAX_POINTS = 2000  # whose settings are looked at
+_MAX_POINTS = 2000  # maximum number of points whose settings are checked
 
 
 def out_of_reach(spec: SweepSpec) -> Iterator[Advice]:
     """Yield a warning for each verdict that the sweep and its confirmation cannot give."""
-    if spec.confirms is not None:  # its sweep was warned about
+    if spec.confirms is not None:  # the warning was given for the sweep that it confirms
         return
     configurations = planned_trials(spec) // len(spec.seeds)
     if configurations == 1:
@@ -68,8 +68,8 @@ def _may_have_baseline(spec: SweepSpec) -> bool:
 
 
 def _likely_values(parameter: ParameterSpec) -> list[Any]:
-    """Return the values that a search may propose exactly: of a range, its middle stands for all
-    values, because none of them, such as 0, is likely.
+    """Return the values that a search may propose. The middle of a range stands for all of its
+    values, because a single value, such as 0, is never likely.
     """
     if parameter.options is not None:
         return parameter.options

@@ -1,15 +1,15 @@
 """Run a sweep's finalists on fresh seeds and the held-out test set, without early stopping.
 
 The best of many configurations is biased upward (winner's curse). Its score on seeds that played no
-part in the choice is unbiased. The runs form a sweep of their own, NAME-confirm, in the same MLflow
+part in the choice is unbiased. The runs form a separate sweep, NAME-confirm, in the same MLflow
 experiment, so they are stopped, resumed and inspected like any other sweep. All seeds run at once,
 or in rounds (`rounds`).
 
-A confirmation that decides nothing can be followed by another, NAME-confirm-2, on seeds that
-neither the search nor a confirmation has used. It is judged without the earlier confirmation: the
-earlier scores led to it, so they are not fresh any more. As it is a further chance of a false
-positive, its p-values are doubled for each earlier confirmation; all confirmations together then
-report a false improvement with a probability below 10%.
+An undecided confirmation can be followed by another one, NAME-confirm-2, on seeds that neither the
+search nor a confirmation has used. Its verdict leaves out the earlier confirmation, whose scores
+led to it and so are no longer fresh. Because each confirmation is another chance of a false
+positive, p-values are doubled for each earlier confirmation; all confirmations together then report
+a false improvement with a probability below 10%.
 """
 
 from collections.abc import Sequence
@@ -92,7 +92,7 @@ def again_of(sweep: SweepRecord, numbers: Sequence[int]) -> list[Configuration]:
             raise ConfigError(
                 f"configuration {number} was not in {folder.name}",
                 "command line, --configurations",
-                f"choose from {listed}; other finalists need a sweep of their own",
+                f"choose from {listed}; other finalists need a separate sweep",
                 key="configurations",
                 code="not-a-finalist",
             )

@@ -1,5 +1,5 @@
-"""How a confirmation ends, whichever command ran its last trial: the verdict, and the report of the
-sweep that it confirms.
+"""The end of a confirmation, whichever command ran its last trial: the verdict, and the report of
+the sweep that it confirms.
 """
 
 from pathlib import Path
@@ -9,7 +9,9 @@ from sweep.record.sweep_record import SweepRecord, open_sweep, report_errors_pri
 
 
 def confirmed_sweep(confirmation: SweepRecord) -> SweepRecord | None:
-    """Return the sweep that a sweep confirms; None if it confirms none, or that one is missing."""
+    """Return the sweep that a sweep confirms; None if it confirms none, or if the confirmed sweep
+    is missing.
+    """
     confirms = confirmation.spec.confirms
     if confirms is None:
         return None
@@ -39,7 +41,7 @@ def report_confirmation(sweep: SweepRecord, log: Path, ended: bool = False) -> N
 
 def report_resumed(confirmation: SweepRecord, sweep: SweepRecord) -> None:
     """Report on a sweep after its confirmation was resumed. Only ``confirm --rounds`` decides on
-    rounds, so an open one names that command.
+    rounds, so the report of an open confirmation names that command.
     """
     from sweep.record.recorded_rounds import recorded_rounds  # scipy takes a second to import
 

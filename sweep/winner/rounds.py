@@ -130,7 +130,7 @@ def _numbers(configurations: Sequence[int]) -> str:
 
 
 def _reported(result: Difference, space: SweepSpec) -> str:
-    """Return the finalist's number in the sweep that chose it."""
+    """Return the finalist's number in the sweep that selected it."""
     return str(space.reported(int(result.configuration)))
 
 
