@@ -137,8 +137,8 @@ def as_storage_error(error: Exception, *written: Path) -> StorageError | None:
     """Convert an OSError about a full, read-only or failing disk to a StorageError; None for other
     errors.
 
-    Also converts wrong file types, such as a folder where a file should be. If the error names no
-    file, it is attributed to the fullest of the disks of ``written``, the current folder and the
+    Also converts wrong file types, such as a folder where a file should be. An error without a file
+    name is attributed to the fullest of the disks of ``written``, the current folder and the
     temporary folder.
     """
     if isinstance(error, StorageError):

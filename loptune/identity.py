@@ -1,7 +1,7 @@
 """Assign an id to each run or sweep, which is stored in its folder.
 
-Names and paths do not identify a run: a run that is deleted and started again has the same ones,
-and two people may use the same name on one tracking server.
+Names and paths do not identify a run: a run that is deleted and started again has the same name and
+path, and two people may use the same name on one tracking server.
 """
 
 import json

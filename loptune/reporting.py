@@ -45,7 +45,7 @@ def evaluation_line(metrics: Mapping[str, Any], step: int) -> str:
     """Return the JSON of an evaluation.
 
     Raises:
-        ConfigError: as `report`.
+        ConfigError: the same as in `report`.
     """
     line: dict[str, float | int | None] = {"step": _step(step)}
     for name, value in metrics.items():
@@ -71,7 +71,7 @@ def _step(step: Any) -> int:
     """Return a step as an int.
 
     Raises:
-        ConfigError: it is not an integer from 0.
+        ConfigError: it is not a non-negative integer.
     """
     try:
         number = -1 if isinstance(step, bool) else operator.index(step)
@@ -92,7 +92,7 @@ def _number(name: str, value: Any) -> float | None:
     """Return a value as a float; None stays None.
 
     Raises:
-        ConfigError: it is not one number.
+        ConfigError: it is not a single number.
     """
     if value is None:
         return None

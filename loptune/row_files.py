@@ -167,7 +167,7 @@ def _check_characters(item: Any, where: str) -> None:
 def _as_row(item: Any, where: str) -> Values:
     if isinstance(item, list) and item and all(isinstance(turn, dict) for turn in item):
         # A conversation, as in the ORZ files: its turns become columns "0", "1", ..., as in the
-        # Hub's version.
+        # version on the Hub.
         return {str(number): turn for number, turn in enumerate(item)}
     if not isinstance(item, dict):
         raise ConfigError(

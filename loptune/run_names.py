@@ -20,8 +20,8 @@ NAME_RULE = (
     "letter or digit"
 )
 _RULE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME_LENGTH - 1}}}")
-CAMPAIGN = "campaign"  # what a process locks that records events of a campaign
-RUNNER = "the runner of campaign"  # what a process locks that runs a campaign's trainings
+CAMPAIGN = "campaign"  # locked by a process that records events of a campaign
+RUNNER = "the runner of campaign"  # locked by a process that runs a campaign's trainings
 _STARTING = "this machine, just starting"
 _LOOK_S = 0.5  # longer than `lock_owner` holds the lock in another process
 _OWN_FOLDER = Path(__file__).resolve().parent
@@ -120,10 +120,10 @@ def lock_folder(
     """Lock a folder for this process. The lock is released when the process exits for any reason.
 
     Args:
-        folder: to lock.
-        what: the folder holds, for the error.
-        create: whether a missing folder is created. Not where it is known to exist: one that was
-            moved away meanwhile could not be moved back.
+        folder: folder to lock.
+        what: kind of thing that the folder contains, for the error.
+        create: whether a missing folder is created. Do not set it for a folder that is known to
+            exist: if the folder was moved away in the meantime, it could not be moved back.
         patience: seconds to wait for another process.
 
     Raises:

@@ -33,9 +33,9 @@ class OwnPackages(MetaPathFinder):
 
 
 def find_own_packages_first() -> None:
-    """Make this process find loptune's packages first, whatever is in the current folder. Cluster
-    nodes do not need it: Ray unpacks each package into its own folder and puts these folders first
-    on ``sys.path``.
+    """Make this process find loptune's packages first, whatever files the current folder contains.
+    Cluster nodes do not need it: Ray unpacks each package into its own folder and puts these
+    folders first on ``sys.path``.
 
     Raises:
         ImportError: a user's file with such a name is already imported. The message contains the

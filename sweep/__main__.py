@@ -4,11 +4,11 @@ import gc
 import sys
 from pathlib import Path
 
-# `-m` puts the current folder first on sys.path: a trainer/ there must not hide our package.
+# `-m` puts the current folder first on sys.path: a folder trainer/ in it must not hide our package.
 if Path(sys.path[0]).resolve() != Path(__file__).resolve().parents[1]:
     sys.path.append(sys.path.pop(0))
 
-# Looking for garbage takes a fifth of the time of imports, which leave none.
+# Garbage collection takes a fifth of the import time, and imports leave no garbage.
 gc.set_threshold(50_000)
 
 try:

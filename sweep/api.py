@@ -21,7 +21,7 @@ def run(
     """Run a sweep as ``sweep run SPACE KEY=VALUE --name NAME`` does, and return `load_results`.
 
     Args:
-        space: name of a published space, or a YAML file.
+        space: name of a built-in search space, or a YAML file.
         overrides: ``key=value``; keys of the trainer start with ``trainer.``.
         name: name of the sweep.
         runs_dir: folder of all runs, with the MLflow store.
@@ -44,8 +44,8 @@ def load_results(name: str, runs_dir: str | Path = "runs") -> pd.DataFrame:
 
     Returns:
         Columns ``trial``, ``configuration``, ``seed``, ``state`` (WAITING, RUNNING, COMPLETE,
-        PRUNED, FAIL), ``step``, ``score`` (NaN without one), ``reason`` (of a failure), and one for
-        every searched trainer key.
+        PRUNED, FAIL), ``step``, ``score`` (NaN without one), ``reason`` (of a failure), and one
+        column for every searched trainer key.
 
     Raises:
         MissingError: there is no such sweep.

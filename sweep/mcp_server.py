@@ -1,8 +1,8 @@
 """The MCP server of ``sweep mcp``: the commands as tools for agents, over standard input and
 output.
 
-A tool is a command's function: its schema follows from the signature, its answer is the command's
-``--json``. Without ``allow_run`` only tools are offered that read.
+A tool is a command's function: its schema follows from the signature, and its answer is the
+command's ``--json``. Without ``allow_run`` only read-only tools are offered.
 """
 
 import functools
@@ -163,9 +163,9 @@ def make_server(
     """Return the server. Its tools read and write in the current folder.
 
     Args:
-        allow_run: whether tools are offered that change campaigns and train.
+        allow_run: whether to offer tools that change campaigns and train.
         allow_outside: whether tools may read and write outside of the current folder.
-        time_limit_s: seconds after which a tool that reads is an error.
+        time_limit_s: seconds after which a read-only tool fails.
 
     Raises:
         MissingError: the package ``mcp`` is not installed.
@@ -183,7 +183,7 @@ def make_server(
                 _call_of(tool, allow_outside=allow_outside, time_limit_s=time_limit_s),
                 name=tool.name,
                 description=tool.command.description,
-                # It may run programs of the folder, which may do anything.
+                # It may run programs in the folder, which may do anything.
                 annotations=ToolAnnotations(
                     read_only_hint=tool.reads_only, destructive_hint=not tool.reads_only
                 ),
@@ -192,8 +192,8 @@ def make_server(
 
 
 def _strict_server(instructions: str) -> "MCPServer":
-    """Return a server without tools that refuses arguments which a tool does not have: the
-    library drops them, and the tool would answer another question than the agent asked.
+    """Return a server without tools that refuses arguments which a tool does not have: the library
+    drops them, and the tool would answer a different question than the agent asked.
     """
     from mcp.server import MCPServer
     from mcp.server.mcpserver.exceptions import ToolError
@@ -230,7 +230,7 @@ def _check_names(tool: Tool, values: dict[str, Any]) -> None:
 
 
 def _call_of(tool: Tool, *, allow_outside: bool, time_limit_s: float) -> Callable[..., Any]:
-    """Return the function behind a tool, with our errors as its errors."""
+    """Return the function behind a tool, which raises loptune's errors as errors of the tool."""
     import anyio
     from mcp.server.mcpserver.exceptions import ToolError
 
@@ -267,7 +267,7 @@ def _check_inside(tool: Tool, values: dict[str, Any]) -> None:
     """Refuse paths outside of the current folder.
 
     Raises:
-        ConfigError: a path leads out of it, also by a link.
+        ConfigError: a path leads out of the folder, possibly through a link.
     """
     folder = Path.cwd().resolve()
     for argument in tool.arguments:

@@ -26,7 +26,7 @@ _BARE = logging.Formatter("%(message)s")
 
 
 class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to the current ``sys.stderr``, which may be replaced after the handler was made."""
+    """Writes to the current ``sys.stderr``, which may be replaced after the handler is created."""
 
     def __init__(self, verbosity: Verbosity) -> None:
         super().__init__(sys.stderr)
@@ -45,8 +45,8 @@ class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def add_verbosity(parser: argparse.ArgumentParser, shown: bool = False) -> None:
-    """Add ``--quiet`` and ``--verbose``. Commands accept them, too, but only the help of the
-    program shows them.
+    """Add ``--quiet`` and ``--verbose``. Subcommands accept them, too, but only the program's main
+    help shows them.
     """
     # argparse of Python 3.11 cannot print the usage of a group whose options are all hidden
     group = parser.add_mutually_exclusive_group() if shown else parser
@@ -65,7 +65,9 @@ def add_verbosity(parser: argparse.ArgumentParser, shown: bool = False) -> None:
 
 
 def set_up_logging(verbosity: Verbosity) -> None:
-    """Send the log of our packages to stderr. A second call replaces the first one's settings."""
+    """Send the log of loptune's packages to stderr. A second call replaces the settings of the
+    first.
+    """
     handler = _Stderr(verbosity)
     for name in OWN_LOGGERS:
         logger = logging.getLogger(name)

@@ -97,7 +97,7 @@ def _is_first_to_report(error: str) -> bool:
     """
     if world_size() == 1:
         return True
-    import psutil  # only a failing rank needs it
+    import psutil  # needed only by a failing rank
 
     launcher = psutil.Process(os.getppid())
     # torchrun and `accelerate launch` give every rank FOLDER/RANK/error.json, and remove FOLDER

@@ -35,7 +35,7 @@ class EventLog:
 
 
 def with_checksum(record: Record) -> Record:
-    """Return a record as it stands in the file."""
+    """Return a record as it is written to the file."""
     return {**record, CHECKSUM: _checksum(record)}
 
 
@@ -46,7 +46,7 @@ def read_checked(path: Path, *, advice: str, code: str) -> Iterator[tuple[int, R
     Args:
         path: file of JSON lines with checksums.
         advice: hint for a damaged line.
-        code: of the error for a checksum that differs.
+        code: code of the error for a wrong checksum.
 
     Raises:
         StorageError: a line is damaged; the error names it.
@@ -101,8 +101,8 @@ def _checksum(record: Record) -> str:
 
 
 def _missing_configuration(record: Record, proposed: int) -> int | None:
-    """Return the configuration that should have been proposed before this record; None where
-    nothing is missing.
+    """Return the configuration that should have been proposed before this record; None if nothing
+    is missing.
     """
     event = record["event"]
     if event == PROPOSED:

@@ -55,7 +55,7 @@ class Configuration:
     retired: bool = False  # no further seeds are needed: the sequential confirmation has decided it
 
     def open_seeds(self, seeds: Iterable[int]) -> list[int]:
-        """Return those of the seeds that have no result, in their order."""
+        """Return the seeds that have no result, in their order."""
         return [seed for seed in seeds if seed not in self.results]
 
 
@@ -120,7 +120,7 @@ def open_trial(configuration: Configuration, seed: int) -> TrialRecord:
 
 
 def _number(value: float | None) -> float:
-    """Return a number of the event log; NaN where it has null."""
+    """Return a number from the event log; NaN for null."""
     return math.nan if value is None else value
 
 
@@ -157,10 +157,10 @@ def outcome(configuration: Configuration, seeds: Sequence[int]) -> Configuration
 def failed_by_settings(configuration: Configuration) -> bool:
     """Return whether a seed failed in a way that the configuration's own settings explain.
 
-    They explain a divergence, a score that is not finite, and a command that itself ended with an
-    error on every retry, as programs do that check for NaN. Any other recorded reason (memory, a
-    signal, silence until `limits.stall_timeout_s`, a dead worker) may be the machine's, and is not
-    evidence against the point.
+    Settings explain a divergence, a score that is not finite, and a command that ended with an
+    error by itself on every retry, as programs that check for NaN do. Any other recorded reason
+    (memory, a signal, silence until `limits.stall_timeout_s`, a dead worker) may be the machine's,
+    and is not evidence against the point.
     """
     return any(
         result.state == "FAIL" and explained_by_settings(result.reason)
@@ -169,9 +169,7 @@ def failed_by_settings(configuration: Configuration) -> bool:
 
 
 def explained_by_settings(reason: str) -> bool:
-    """Return whether the reason of a failed trial is one that its settings explain, see
-    `failed_by_settings`.
-    """
+    """Return whether settings explain this reason of a failure, see `failed_by_settings`."""
     if _MEMORY.search(reason):
         return False
     return bool(_DIVERGED.match(reason) or _ENDED_WITH_CODE.search(reason))
@@ -180,8 +178,8 @@ def explained_by_settings(reason: str) -> bool:
 def ranked(
     configurations: Iterable[Configuration], seeds: Sequence[int], objective: Directed
 ) -> list[Configuration]:
-    """Return the configurations that are COMPLETE on all seeds, best mean score first; equal ones
-    in order of their numbers.
+    """Return the configurations that are COMPLETE on all seeds, best mean score first;
+    configurations with equal scores are in order of their numbers.
     """
     complete: dict[int, Configuration] = {}
     scores: dict[int, float] = {}

@@ -1,8 +1,8 @@
 """Ray Tune searcher over a search space: baselines first, every configuration once per seed.
 
 The event log (``events.jsonl``) is the only state. The study is built from it for every proposal,
-and the sampler is seeded by the proposal's number. So a driver that is killed at any moment can be
-restarted: trials without a result are submitted again.
+and the sampler is seeded by the proposal's number. Therefore a driver can be killed at any moment
+and restarted: trials without a result are submitted again.
 """
 
 import json
@@ -52,7 +52,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         event_log_path: ``events.jsonl``, created if missing; its folder must exist.
         before_trial: called with the next trial's name and the names of running trials; returns
             the attempt number, or calls ``stop``.
-        configurations: as replayed from the event log, and kept up to date.
+        configurations: configurations replayed from the event log; kept up to date.
         capacity: returns how many trials may run concurrently; called before each trial.
     """
 
@@ -130,8 +130,8 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         add_result(self.configurations, record)
 
     def stop(self) -> None:
-        """Propose nothing more; trials stopped from now on get no result, so that ``sweep resume``
-        continues them.
+        """Propose no further trials; trials stopped from now on get no result, so that ``sweep
+        resume`` continues them.
         """
         self.stopped = True
 
@@ -155,7 +155,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
 
     def _admit_next(self) -> tuple[TrialKey, int] | None:
         """Return the next trial with the number of its attempt; None if there is none left, or if
-        the search was stopped, possibly because there is no room for the trial.
+        the search was stopped, possibly because there is not enough disk space for the trial.
         """
         key = None if self.stopped else self._next_trial()
         if key is None:
@@ -197,7 +197,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         return True
 
     def _append(self, **values: Any) -> Record:
-        # as it will be read back
+        # as it will be read from the log
         record: Record = json.loads(json.dumps({**values, "time": time.time()}))
         try:
             self.event_log.append(record)

@@ -75,7 +75,7 @@ def propose_next(spec: SweepSpec, configurations: Sequence[Configuration]) -> Pa
 
 
 def _own_values(spec: SweepSpec, space: Space) -> Parameters | None:
-    """Return the point with the program's own values; None if it lies outside the ranges."""
+    """Return the point with the program's own values; None if it is outside the ranges."""
     if spec.search.sampler not in ("gp", "tpe"):
         return None
     try:
@@ -127,7 +127,7 @@ def _drawn(
 
 def _enumerated(space: Space, seed: int) -> list[Parameters]:
     """Return the points of a finite space in random order, so that a stopped sweep has not covered
-    only one corner of it.
+    only one corner.
     """
     points = list(itertools.islice(space.points(), MAX_GRID))
     random.Random(seed).shuffle(points)
@@ -244,7 +244,7 @@ def score_of_failed(spec: SweepSpec, trials: Sequence[FrozenTrial], *, as_median
         if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) and trial.value is not None:
             scores.append(trial.value)
     if not scores:
-        return 0.0  # any number will do if there is no other
+        return 0.0  # any number works if there is no other score
     if as_median:
         return statistics.median(scores)
     return min(scores, key=lambda score: sign_of(spec.objective.mode) * score)

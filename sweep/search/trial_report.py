@@ -1,6 +1,5 @@
-"""The report of a trial after each evaluation, and when it ends without one.
-
-A rank makes it, the trial hands it to Ray Tune, and searcher, scheduler and driver read it.
+"""The report of a trial after each evaluation, or at its end without one. A rank creates it, the
+trial passes it to Ray Tune, and searcher, scheduler and driver read it.
 """
 
 import math
@@ -48,7 +47,8 @@ class TrialReport:
         Raises:
             ConfigError: the trial has finished without what its score needs.
             DivergedError: the last two evaluations are not finite, or the last one of a trial that
-            has finished. One such evaluation between finite ones may be a failed evaluation.
+            has finished. A single non-finite evaluation between finite ones may only be a failed
+            evaluation.
         """
         history = scoring.history(values)
         last = [history[step] for step in sorted(history)] or [math.nan]

@@ -1,4 +1,4 @@
-"""Spaces that search nothing: chosen configurations on chosen seeds."""
+"""Spaces without a search: given configurations on given seeds."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,13 +17,14 @@ def fixed_space(
     seeds: Sequence[int],
     changes: Mapping[str, Any],
 ) -> SweepSpec:
-    """Return a space that runs some configurations of a space on some seeds, all to their end.
+    """Return a space that runs some configurations of a space on some seeds, without early
+    stopping.
 
     Args:
         spec: the space.
-        name: of the sweep that runs them.
-        configurations: the value of each parameter.
-        seeds: of every configuration.
+        name: name of the sweep that runs them.
+        configurations: for each configuration, the value of each parameter.
+        seeds: seeds of every configuration.
         changes: other keys of the space -> new value.
 
     Raises:

@@ -13,7 +13,7 @@ _TABLE = "docs/reference/search_space.md#ranges-of-other-tools has all forms"
 _CALL = re.compile(r"(?:\w+\.)*(\w+)\(.*\)", re.DOTALL)  # tune.loguniform(1e-6, 1e-3)
 _LONGEST = 200  # maximum number of characters of a suggested value
 
-# what other tools call a range -> ours
+# name of a range in another tool -> loptune's name
 _OURS = {
     "choice: [...]": (
         "values choices options categorical categorical_w_probabilities suggest_categorical grid "
@@ -42,14 +42,14 @@ _ON_LOG_SCALE = {
     "uniform: [LOW, HIGH]": "loguniform: [LOW, HIGH]",
     "int: [LOW, HIGH], which includes HIGH": "logint: [LOW, HIGH], which includes HIGH",
 }
-# W&B and Optuna write a range as a mapping: the keys of its bounds and of its kind
+# W&B and Optuna write a range as a mapping; these are the keys of its bounds and its kind
 _BOUNDS = ("min", "max", "low", "high", "lower", "upper", "lower_bound", "upper_bound")
 _KIND = ("distribution", "type", "sampling")
 
 
 def our_form(written: Any, known: Sequence[str]) -> tuple[str, str] | None:
-    """Return what is written instead of a range, and what to write; None if it is not a range of
-    another tool. ``known`` are the keys of loptune's ranges.
+    """Return a description of a range in another tool's syntax and its form in loptune's; None if
+    it is not a range of another tool. ``known`` are the keys of loptune's ranges.
     """
     if isinstance(written, list):
         return "a bare list is not a range", f"write {_show('choice', written)}"

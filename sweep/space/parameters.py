@@ -115,7 +115,7 @@ class ParameterSpec(Section):
         return [int(low), int(high)] if self.is_integer else [low, high]
 
     def contains(self, value: Any) -> bool:
-        """Return whether a value lies in the range."""
+        """Return whether a value is in the range."""
         options = self.options
         if options is not None:
             return any(same_value(value, option) for option in options)

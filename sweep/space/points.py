@@ -76,7 +76,7 @@ class Space:
         return len(tuned)
 
     def contains(self, point: Overrides) -> bool:
-        """Return whether every value of a point lies in its range; a baseline's value may lie
+        """Return whether every value of a point is in its range; a baseline may have values
         outside.
         """
         return all(self.parameters[key].contains(value) for key, value in point.items())

@@ -1,4 +1,4 @@
-"""How the trials of a space are scored."""
+"""Scoring of the trials of a space."""
 
 from collections.abc import Mapping
 
@@ -22,7 +22,7 @@ def axes(spec: SweepSpec) -> Mapping[str, Axis]:
 
 
 def scoring_of(spec: SweepSpec) -> Scoring:
-    """Return how the evaluations of a trial become its score."""
+    """Return the rule by which the evaluations of a trial become its score."""
     objective = spec.objective
     common = Scoring(objective.metrics, objective.window, objective.combined)
     if objective.axis == STEP or objective.at is None:

@@ -47,7 +47,7 @@ def send_report(sweep: SweepRecord, results: Results, parent: ParentRun) -> None
 
 def summary(results: Results) -> dict[str, float]:
     """Return the sweep's summary metrics. final/score is the mean score of the best configuration.
-    Fresh seeds decide the best configuration and the gain, if they were run.
+    The best configuration and the gain are those on fresh seeds, if they were run.
     """
     states = [trial.state for trial in results.trials]
     numbers = {

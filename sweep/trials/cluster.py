@@ -66,7 +66,7 @@ class Node:
 
     cpus: float
     gpus: float
-    memory: int | None = field(default=None, compare=False)  # bytes; None where it is not known
+    memory: int | None = field(default=None, compare=False)  # bytes; None if unknown
 
 
 def local_node(cpus: int | None = None) -> Node:
@@ -106,7 +106,7 @@ def check_fit(resources: ResourcesSpec, nodes: list[Node]) -> None:
     if resources.gpus_per_trial > total.gpus:
         key = "resources.gpus_per_trial"
     elif cpus <= total.cpus:
-        # the totals suffice, but a worker runs on one node and on one GPU or on whole ones
+        # the totals suffice, but a worker runs on one node, and on one GPU or on whole GPUs
         workers = sum(_workers_on(resources, node) for node in nodes)
         fitting = f", which fit {workers} of its {resources.workers_per_trial} workers"
     raise MissingError(
@@ -177,7 +177,7 @@ def _connect(address: str, log: Path) -> None:
     try:
         host, _, port = bootstrap_address(address).rpartition(":")
         if port.isdecimal():
-            check_cluster(host, int(port))  # the cluster found by `auto` may be gone
+            check_cluster(host, int(port))  # the cluster found by `auto` may no longer exist
             warn_if_unauthenticated(host, int(port))
         packages = [str(Path(__file__).resolve().parents[2] / name) for name in LOPTUNE_PACKAGES]
         with stderr_to(log):
@@ -278,8 +278,8 @@ def _daemons(node: Node, folder: Path, log: Path) -> Iterator[str]:
     address.
 
     The daemons run in their own process group. A SIGTERM to this process's group (from `timeout` or
-    the end of a job) requests an orderly stop, and trials need Ray to save checkpoints. They are
-    ended with SIGKILL, because the control server takes half a minute to exit on SIGTERM.
+    the end of a job) requests an orderly stop, and trials need Ray to save checkpoints. The daemons
+    are ended with SIGKILL, because the control server takes half a minute to exit on SIGTERM.
     """
     flags = {
         "port": 0,
@@ -334,7 +334,7 @@ def present_nodes() -> list[Node]:
         if runs_trials:
             memory = int(resources.get("memory", 0)) or None
             nodes.append(Node(resources["CPU"], resources.get("GPU", 0), memory))
-    if not nodes:  # a node without resources, so that callers need not handle an empty list
+    if not nodes:  # a node without resources, so that callers never get an empty list
         nodes.append(Node(0, 0))
     return nodes
 
@@ -370,8 +370,8 @@ def stderr_to(log: Path) -> Iterator[None]:
 def _workers_on(resources: ResourcesSpec, node: Node) -> int:
     """Return how many workers a node can run at a time.
 
-    A worker with a fraction of a GPU gets it from one GPU, because Ray splits no fraction over
-    two: 0.15 of 8 GPUs is 8 x 6 workers.
+    A worker with a fraction of a GPU gets it from one GPU, because Ray does not split a fraction
+    over two GPUs: with 0.15 of a GPU each, 8 GPUs hold 8 x 6 workers.
     """
     by_cpu = int(node.cpus // resources.cpus_per_worker)
     fraction = resources.gpus_per_worker

@@ -2,7 +2,7 @@
 
 An upgrade of Ray may remove one: tests/sweep/trials/test_internals.py then fails. Their names are
 the same in Ray 2.52, 2.56 and 2.60 (`GcsClient` and `DrainNodeReason` were looked up in 2.60 only).
-An upgrade most easily breaks what is not a plain name:
+Beyond plain names, an upgrade most easily breaks these:
 
 - `log_errors`: `print_to_stdstream` must stay the function that prints a daemon's error, with a
   mapping that has "lines". `ray.init` has no option for it: ``log_to_driver`` is about the output
@@ -13,7 +13,7 @@ An upgrade most easily breaks what is not a plain name:
 - `RAY`: that Ray starts no client server if grpc is missing. `--ray-client-server-port` must be
   1024 or more, so it cannot turn the server off.
 
-Public ways that do not serve here: `ray.util.state` needs a dashboard (`node_of`); `ray
+Public alternatives that do not work here: `ray.util.state` needs a dashboard (`node_of`); `ray
 drain-node` is hidden as well (`leave_cluster`); `ray status` takes three times as long to start and
 fails for other reasons, too (`accepts_without_token`); the runtime environment of `SETUP_HOOK`
 costs every worker time; `ray.init(address="auto")` waits for a cluster that is missing
@@ -66,7 +66,7 @@ def reload_environment() -> None:
 
 def log_errors() -> None:
     """Send messages of Ray's daemons to the log. Ray would print them in color, once per ended
-    process, although the trial's own lines already give the reason.
+    process, although the trial's own lines already state the reason.
     """
     from ray._private import worker
 
@@ -77,7 +77,7 @@ def log_errors() -> None:
 @contextmanager
 def without_wandb() -> Iterator[None]:
     """Keep Tune from importing wandb, if it is installed, which takes a second: Tune compares each
-    callback with its own for usage statistics, also where these are switched off.
+    callback with its own for usage statistics, even if these are turned off.
     """
     name = "wandb"
     hidden = name not in sys.modules
@@ -101,9 +101,7 @@ def node_of(actor: str) -> str:
 
 
 def leave_cluster(reason: str) -> None:
-    """Take this node out of the cluster: the command for it, `ray drain-node`, is hidden as
-    well.
-    """
+    """Remove this node from the cluster; the command `ray drain-node` is hidden as well."""
     import ray
     from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 
@@ -132,8 +130,8 @@ def accepts_without_token(host: str, port: int) -> bool:
 
 
 def forget_scores(scheduler: Any, trial_id: str, evaluation: int) -> None:
-    """Remove a trial's scores from ASHA's rungs from this evaluation on: its public methods only
-    add scores.
+    """Remove a trial's scores at this and later evaluations from ASHA's rungs: its public methods
+    only add scores.
     """
     for milestone, recorded in scheduler._trial_info[trial_id]._rungs:
         if milestone >= evaluation:
@@ -147,7 +145,7 @@ def only_scores(
     """Hide the scores of other trials from ASHA's decision about a trial: it compares all scores
     of a rung.
 
-    ``is_comparable(milestone, other)`` says which other trials' scores stay.
+    ``is_comparable(milestone, other)`` returns whether another trial's score stays.
     """
     hidden: list[tuple[dict[str, float], dict[str, float]]] = []
     for milestone, recorded in scheduler._trial_info[trial_id]._rungs:
@@ -164,7 +162,7 @@ def only_scores(
 
 
 def milestones_reached(scheduler: Any, trial_id: str) -> list[int]:
-    """Return the milestones at which ASHA has recorded a score of a trial: no public method names
+    """Return the milestones at which ASHA has recorded a score of a trial: no public method returns
     them.
     """
     rungs = scheduler._trial_info[trial_id]._rungs

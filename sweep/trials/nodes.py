@@ -22,13 +22,13 @@ CUT_OFF_S = 40.0
 _POLL_S = 5.0
 _CONNECT_S = 2.0  # even a busy server accepts, because the kernel completes the connection
 VISIBLE_WITHIN_S = 5.0  # time for a new file to appear on a network file system
-# time between the first and the last process (the raylet) of a machine that shuts down
+# time between the exits of the first and the last process (the raylet) when a machine shuts down
 NOTICE_S = 5.0
 # A node's processes exit when it is cut off (`exit_when_disconnected`), and Ray reports that once
-# the node is back: an exit this soon after a silence is blamed on the link.
+# the node is back: an exit this soon after a silence is attributed to the connection.
 RECENT_S = 60.0
 
-# When each node, by its id, last did not answer: seconds of the monotonic clock.
+# node id -> last time without an answer [seconds of the monotonic clock]
 _silent: dict[str, float] = {}
 
 
@@ -75,15 +75,15 @@ def is_lost_node(error: Exception | None) -> bool:
 
 
 def remember_silent_nodes() -> None:
-    """Note from now on which nodes do not answer.
-
-    A node whose link is cut for less than a minute is back before Ray has missed it, but its trials
-    have exited: without this, they would count as failures.
+    """Start to record which nodes do not answer. A node whose connection is lost for less than a
+    minute is back before Ray notices, but its trials have exited: without this record, they would
+    count as failures.
     """
 
     def watch() -> None:
         while ray.is_initialized():
-            with suppress(Exception):  # Ray is ending; what it cannot list is not noted
+            # Ray is shutting down; nodes that it cannot list are not recorded
+            with suppress(Exception):
                 for node in ray.nodes():
                     if node["Alive"] and not is_reachable(node):
                         _silent[node["NodeID"]] = time.monotonic()
@@ -93,7 +93,7 @@ def remember_silent_nodes() -> None:
 
 
 def _was_silent(node_id: str) -> bool:
-    """Return whether a node did not answer a short while ago."""
+    """Return whether a node recently did not answer."""
     return node_id in _silent and time.monotonic() - _silent[node_id] < RECENT_S
 
 
@@ -113,7 +113,7 @@ def _is_dying(node_id: str) -> bool:
 
 
 def is_reachable(node: dict[str, Any]) -> bool:
-    """Return whether a node of `ray.nodes` is there: Ray lists a lost node as alive for another
+    """Return whether a node of `ray.nodes` is reachable: Ray lists a lost node as alive for another
     half minute.
     """
     return node["Alive"] and listens(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}")

@@ -1,4 +1,4 @@
-"""The trial scheduler: which trials are stopped early."""
+"""The trial scheduler, which decides on early stopping."""
 
 import logging
 import math
@@ -51,11 +51,11 @@ def trial_scheduler(spec: SweepSpec) -> TrialScheduler:
 
 
 class ForgettingASHA(ASHAScheduler):  # type: ignore[misc]
-    """ASHA that forgets a trial's scores of evaluations that the trial makes again, and that
-    compares a trial only with trials that were evaluated at the same training step.
+    """ASHA that forgets a trial's scores of evaluations that the trial repeats, and compares a
+    trial only with trials that were evaluated at the same training step.
 
-    A trial that restarts before an evaluation reaches the same rungs once more. Its abandoned
-    scores there must neither count for it nor raise the bar for the other trials.
+    A trial that restarts before an evaluation reaches the same rungs once more. Its discarded
+    scores there must neither count for it nor raise the threshold for other trials.
 
     Rungs count evaluations. If trials evaluate at different intervals, a rung would compare one
     after 20 training steps with one after 200.
@@ -69,7 +69,7 @@ class ForgettingASHA(ASHAScheduler):  # type: ignore[misc]
         self._has_warned = False
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Forget abandoned scores, then decide as ASHA does among trials at the same step."""
+        """Forget discarded scores, then decide as ASHA does among trials at the same step."""
         name = trial.trial_id
         evaluation = result.get(EVALUATION)
         if evaluation is not None:
@@ -97,7 +97,7 @@ class ForgettingASHA(ASHAScheduler):  # type: ignore[misc]
     def _warn(
         self, trial: tuple[str, int | None], other: tuple[str, int | None], milestone: int
     ) -> None:
-        """Say once that trials are evaluated at different steps."""
+        """Warn once that trials are evaluated at different steps."""
         if self._has_warned:
             return
         self._has_warned = True

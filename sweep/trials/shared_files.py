@@ -17,7 +17,7 @@ _ANSWER_TIMEOUT_S = 60.0
 
 
 def check_shared_files(sweep: SweepRecord) -> None:
-    """Check on every node for the sweep's folder and the program's files.
+    """Check that every node sees the sweep's folder and the program's files.
 
     Raises:
         ConfigError: the MLflow store is a local file, which other machines cannot write.
@@ -64,7 +64,7 @@ def unseen_paths(
         MissingError: a node does not answer in time, or cannot import loptune.
     """
     look = ray.remote(num_cpus=0, max_retries=0)(missing_on_this_node)
-    answers = {}  # answers of all nodes, which are asked at the same time
+    answers = {}  # answers of all nodes, which are queried at the same time
     for node in nodes:
         on_node = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         answer = look.options(scheduling_strategy=on_node).remote(list(paths))

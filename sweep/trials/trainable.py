@@ -98,7 +98,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             if self.plan.spans_nodes:
                 remember_silent_nodes()
         self._group: WorkerGroup | None = None
-        self._ranks_reused = False  # whether its ranks have run another trial
+        self._ranks_reused = False  # whether the ranks have run another trial
         self._assign(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -121,9 +121,9 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
 
         Returns:
             ``step``, ``score``, ``evaluation`` and all ``eval/*`` metrics. ``done`` with
-            ``finished`` after the last step, with ``stopped`` when the sweep is to stop (with
-            ``storage``: because of a full disk or the like, met by this trial), with ``reason`` if
-            the trial failed and a retry would fail again (divergence, bad configuration).
+            ``finished`` after the last step, with ``stopped`` if the sweep should stop (with
+            ``storage``: because this trial met a full disk or similar), with ``reason`` if the
+            trial failed and a retry would fail again (divergence, bad configuration).
 
         Raises:
             Exception: any other failure, which the driver counts. Failures to start and

@@ -42,7 +42,7 @@ from trainer.types import RunContext
 
 logger = logging.getLogger(__name__)
 
-_AS_USUAL = 2_000  # allocations between two collections of garbage; Python's own: 700 or 2,000
+_AS_USUAL = 2_000  # allocations between two garbage collections; Python's default is 700 or 2,000
 
 VLLM_CACHE = "VLLM_CACHE_ROOT"
 START_TIMEOUT_S = 300.0
@@ -106,7 +106,7 @@ class RankWorker:
         return step
 
     def train_until_evaluation(self) -> TrialReport:
-        """Train to the next evaluation, or to the next training step when the sweep is to stop.
+        """Train to the next evaluation, or to the next training step if the sweep should stop.
 
         Returns:
             The report of the trial; only rank 0, which keeps the record, adds the score.

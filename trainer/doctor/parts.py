@@ -372,7 +372,7 @@ def run(part: Part, folder: Path) -> PartResult:
         for line in log.read_text(encoding="utf-8", errors="replace").splitlines()
         if line.strip()
     )
-    detail = lines[-1].strip(" =") if lines else ""  # pytest draws rules around its last line
+    detail = lines[-1].strip(" =") if lines else ""  # pytest surrounds its last line with signs
     state = "timed out"
     if in_time:
         state = "failed" if process.returncode else "passed"
