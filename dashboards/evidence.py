@@ -41,7 +41,7 @@ class RuleComparison:
     gain: float = math.nan  # positive is better
     interval: tuple[float, float] = (math.nan, math.nan)  # each bound has 95% coverage
     chosen: str = ""  # selection note, if not every rule reached the fresh seeds
-    left_out: str = ""  # reason for exclusion; empty if it counts
+    left_out: str = ""  # reason for exclusion; empty if it is included
 
     @property
     def cells(self) -> list[str]:
@@ -121,15 +121,15 @@ def _judged(results: Results, number: str, nothing: RuleComparison) -> RuleCompa
 def collect_comparisons(
     sweeps: Sequence[Results],
 ) -> tuple[list[RuleComparison], list[RuleComparison]]:
-    """Return the comparisons that count (largest improvement first within a rule), and the ones
-    left out.
-
-    Each pair of model and task counts once per rule: the sweep with the most fresh seeds is used.
+    """Return the included comparisons (largest improvement first within a rule), and the excluded
+    ones. Each pair of model and task is included once per rule: the sweep with the most fresh seeds
+    is used.
     """
     rows: list[RuleComparison] = []
     for results in sweeps:
         rows += rule_comparisons(results)
-    rows.sort(key=lambda row: row.seeds, reverse=True)  # keeps the order of equal ones
+    # stable: rows with equally many seeds keep their order
+    rows.sort(key=lambda row: row.seeds, reverse=True)
     settings: dict[tuple[str, ...], RuleComparison] = {}
     excluded = []
     for row in rows:

@@ -1,7 +1,9 @@
-"""How many fresh seeds a claim needs, and how many every command and every sentence proposes."""
+"""Numbers of fresh seeds: how many a claim needs, and how many every command and every sentence
+proposes.
+"""
 
 MIN_SEEDS = 3  # fewer never give evidence: on real runs two report too many false positives
-# Number of finalists and of their seeds; the baseline comes on top. On seven public studies of
+# Number of finalists and of their seeds; the baseline is extra. On seven public studies of
 # equal means these
 # defaults have 5.0% false positives, and 2 finalists on 3 seeds 7.0%
 # (docs/development/validation.md).

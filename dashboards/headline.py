@@ -33,7 +33,7 @@ class Headline:
     sentence: str
     step: str = ""  # the next step, with one command
     confirmed: bool = False  # whether fresh seeds confirmed an improvement
-    configuration: str | None = None  # chosen by fresh seeds; None if they decided nothing
+    configuration: str | None = None  # chosen by fresh seeds; None if they are undecided
 
 
 def verdict(results: Results) -> list[str]:
@@ -103,7 +103,7 @@ def _guards(results: Results, name: Name) -> str:
 
 
 def _costs(results: Results, name: Name) -> str:
-    """State what configurations used more of than the baseline, the verdict's own first."""
+    """State unequal costs, those of the verdict's configuration first."""
     judged = results if results.fresh is None else results.fresh
     answer = results.answer
     if results.arms or results.against is not None or answer is None:

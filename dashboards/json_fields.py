@@ -45,8 +45,8 @@ def arm_fields(arm: ArmRow) -> dict[str, Any]:
 
 
 def cost_fields(results: Results) -> dict[str, dict[str, float]]:
-    """Return name of a configuration -> column -> its amount divided by the baseline's, where they
-    are unequal.
+    """Return name of a configuration -> column -> its amount divided by the baseline's, only for
+    unequal amounts.
     """
     judged = results if results.fresh is None else results.fresh
     return {judged.labels[number]: row for number, row in judged.cost_ratios.items()}

@@ -26,7 +26,7 @@ class Judgement:
 
     @classmethod
     def of(cls, results: "Results") -> "Judgement":
-        """Judge results, those of a table of runs as those of a sweep."""
+        """Judge results, whether they come from a table of runs or from a sweep."""
         from dashboards.headline import verdict
 
         return cls(results, verdict(results))
@@ -105,8 +105,7 @@ def judge(
         by: columns that define a configuration.
         baseline: column -> value of the configuration to beat.
         score: score column; several become one by the option ``composite``.
-        seed: seed column. By default the column ``seed``; without one, every run counts by
-            itself.
+        seed: seed column. By default the column ``seed``; without one, runs are independent.
         fresh: True if these seeds were not used to select anything; or a second table with the
             chosen configurations on fresh seeds.
         **options: the other fields of `dashboards.sources.run_columns.RunColumns`; ``composite``:
@@ -151,7 +150,7 @@ def judge(
 
 
 def _read(table: "pd.DataFrame", columns: "RunColumns", fresh: "bool | pd.DataFrame") -> "Results":
-    """Return the runs with one score, to be compared as asked."""
+    """Return the runs with one score, prepared for the requested comparison."""
     from dashboards.sources.runs import read_runs, with_fresh
 
     results = read_runs(table, columns, adaptive=fresh is not True)
@@ -163,7 +162,7 @@ def _read(table: "pd.DataFrame", columns: "RunColumns", fresh: "bool | pd.DataFr
 
 
 def _as_asked(results: "Results", columns: "RunColumns") -> "Results":
-    """Add the way of comparing the arms."""
+    """Add the requested way of comparing the arms."""
     return replace(
         results,
         by_task={task: _as_asked(part, columns) for task, part in results.by_task.items()},

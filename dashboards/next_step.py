@@ -1,4 +1,4 @@
-"""What a comparison has decided, and the one next step that every command and page recommends."""
+"""The decision of a comparison, and the one next step that every command and page recommends."""
 
 import math
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ FIX_FAILURES = "Fix what makes trials fail, then retry them."
 
 @dataclass(frozen=True)
 class Choice:
-    """The configuration that seeds which chose nothing have singled out."""
+    """The configuration singled out by seeds that were not used for selection."""
 
-    configuration: str | None  # None for a number, which is not a configuration
+    configuration: str | None  # None if a number is the baseline
     is_gain: bool  # False if the baseline is kept
 
 
@@ -31,7 +31,7 @@ class NextStep:
     """The recommended next step."""
 
     text: str  # sentences, which contain the command
-    command: str = ""  # that carries it out; empty if no command does
+    command: str = ""  # command that carries it out; empty if there is none
 
 
 def chosen(results: Results) -> Choice | None:
@@ -60,7 +60,7 @@ def chosen(results: Results) -> Choice | None:
 
 def chosen_rule(results: Results) -> str | None:
     """Return the rule that completed fresh seeds select: the best of the rules shown to be better
-    than the first, or the first if all others are shown to be worse. None if they choose none.
+    than the first, or the first if all others are shown to be worse. None if they select no rule.
     """
     compared = results.arm_results
     if results.fresh is None or not results.fresh.finished or not compared:
@@ -74,7 +74,7 @@ def chosen_rule(results: Results) -> str | None:
 
 
 def _chosen_arm(results: Results) -> Choice | None:
-    """Return the setting on fresh seeds of the rule that they select."""
+    """Return the setting of the rule that fresh seeds select."""
     rule = chosen_rule(results)
     if rule is None or results.fresh is None or not results.name:
         return None
@@ -116,7 +116,7 @@ def next_step(results: Results, name: Name | None = None) -> NextStep | None:
 
 
 def _after_guards(results: Results) -> NextStep | None:
-    """Advise on a gain for which a guard does not hold; None if there is no such gain."""
+    """Advise on a gain that fails a guard; None if there is no such gain."""
     judged = results.not_guarded
     if judged is None:
         return None
@@ -138,7 +138,7 @@ def _after_guards(results: Results) -> NextStep | None:
 
 
 def _adopt(results: Results, choice: Choice) -> NextStep:
-    """Advise to train with what the evidence has singled out."""
+    """Advise training with the configuration that the evidence has singled out."""
     advice = "train with it" if choice.is_gain else "keep the baseline"
     if not results.name:
         return NextStep(f"Next: {advice}.")
@@ -177,7 +177,7 @@ def _after_tuning(results: Results) -> NextStep | None:
 
 
 def _confirm(results: Results, judged: Verdict, name: Name) -> NextStep:
-    """Advise after a search, or after seeds of listed configurations that decided nothing."""
+    """Advise after a search, or after an undecided comparison of listed configurations."""
     seeds = _fresh_seeds(judged)
     advice = _advice(judged, name)
     if seeds is not None and isinstance(judged, Undecided):
@@ -247,7 +247,9 @@ def _seeds_to_confirm(judged: Verdict) -> int | None:
 
 
 def _seeds_of_undecided(judged: Undecided) -> int | None:
-    """Return how many seeds compare what had too few; None if seeds were not the reason."""
+    """Return how many seeds make configurations with too few seeds comparable; None if seeds were
+    not the reason.
+    """
     return FRESH_SEEDS if judged.why in ("one seed", "no shared seed") else None
 
 
@@ -259,7 +261,7 @@ def _fresh_at_least(judged: Tested) -> int:
 
 
 def _after_rounds(results: Results, rounds: Rounds) -> NextStep | None:
-    """Advise after rounds that decided nothing; None while rounds are left."""
+    """Advise after undecided rounds; None while rounds are left."""
     if all(result.interval is None for result in rounds.last):
         return NextStep(f"Next: {words.no_spread()}")
     if rounds.outcome != "undecided" or not results.name:

@@ -46,11 +46,11 @@ UNORDERED_KINDS = (
     "choice",
     "value",
     "by",
-)  # parameter kinds whose values may be other than numbers
+)  # parameter kinds whose values may be other things than numbers
 
 SeedScores = dict[str, dict[Hashable, float]]
-UNEQUAL = 1.1  # ratio of two costs from which on they are called unequal
-NUMBER = "number"  # stands for the number that configurations are compared with
+UNEQUAL = 1.1  # ratio of two costs above which they are called unequal
+NUMBER = "number"  # placeholder for the number that configurations are compared with
 
 
 @dataclass(frozen=True)
@@ -113,39 +113,39 @@ class Results:
     trials: tuple[TrialRecord, ...]
     searched: tuple[str, ...]
     kinds: Mapping[str, str] = field(default_factory=dict)  # searched parameter -> e.g. loguniform
-    source: str = ""  # path or URI that they were read from
+    source: str = ""  # path or URI of their source
     model: str = "unknown"
     task: str = "unknown"
     planned: int | None = None  # number of planned trials; None if unknown
     running: bool = False
     device: Literal["GPU", "CPU"] = "CPU"
-    devices: float = 1  # per trial
+    devices: float = 1  # devices per trial
     adaptive: bool = False  # whether scores on these seeds chose configurations or stopped trials
-    listed: bool = False  # whether a person listed all configurations, so that none was chosen
+    listed: bool = False  # whether a person listed all configurations, so that no score chose any
     # whether seeds are blocks, for runs of other programs; None if every seed was planned for all
     pairing: Pairing | None = None
-    # seed -> task, if every task has seeds of its own; differences are then averaged over tasks
+    # seed -> task, if every task has its own seeds; differences are then averaged over tasks
     task_of: Mapping[Hashable, str] = field(default_factory=dict)
-    by_task: Mapping[str, "Results"] = field(default_factory=dict)  # task -> its runs alone
+    by_task: Mapping[str, "Results"] = field(default_factory=dict)  # task -> only its runs
     place: str = ""  # column along which runs are compared: steps, or an axis; empty if unknown
     at_equal_amounts: bool = False  # whether every run is compared at one amount of an axis
-    budget: Budget | None = None  # this amount; None with several tasks, which have their own
+    budget: Budget | None = None  # the amount; None with several tasks, which have separate budgets
     # benchmark of a composite -> its results
     by_score: Mapping[str, "Results"] = field(default_factory=dict)
     guards: tuple[Guard, ...] = ()  # metrics on which a better configuration must not be worse
     against: float | None = None  # number that the configurations are compared with
-    not_worse_by: float | None = None  # margin of a test that an arm is not worse, if asked for
+    not_worse_by: float | None = None  # margin of the non-inferiority test, if requested
     # number of the configuration that all others are compared with; None if there is none, or if
     # rules are tuned separately
     baseline: str | None = None
     # values tuned separately with equal budgets; the first is the baseline
     arms: tuple[str, ...] = ()
     fresh: "Results | None" = None  # finalists on fresh seeds, numbered as in this search
-    # configuration -> its label in the search, of finalists
+    # configuration -> its label in the search, for finalists
     search_labels: Mapping[str, str] = field(default_factory=dict)
     rounds: Rounds | None = None  # set if these are finalists of a sequential confirmation
-    # of the same finalists; their scores are left out, and p-values and intervals are corrected for
-    # them
+    # earlier confirmations of the same finalists; their scores are left out, and p-values and
+    # intervals are corrected for them
     earlier_confirmations: int = 0
     # warnings: trials that may not be comparable, seeds that may have no effect
     warnings: tuple[str, ...] = ()
@@ -285,7 +285,7 @@ class Results:
         return labels
 
     def names(self) -> Names:
-        """Return the names of the configurations for a text that begins."""
+        """Return the names of the configurations for a new text."""
         fresh = {} if self.fresh is None else self.fresh.labels
         return Names({**fresh, **self.labels})
 
@@ -333,8 +333,8 @@ class Results:
         return self.fresh._compared(self.fresh.seed_scores, self.seed_scores)
 
     def blocks(self, earlier: SeedScores | None = None) -> Blocks:
-        """Return whether seeds are blocks, as it was known before these scores; ``earlier`` are
-        scores of a search on other seeds.
+        """Return whether seeds are blocks, as known before these scores; ``earlier`` are scores of
+        a search on other seeds.
         """
         if self.against is not None:
             return UNKNOWN
@@ -384,8 +384,8 @@ class Results:
 
     @cached_property
     def answer(self) -> Verdict | None:
-        """The verdict of the best evidence: fresh seeds if they were run, there the one on the
-        winner of rounds; else the search's seeds.
+        """The verdict of the best evidence: on fresh seeds if they were run (with rounds, the
+        verdict on the winner), else on the search's seeds.
         """
         rounds = None if self.fresh is None else self.fresh.rounds
         if rounds is not None and rounds.winner is not None:
@@ -404,8 +404,8 @@ class Results:
         return None if self.guard_state(answer.best) == "holds" else answer
 
     def scored_by(self, metric: str, mode: Mode, margin: float | None = None) -> "Results":
-        """Return the same trials with another of their scores, without curves; of a guard with its
-        margin.
+        """Return the same trials with another of their scores, without curves; for a guard, with
+        its margin.
         """
         trials = []
         for trial in self.trials:
@@ -428,7 +428,7 @@ class Results:
         )
 
     def checked_guards(self, configuration: str) -> list[CheckedGuard]:
-        """Return what the seeds show of every guard for a configuration."""
+        """Return what the seeds show about every guard for a configuration."""
         return [guard.check(configuration) for guard in self.guards]
 
     def guard_state(self, configuration: str) -> GuardState:
@@ -464,7 +464,7 @@ class Results:
         """Return the verdict that a comparison on these seeds gives."""
         if comparison is None or self.compared_with is None:
             return None
-        # runs of other programs are compared without the seeds that chose them
+        # runs of other programs are compared without the seeds used for their selection
         known = earlier if self.pairing is None and self.against is None else None
         return conclude(
             comparison,
@@ -580,7 +580,7 @@ class Results:
         """The grid of the one tuned parameter, if all arms ran the same values on the same seeds;
         else None.
 
-        A failed trial counts with the worst score of all.
+        A failed trial gets the worst score of all.
         """
         within = self._varied_in_arms
         tuned = list(within.columns[within.any()])

@@ -1,4 +1,4 @@
-"""One trial, of a sweep or of anybody's runs, and the one ranking of scores.
+"""One trial, of a sweep or of any program, and the single ranking of scores.
 
 A sweep fills `TrialRecord` from its event log, `sweep judge` from a table. Sampler, status, export,
 report and verdict read it. Imports nothing heavy: a driver and every command load this module.
@@ -25,7 +25,7 @@ _END_STATES = ("COMPLETE", "PRUNED", "FAIL")
 
 
 def joint_state(states: Iterable[State]) -> State:
-    """Return the state of a score that is made of several trials' scores: FAIL if one of them
+    """Return the state of a score that combines the scores of several trials: FAIL if one of them
     failed, else the first state other than COMPLETE.
     """
     found = list(dict.fromkeys(states))
@@ -107,10 +107,10 @@ class TrialRecord:
     reason: str = ""  # why it failed
     step: float = math.nan  # training step of the score; of the last record in a table of progress
     total_steps: int | None = None  # training steps of the whole trial; None if unknown
-    time: float = math.nan  # when it ended, in seconds since the epoch
+    time: float = math.nan  # end time, in seconds since the epoch
     algorithm: str = ""  # advantage and loss of the update rule
     rule: str = ""  # the update rule in words
-    arm: str = ""  # one of `Results.arms`
+    arm: str = ""  # an element of `Results.arms`
     task: str = ""  # name of the task, for runs on several tasks
     hours: float = math.nan  # device hours of recorded steps and evaluations
     test: float = math.nan  # score on the held-out problems
@@ -118,7 +118,7 @@ class TrialRecord:
     # latest value of each tokens/* metric
     latest: Mapping[str, float] = field(default_factory=dict)
     scores: Mapping[str, float] = field(default_factory=dict)  # benchmark or guard -> score
-    # column that grows -> its amount where the run is compared, such as tokens
+    # growing column, such as tokens -> its amount at the point of comparison
     costs: Mapping[str, float] = field(default_factory=dict)
     # fraction correct per problem, over the evaluations that make up the score
     solved: tuple[float, ...] | None = None

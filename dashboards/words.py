@@ -87,7 +87,9 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def signed(value: float) -> str:
-    """Format a difference with digits by its size: +626, +20.5, +0.100, +0.0052."""
+    """Format a difference with a number of digits that depends on its size: +626, +20.5, +0.100,
+    +0.0052.
+    """
     size = abs(value)
     if size >= 10**5 or 0 < size < 0.0005:
         return f"{value:+.1e}"
@@ -161,7 +163,7 @@ def searched(verdict: Verdict, name: Name) -> str:
 def confirmed(
     verdict: Verdict, name: Name, worthwhile: float = 0.0, kind: str = "fresh seed"
 ) -> str:
-    """State the result on seeds that chose nothing; ``kind`` names these seeds.
+    """State the result on seeds that were not used for selection; ``kind`` names these seeds.
 
     The baseline is kept only if the intervals exclude a worthwhile improvement.
     """
@@ -221,7 +223,7 @@ def score_direction(metric: str, mode: Mode) -> str:
 
 
 def guard(checked: CheckedGuard) -> str:
-    """State what the seeds show of a guard."""
+    """State what the seeds show about a guard."""
     verb = {"holds": "holds", "fails": "fails", "undecided": "is undecided"}[checked.outcome]
     if checked.found is None:
         return f"{checked.metric} {verb}: no score to compare"
@@ -270,8 +272,7 @@ def not_guarded(verdict: Verdict, checked: Sequence[CheckedGuard], name: Name) -
 def unequal_costs(
     ratios: Mapping[str, Mapping[str, float]], place: str, name: Name, *, advised: bool
 ) -> str:
-    """State which configurations used more or less of something than the baseline; empty if none
-    did.
+    """State which configurations have other costs than the baseline; empty if none has.
 
     Args:
         ratios: configuration -> column -> its amount divided by the baseline's.
@@ -309,9 +310,8 @@ def layouts(
     blocks: bool = True,
     seeded: bool = True,
 ) -> str:
-    """State how arms were compared, and why; empty for a sweep, where every seed is run by all.
-
-    ``seeded`` is False for runs without seeds, which only numbers tell apart.
+    """State how arms were compared, and why; empty for a sweep, in which every configuration runs
+    every seed. ``seeded`` is False for runs without seeds, which are distinguished only by numbers.
     """
     compared = [row for row in rows if row.layout is not None]
     if pairing is None or not compared or compared[0].layout == "against a number":
@@ -472,8 +472,8 @@ def caveats(verdict: Verdict, failed: Mapping[str, int], seeds: int, name: Name)
 
 
 def blocks(known: Blocks) -> str:
-    """State how seeds were treated, and how that was known before the compared scores were seen;
-    empty if nobody knew.
+    """State how seeds were treated, and how that was known before the compared scores; empty if it
+    was not known.
     """
     if known.how == "declared":
         return (
@@ -499,7 +499,7 @@ def hidden(seeds: int) -> str:
 
 
 def failures(failed: Mapping[str, int], name: Name = str) -> str:
-    """State how failed seeds count; empty if none failed."""
+    """State how failed seeds are scored; empty if none failed."""
     if not failed:
         return ""
     named = [f"{name(number)} ({count})" for number, count in failed.items()]
@@ -510,7 +510,7 @@ def failures(failed: Mapping[str, int], name: Name = str) -> str:
 
 
 def no_spread() -> str:
-    """State why seeds with equal differences decide nothing, and what to check."""
+    """State why seeds with equal differences cannot decide, and what to check."""
     return f"{_WHY['no spread']} {REMEDIES['no spread']}"
 
 

@@ -85,7 +85,7 @@ def _below_headline(
 
 
 def _figures(pictures: Sequence[Picture]) -> dict[str, Any]:
-    """Return the JSON of all figures by the id of their place in the page."""
+    """Return the JSON of all figures by the id of their element in the page."""
     figures: dict[str, Any] = {}
     for picture in pictures:
         for index, figure in enumerate(picture.figures):

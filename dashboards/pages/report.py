@@ -29,8 +29,10 @@ from loptune.parameter_names import short_names
 _REPORT_FILE = "report.html"
 _TRIALS_FILE = "trials.csv"
 _SHOWN_MINUTES = 0.05
-_FRESH = "fresh seed"  # column of all trials; the space keeps it apart from parameters' names
-_FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")  # that begin a formula in a spreadsheet
+# column of the table of all trials; the blank distinguishes it from parameter names
+_FRESH = "fresh seed"
+# characters that start a formula in a spreadsheet
+_FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
 
 # Chapters of a report in order. Each function creates one figure with a one-sentence finding, or
 # returns None if there is nothing to show.
@@ -115,9 +117,7 @@ def report_html(results: Results, chapters: Mapping[str, Sequence[Picture]]) -> 
 
 
 def _all_trials(results: Results) -> pd.DataFrame:
-    """Return all trials as a table; with a column that marks the ones on fresh seeds, if any were
-    run.
-    """
+    """Return all trials as a table, with a column that marks fresh seeds if any were run."""
     if results.fresh is None or not results.fresh.trials:
         return results.table
     parts = [results.table.assign(**{_FRESH: "no"}), results.fresh.table.assign(**{_FRESH: "yes"})]
@@ -125,7 +125,7 @@ def _all_trials(results: Results) -> pd.DataFrame:
 
 
 def _plain_cells(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table in which a spreadsheet program evaluates nothing: a string that would be a
+    """Return a table in which a spreadsheet program evaluates no cell: a string that would be a
     formula gets an apostrophe in front.
     """
     plain = table.map(_plain)
@@ -137,7 +137,7 @@ def _plain(value: Any) -> Any:
     if not isinstance(value, str) or not value.startswith(_FORMULA_SIGNS):
         return value
     try:
-        float(value)  # a negative number as text
+        float(value)  # a negative number stored as text
     except ValueError:
         return f"'{value}"
     return value

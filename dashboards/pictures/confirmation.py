@@ -10,7 +10,7 @@ from dashboards.results import Results
 from dashboards.words import number
 from loptune.terminal.table import counted
 
-_KINDS = {  # in the colors that update rules get last
+_KINDS = {  # in the colors that update rules use last
     "searched": ("in the search", MUTED),
     "fresh": ("fresh seeds", PALETTE[11]),
     "test": ("fresh seeds, held-out test", PALETTE[9]),

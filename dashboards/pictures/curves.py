@@ -55,8 +55,8 @@ def learning_curves(results: Results) -> Picture | None:
 
 
 def _mean_lines(drawing: Any, results: Results, values: pd.DataFrame, place: str) -> list[str]:
-    """Add the mean over seeds of the baseline and of the best configuration, at the places that all
-    their complete trials have; return the labels of those with several.
+    """Add the mean over seeds of the baseline and of the best configuration, at the steps that all
+    their complete trials have; return the labels of configurations with several seeds.
     """
     table = results.table
     shades = colors(table.rule)
@@ -89,7 +89,7 @@ def _mean_lines(drawing: Any, results: Results, values: pd.DataFrame, place: str
 
 
 def _coinciding(values: pd.DataFrame) -> str:
-    """Name trials whose curves are equal at every step; empty if there are none."""
+    """List trials whose curves are equal at every step; empty if there are none."""
     groups: dict[tuple[tuple[float, float], ...], list[str]] = {}
     for trial, curve in values.groupby("trial"):
         points = tuple(zip(curve.step, curve.value, strict=True))

@@ -206,7 +206,7 @@ def _sentence(arms: list[ArmRow], judged: Results) -> str:
 def seed_differences(results: Results) -> Picture | None:
     """Plot the differences to the baseline on the same seed, using fresh seeds if they were run.
 
-    For rules tuned separately and interim analyses, which have intervals of their own.
+    For rules tuned separately and interim analyses, which have their own intervals.
     """
     rules = results.table.rule
     if results.fresh is not None and not baseline_pairs(results.fresh).empty:

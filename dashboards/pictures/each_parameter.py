@@ -1,4 +1,6 @@
-"""Each parameter of a full grid by itself: its values compared at equal values of the others."""
+"""Each parameter of a full grid separately: its values compared at equal values of the other
+parameters.
+"""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
@@ -19,8 +21,8 @@ _Cells = dict[Any, dict[Hashable, dict[str, TrialRecord]]]  # value -> other val
 
 
 def each_parameter(results: Results) -> Picture | None:
-    """Compare the values of each parameter, averaged over the values of the others that all of them
-    ran with, as `sweep judge --by PARAMETER --task OTHERS` does.
+    """Compare the values of each parameter, averaged over the values of the other parameters that
+    all of them ran with, as `sweep judge --by PARAMETER --task OTHERS` does.
 
     None unless two parameters were crossed and no score chose or stopped a trial.
     """
@@ -99,7 +101,7 @@ def _alone(results: Results, name: str, cells: _Cells, shared: set[Hashable]) ->
 def _averaged(
     index: str, settings: list[Mapping[str, TrialRecord]], name: str, value: str
 ) -> list[TrialRecord]:
-    """Return a trial per seed that ran in all settings; it failed if it failed in one."""
+    """Return a trial per seed that ran in all settings; it failed if it failed in one of them."""
     trials = []
     seeds = dict.fromkeys(seed for setting in settings for seed in setting)
     for seed in seeds:

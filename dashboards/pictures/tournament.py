@@ -22,21 +22,21 @@ class _RuleRow:
 
     rule: str
     trials: int  # configurations that were tried
-    setting: str  # of the best search score
+    setting: str  # setting with the best search score
     median: float  # search score
     best: float | None  # search score
     fresh: float  # mean score on fresh seeds
-    gain: float | None  # over the first rule, on fresh seeds
-    interval: tuple[float, float] | None  # of the gain
+    gain: float | None  # gain over the first rule, on fresh seeds
+    interval: tuple[float, float] | None  # interval of the gain
 
     @property
     def search_cells(self) -> list[object]:
-        """The cells of a table of the search."""
+        """The cells of the row in the search's table."""
         return [self.rule, self.trials, self.setting, self.median, self.best]
 
     @property
     def fresh_cells(self) -> list[object]:
-        """The further cells if the rules ran on fresh seeds."""
+        """The additional cells if the rules ran on fresh seeds."""
         interval = None
         if self.interval is not None:
             interval = f"{signed(self.interval[0])} to {signed(self.interval[1])}"
@@ -102,14 +102,14 @@ def tuning_curves(results: Results) -> pd.DataFrame:
 
 
 def _is_better(score: float, best: float, objective: Objective) -> bool:
-    """Return whether a score is better than the best so far; equal ones count where less is
-    better.
+    """Return whether a score is better than the best so far; if smaller is better, an equal score
+    is better, too.
     """
     return score > best if objective.sign > 0 else score <= best
 
 
 def tournament_line(results: Results) -> str:
-    """State the result on rules, or why nothing is compared."""
+    """State the result about the rules, or why they are not compared."""
     base = results.arms[0]
     compared = results.arm_results
     counts = results.table[results.table.arm != ""].groupby("arm").configuration.nunique()

@@ -54,8 +54,8 @@ class Condition:
 
 
 def equal(value: Any, text: Any) -> bool:
-    """Return whether a cell equals a value as typed: numbers as numbers, lists without regard to
-    spaces, True as true. A blank cell equals ``none`` and the empty text.
+    """Return whether a cell equals a value as typed: numbers by value, lists without regard to
+    spaces, True equals true. A blank cell equals ``none`` and the empty string.
     """
     if pd.api.types.is_scalar(value) and pd.isna(value):
         return str(text).strip().lower() in ("", "none", "nan")
@@ -85,7 +85,7 @@ def split_list(text: str) -> list[str]:
             items.append(text[start:place])
             start = place + 1
     items.append(text[start:])
-    if waiting or quote:  # a lone bracket or quote is part of a name
+    if waiting or quote:  # a bracket or quote without a partner is part of a name
         items = text.split(",")
     return [_unquoted(item) for item in items if item.strip()]
 

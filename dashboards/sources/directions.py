@@ -13,7 +13,7 @@ _SMALLER_WORDS = (
     "chamfer", "crps", "misclassification", "collisions", "violations", "crossentropy", "rmsle",
     "perplexities", "entropy", "distance", "residual", "discrepancy",
 )  # fmt: skip
-# names of costs: less is better for a guard; for a score the direction would be ambiguous
+# names of costs: smaller is better for a guard; for a score the direction would be ambiguous
 _USED_WORDS = (
     "length", "lengths", "token", "tokens", "second", "seconds", "time", "hours", "memory", "flops",
     "kl", "failures", "timeouts", "repetition", "repetitions",

@@ -114,7 +114,7 @@ def reading(path: Path, kind: str) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except Exception as error:  # parsers raise anything for damaged files
+    except Exception as error:  # parsers may raise any exception for damaged files
         raise StorageError(
             f"cannot read the file as {kind}: {shortened(first_line(error), _MAX_REASON)}",
             str(path),

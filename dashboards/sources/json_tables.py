@@ -70,7 +70,7 @@ def _of_mapping(content: dict[str, Any]) -> pd.DataFrame:
     values = list(content.values())
     records = [value for value in values if _are_records(value)]
     if len(records) == 1 and not any(isinstance(value, dict) for value in values):
-        return _rows(records[0])  # next to a version, a date and the like
+        return _rows(records[0])  # next to values such as a version or a date
     if values and all(_are_records(value) for value in values):
         rows = []
         for name, records in content.items():

@@ -30,7 +30,7 @@ def unpack(content: bytes, where: str) -> Results:
         if len(text) > MAX_BYTES:
             raise ValueError(f"more than {MAX_BYTES >> 20} MiB")
         return TypeAdapter(Results).validate_python(json.loads(text))
-    except Exception as error:  # parsers raise anything for damaged or hostile files
+    except Exception as error:  # parsers may raise any exception for damaged or hostile files
         raise StorageError(
             f"{where} does not contain the results of a sweep",
             where,

@@ -37,7 +37,7 @@ def read_events(place: Path) -> pd.DataFrame:
     values: dict[str, dict[int, float]] = {}
     try:
         events.Reload()
-    except Exception as error:  # its parsers raise anything for damaged files
+    except Exception as error:  # its parsers may raise any exception for damaged files
         raise ValueError(f"TensorBoard cannot read its events: {error}") from None
     for tag in events.Tags()["scalars"]:
         values[tag] = {event.step: event.value for event in events.Scalars(tag)}

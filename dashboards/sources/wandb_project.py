@@ -1,4 +1,4 @@
-"""Read the runs of a project from W&B's server, by its public API."""
+"""Read the runs of a project from W&B's server, through its public API."""
 
 import os
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def read_project(
 
     Columns: ``Name``, ``ID`` and ``State`` as in W&B's table of runs, ``step``, the score, and
     ``config.KEY`` for each setting, with dots for nested ones. If a run has the score only in its
-    summary, that is its single value.
+    summary, the summary is its only value.
 
     Args:
         project: ``ENTITY/PROJECT``, or ``PROJECT`` of the default entity.
