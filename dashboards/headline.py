@@ -97,7 +97,7 @@ def _ended_below_start(results: Results) -> str:
 def _guards(results: Results, name: Name) -> str:
     """State the guards of the verdict's configuration."""
     answer = results.answer
-    if not results.guards or answer is None or answer.best == answer.baseline:
+    if not results.guards or answer is None or answer.is_baseline_alone:
         return ""
     return words.guards(results.checked_guards(answer.best), name(answer.best))
 
@@ -211,7 +211,7 @@ def _on_fresh(results: Results, fresh: Results, name: Name) -> str:
     judged = results.fresh_verdict
     if judged is None and fresh.finished:
         return "Not confirmed: the baseline failed on every fresh seed."
-    if judged is None or judged.best == judged.baseline:
+    if judged is None or judged.is_baseline_alone:
         return ""
     return words.confirmed(judged, name, results.objective.worthwhile)
 
@@ -241,7 +241,7 @@ def _on_fresh_seeds(results: Results, fresh: Results, name: Name) -> str:
     if fresh.rounds is not None:
         return _decided(results, fresh, fresh.rounds, name)
     judged = results.fresh_verdict
-    if judged is None or judged.best == judged.baseline:
+    if judged is None or judged.is_baseline_alone:
         return f"On fresh seeds: {fresh.progress}."
     known = fresh.blocks(results.seed_scores)
     if results.arms:  # the headline's interval includes tuning variance, this one does not

@@ -49,7 +49,7 @@ def chosen(results: Results) -> Choice | None:
     judged = results.verdict if results.nothing_chosen else None
     if fresh is not None and results.fresh_verdict is not None:
         judged = results.fresh_verdict
-    if judged is None or judged.best == judged.baseline:
+    if judged is None or judged.is_baseline_alone:
         return None
     if isinstance(judged, Tested) and judged.claim == "evidence":
         return Choice(judged.best, is_gain=True) if results.not_guarded is None else None
@@ -108,7 +108,7 @@ def next_step(results: Results, name: Name | None = None) -> NextStep | None:
         judged = results.fresh_verdict
         if judged is None and fresh.finished:
             return NextStep(f"Next: {FIX_FAILURES}")
-        if judged is not None and judged.best != judged.baseline:
+        if judged is not None and not judged.is_baseline_alone:
             return _confirm_again(results, judged, name)
     if results.verdict is None:
         return NextStep("Next: run the baseline on the same seeds.")

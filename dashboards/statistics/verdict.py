@@ -58,6 +58,11 @@ class Conclusion:
         return self.found.baseline
 
     @property
+    def is_baseline_alone(self) -> bool:
+        """Whether no other configuration can be compared with the baseline."""
+        return self.best == self.baseline
+
+    @property
     def difference(self) -> float:
         """The mean of best - baseline over shared seeds, in units of the score."""
         return self.found.measured(self.sign)
