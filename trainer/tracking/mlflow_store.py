@@ -6,6 +6,7 @@ MLflow takes two seconds to import, so it is imported lazily.
 import contextlib
 import errno
 import getpass
+import hashlib
 import logging
 import os
 import re
@@ -51,6 +52,7 @@ _KNOWN_STORES = (
 START_LIMIT_S = 5.0  # how long to retry an unresponsive server
 LOCK_LIMIT_S = 30.0  # how long to wait for a locked database
 _EMPTY_STORE = "mlflow.db"  # in the cache
+_MAX_NAME = 250  # MLflow's limit for names of metrics and parameters
 
 _ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -421,11 +423,17 @@ def log_missing_params(client: "MlflowClient", run_id: str, params: Mapping[str,
 
 
 def mlflow_name(name: str) -> str:
-    """Replace characters and path parts that MLflow does not allow in names, because dataset and
-    difficulty names are free text.
+    """Return a name that MLflow allows: names of datasets and difficulties are free text.
+
+    Forbidden characters and path parts are replaced. A changed name ends with a hash of the
+    original, because ``a?b`` and ``a*b`` would otherwise be one metric.
     """
-    parts = re.sub(r"[^\w\-. /:]", "_", name)[:250].split("/")
-    return "/".join(part if part.strip(".") else "_" for part in parts)
+    parts = re.sub(r"[^\w\-. /:]", "_", name).split("/")
+    allowed = "/".join(part if part.strip(".") else "_" for part in parts)
+    if allowed == name and len(name) <= _MAX_NAME:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{allowed[: _MAX_NAME - 9]}-{digest}"
 
 
 def _system_tags() -> dict[str, str]:

@@ -129,6 +129,12 @@ def test_names_that_mlflow_refuses_are_changed():
     assert mlflow_name("eval/accuracy/v1.5") == "eval/accuracy/v1.5"
 
 
+def test_names_that_mlflow_refuses_stay_different():
+    names = ["a?b", "a*b", "a_b", "eval/..", "eval/.", "eval/_", *(f"{'x' * 250}{n}" for n in "12")]
+    assert len({mlflow_name(name) for name in names}) == len(names)
+    assert max(len(mlflow_name(name)) for name in names) == 250
+
+
 def test_unreachable_server_at_the_start(tmp_path, monkeypatch):
     monkeypatch.setattr(mlflow_store, "START_LIMIT_S", 1.0)
     with refused("mlflow-request", StorageError) as raised:
