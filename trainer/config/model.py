@@ -29,6 +29,11 @@ class LoraConfig(Section):
     rslora: bool = needs("r", False)
     """use the scale alpha / sqrt(r) [arXiv:2312.03732]"""
 
+    @property
+    def adapts_all(self) -> bool:
+        """Whether every linear layer except the output layer is adapted."""
+        return self.target_modules == [ALL_LINEAR]
+
 
 class ModelConfig(Section):
     """The policy to train."""

@@ -69,7 +69,7 @@ def add_adapter(
         r=settings.r,
         lora_alpha=settings.alpha,
         lora_dropout=settings.dropout,
-        target_modules=_targets(model, settings.target_modules),
+        target_modules=_targets(model, settings),
         use_rslora=settings.rslora,
         fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
     )
@@ -89,7 +89,7 @@ def add_adapter(
         layer.lora_B.to(dtype)
         if settings.dropout:
             layer.lora_dropout[_NAME] = AdapterDropout(settings.dropout)
-    if settings.target_modules == [ALL_LINEAR]:
+    if settings.adapts_all:
         _warn_of_frozen(model)
 
 
@@ -243,7 +243,7 @@ def merge_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
     return merged.requires_grad_(True)
 
 
-def _targets(model: PreTrainedModel, wanted: list[str]) -> list[str]:
+def _targets(model: PreTrainedModel, settings: LoraConfig) -> list[str]:
     """Return the names (last part) of the layers to adapt, after validation."""
     output = model.get_output_embeddings()
     linear = [
@@ -260,9 +260,9 @@ def _targets(model: PreTrainedModel, wanted: list[str]) -> list[str]:
             "model.lora.r",
             code="no-such-layer",
         )
-    if wanted == [ALL_LINEAR]:
+    if settings.adapts_all:
         return available
-    for target in wanted:
+    for target in settings.target_modules:
         if target not in available:
             key = "model.lora.target_modules"
             raise ConfigError(
@@ -275,7 +275,7 @@ def _targets(model: PreTrainedModel, wanted: list[str]) -> list[str]:
                 key,
                 code="no-such-layer",
             )
-    return wanted
+    return settings.target_modules
 
 
 def _warn_of_frozen(model: PreTrainedModel) -> None:
