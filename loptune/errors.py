@@ -14,6 +14,15 @@ def first_line(error: BaseException) -> str:
     return type(error).__name__
 
 
+def described(error: BaseException) -> str:
+    """Return the type and the first line of an error: ``KeyError: 'answer'``. The type stands alone
+    if the message is empty.
+    """
+    name = type(error).__name__
+    line = first_line(error)
+    return name if line == name else f"{name}: {line}"
+
+
 def one_line(text: object, most: int = 300) -> str:
     """Collapse whitespace and truncate to ``most`` characters."""
     return " ".join(str(text).split())[:most]

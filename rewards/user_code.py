@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from loptune.errors import described, shortened
 from rewards.errors import CodedValueError
 
 LOPTUNE_PACKAGES = ("rewards", "trainer", "sweep", "dashboards", "search_spaces", "loptune")
@@ -58,13 +59,6 @@ def folder_of(name: str) -> str:
     return str(file.parents[module_name.count(".") + is_package])
 
 
-def described(error: BaseException) -> str:
-    """Return the type and the first line of an exception of a user's code."""
-    lines = str(error).splitlines()
-    text = lines[0][:_MAX_MESSAGE] if lines else ""
-    return f"{type(error).__name__}: {text}"
-
-
 def place_of(error: BaseException, name: str) -> str:
     """Return ``file:line`` of the traceback's last frame in the module of ``module:name``, or an
     empty string.
@@ -90,9 +84,10 @@ def _import_module(module_name: str, label: str, folder: Path) -> ModuleType:
         place = place_of(error, module_name)
         if not place:
             place = f"run in the folder of {file}, or add it to PYTHONPATH; searched {folder}"
+        reason = shortened(described(error), _MAX_MESSAGE)
         clash, clash_code = _clash(module_name)
         raise UserCodeError(
-            f"{label}: cannot import {module_name}: {described(error)}, {place}{clash}",
+            f"{label}: cannot import {module_name}: {reason}, {place}{clash}",
             code=clash_code or "not-imported",
         ) from error
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from dashboards.sources.content import MAX_BYTES, database_tables, is_database
 from dashboards.sources.directions import DIRECTION
-from loptune.errors import StorageError
+from loptune.errors import StorageError, first_line
 from loptune.extras import require
 from loptune.files import open_regular
 from loptune.temporary import temporary_folder
@@ -67,7 +67,7 @@ def read_study(path: Path) -> pd.DataFrame:
                 directions |= {direction.name for direction in study.directions}
         except Exception as error:
             raise StorageError(
-                f"Optuna cannot read the study: {str(error).splitlines()[0][:200]}",
+                f"Optuna cannot read the study: {first_line(error)[:200]}",
                 str(path),
                 "run: optuna storage upgrade --storage URL, with the Optuna that wrote it",
                 code="unreadable-study",

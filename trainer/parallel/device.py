@@ -9,7 +9,7 @@ from typing import Literal
 import psutil
 import torch
 
-from loptune.errors import MissingError
+from loptune.errors import MissingError, first_line
 from trainer.config.model import ModelConfig
 from trainer.parallel.gpus import driver_version, visible_gpus
 from trainer.planning.memory import Device
@@ -168,5 +168,5 @@ def _reason() -> str:
     try:
         torch.cuda.init()
     except (RuntimeError, AssertionError) as error:
-        return (str(error).strip().splitlines() or [type(error).__name__])[0]
+        return first_line(error)
     return "no reason given"

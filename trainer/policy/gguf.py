@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from loptune.errors import MissingError, StorageError, first_line
+from loptune.errors import MissingError, StorageError, described
 from trainer.policy.cache import cache_folder, ensure_folder
 
 SUFFIX = ".gguf"
@@ -87,7 +87,7 @@ def _convert(file: Path, folder: Path) -> None:
     except Exception as error:
         # the library parses the file without checks: a truncated file may raise any exception
         raise MissingError(
-            f"cannot read {file}: {type(error).__name__}: {first_line(error)}",
+            f"cannot read {file}: {described(error)}",
             "model.name_or_path",
             "download the file again if it is truncated, or use a GGUF file of a known model",
             code="gguf-unreadable",

@@ -19,7 +19,7 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
-from loptune.errors import ConfigError, MissingError, UserError, first_line, listed
+from loptune.errors import ConfigError, MissingError, UserError, described, first_line, listed
 from loptune.yaml_document import nearest
 from trainer.config.model import ModelConfig
 from trainer.cpu.linear import use_onednn
@@ -458,7 +458,7 @@ def load_error(what: str, config: ModelConfig, error: Exception) -> UserError:
     if isinstance(cause, KeyError):
         reason = f"its files lack {first_line(cause)}"
     else:
-        reason = f"{type(cause).__name__}: {first_line(cause)}"
+        reason = described(cause)
     return MissingError(
         f"cannot load the {what} of {config.name_or_path}: {reason}",
         "model.name_or_path",

@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from loptune.errors import ConfigError, first_line
+from loptune.errors import ConfigError, described
 from loptune.yaml_document import nearest
 from rewards.limits import cpu_time_limit, memory
 
@@ -90,7 +90,7 @@ class ChatTemplate:
                     key="data.system_prompt",
                     code="template-refused",
                 ) from error
-            raise self._broken(f"{type(error).__name__}: {first_line(error)}") from error
+            raise self._broken(described(error)) from error
         if not prompt.strip() or len(prompt) > _MAX_PROMPT_CHARS:
             raise self._broken(f"it produced a prompt of {len(prompt)} characters")
         return prompt

@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import create_model
 
-from loptune.errors import ConfigError, first_line
+from loptune.errors import ConfigError, described
 from rewards.errors import CodedValueError
 from rewards.user_code import load_named, place_of
 
@@ -65,7 +65,7 @@ def errors_located(name: str) -> Iterator[None]:
         yield
     except (Exception, SystemExit) as error:
         raise ConfigError(
-            f"rule {name} raised {type(error).__name__}: {first_line(error)}",
+            f"rule {name} raised {described(error)}",
             place_of(error, name) or name,
             "fix the rule",
             code="rule-failed",

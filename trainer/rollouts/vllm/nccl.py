@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from vllm.distributed.weight_transfer import ParamMeta, WeightSource, WeightTransferTrainerFactory
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
-from loptune.errors import EngineError, UserError
+from loptune.errors import EngineError, UserError, described
 from trainer.parallel.interface import local_address_for
 from trainer.policy.adapters import base_parameters
 from trainer.rollouts.vllm.client import VllmClient, on_all
@@ -51,7 +51,7 @@ class NcclTransfer:
         except Exception as error:
             self.sender = None
             raise EngineError(
-                f"NCCL weight transfer to the vLLM servers failed: {type(error).__name__}: {error}",
+                f"NCCL weight transfer to the vLLM servers failed: {described(error)}",
                 "rollout.vllm.server_weight_transfer",
                 "restart the servers, because their workers may wait in NCCL forever; set "
                 "NCCL_DEBUG=INFO for both and check the servers' logs, or use "
