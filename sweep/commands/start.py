@@ -109,8 +109,6 @@ def plan(
     words = [space, *overrides]
     if offline:
         words.append("--offline")
-    if runs_dir != Path("runs"):
-        words += ["--runs-dir", str(runs_dir)]
     return PlannedSweep(sweep, made, sampled, words, renamed=name is not None)
 
 

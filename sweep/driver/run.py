@@ -23,6 +23,7 @@ from loptune.errors import (
     MissingError,
     StorageError,
     UserError,
+    described,
     first_line,
 )
 from loptune.identity import identity
@@ -46,7 +47,14 @@ from sweep.space.spec import SweepSpec
 from sweep.tracking.outcomes import EndedTrial, ended_trials
 from sweep.tracking.parent_run import ParentRun, open_parent
 from sweep.tracking.upload import send_ended, send_unsent
-from sweep.trials.cluster import Node, check_fit, present_nodes, ray_running, slots, spans_nodes
+from sweep.trials.cluster import (
+    Node,
+    check_fit,
+    concurrent_trials,
+    present_nodes,
+    ray_running,
+    spans_nodes,
+)
 from sweep.trials.credentials import write_credentials
 from sweep.trials.internals import without_wandb
 from sweep.trials.limits import with_limits
@@ -125,8 +133,7 @@ class _Session:
     def capacity(self) -> int:
         """Return how many trials may run now; cluster nodes come and go."""
         nodes = present_nodes() if self.options.address else self.nodes
-        fitting = max(1, slots(self.sweep.spec.resources, nodes))
-        return min(self.sweep.spec.limits.max_concurrent or fitting, fitting)
+        return max(1, concurrent_trials(self.sweep.spec, nodes))
 
 
 class ResumableError(StorageError):
@@ -327,7 +334,7 @@ def tune_error(error: tune.TuneError, control: StopControl) -> ResumableError:
         if wrapped is None:
             break
         cause = wrapped
-    what = f"Ray Tune stopped: {type(cause).__name__}: {first_line(cause)}"
+    what = f"Ray Tune stopped: {described(cause)}"
     return ResumableError(what, control, "tune-gave-up")
 
 

@@ -157,12 +157,13 @@ def readable_sweeps(runs_dir: Path) -> Iterator[SweepRecord]:
 
 def planned_trials(spec: SweepSpec) -> int:
     """Return a sweep's number of trials; a finite space may have fewer points than requested."""
+    return planned_configurations(spec) * len(spec.seeds)
+
+
+def planned_configurations(spec: SweepSpec) -> int:
+    """Return the number of configurations of a sweep, baselines included."""
     if spec.search.tune_within is not None:
-        return sum(planned_trials(arm) for arm in arms(spec).values())
-    return _planned_configurations(spec) * len(spec.seeds)
-
-
-def _planned_configurations(spec: SweepSpec) -> int:
+        return sum(planned_configurations(arm) for arm in arms(spec).values())
     space = Space(spec.parameters)
     asked = spec.search.configurations
     if space.is_finite and space.grid_size(_MAX_COUNTED + 1) <= _MAX_COUNTED:

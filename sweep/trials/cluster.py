@@ -22,6 +22,7 @@ from loptune.terminal.table import counted
 from rewards.user_code import LOPTUNE_PACKAGES
 from sweep.programs.base import ResourcesSpec
 from sweep.programs.environment import set_for_sweep
+from sweep.space.spec import SweepSpec
 from sweep.trials.credentials import plain_environment
 from sweep.trials.internals import (
     ON_LOOPBACK,
@@ -81,6 +82,14 @@ def slots(resources: ResourcesSpec, nodes: list[Node]) -> int:
     by_node = [_workers_on(resources, node) for node in nodes]
     workers = resources.workers_per_trial
     return sum(fitting // workers for fitting in by_node) or sum(by_node) // workers
+
+
+def concurrent_trials(spec: SweepSpec, nodes: list[Node]) -> int:
+    """Count the trials of a sweep that run at the same time: as many as fit, up to
+    ``limits.max_concurrent``.
+    """
+    fitting = slots(spec.resources, nodes)
+    return min(fitting, spec.limits.max_concurrent or fitting)
 
 
 def spans_nodes(resources: ResourcesSpec, nodes: list[Node]) -> bool:

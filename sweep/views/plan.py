@@ -2,7 +2,6 @@
 
 import logging
 import math
-import shlex
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -13,16 +12,22 @@ from dashboards.fresh_seeds import ARM_SEEDS
 from dashboards.statistics.power import minimum_detectable_effect
 from loptune.errors import MissingError
 from loptune.files import format_bytes, free_bytes
+from loptune.run_names import command_line
 from loptune.terminal.table import counted, duration, print_table
 from sweep.programs.base import Footprint, Program, Sample
 from sweep.record.noise import NoiseForecast, forecast_noise, noise_lines, noise_overrides
-from sweep.record.sweep_record import SweepRecord, planned_trials, readable_sweeps
+from sweep.record.sweep_record import (
+    SweepRecord,
+    planned_configurations,
+    planned_trials,
+    readable_sweeps,
+)
 from sweep.record.trial_table import parameter_text, value_text
 from sweep.space.arms import arms
 from sweep.space.file import automatic_sampler
 from sweep.space.parameters import ParameterSpec
 from sweep.space.spec import SweepSpec
-from sweep.trials.cluster import Node, check_fit, node_text, slots
+from sweep.trials.cluster import Node, check_fit, concurrent_trials, node_text
 
 _logger = logging.getLogger(__name__)
 
@@ -72,10 +77,10 @@ def make_plan(sweep: SweepRecord, nodes: list[Node], given_step_seconds: float |
     spec = sweep.spec
     folder = sweep.folder
     trials = sweep.planned
+    configurations = planned_configurations(spec)
     resources = spec.resources
     earlier = list(readable_sweeps(folder.runs_dir))
-    fitting = slots(resources, nodes)
-    parallel = min(fitting, spec.limits.max_concurrent or fitting, trials)
+    parallel = min(concurrent_trials(spec, nodes), trials)
     steps, searches_steps = spec.program.steps(spec.possible)
     seconds_per_step = given_step_seconds
     source = "given"
@@ -97,7 +102,7 @@ def make_plan(sweep: SweepRecord, nodes: list[Node], given_step_seconds: float |
     free = free_bytes(folder.runs_dir)
     return Plan(
         name=spec.name,
-        configurations=trials // len(spec.seeds),
+        configurations=configurations,
         trials=trials,
         gpus_per_trial=resources.gpus_per_trial,
         cpus_per_trial=resources.cpus_per_trial,
@@ -115,7 +120,7 @@ def make_plan(sweep: SweepRecord, nodes: list[Node], given_step_seconds: float |
         step_source=source,
         seconds=seconds,
         gpu_hours=gpu_hours,
-        noise=forecast_noise(spec, earlier, trials // len(spec.seeds)),
+        noise=forecast_noise(spec, earlier, configurations),
     )
 
 
@@ -181,6 +186,8 @@ def print_plan(plan: Plan, sweep: SweepRecord, typed: Sequence[str], renamed: bo
     ``renamed``, its name differs from the name in the file.
     """
     spec = sweep.spec
+    run = ["sweep", "run", *typed]
+    runs_dir = sweep.folder.runs_dir
     if spec.parameters:
         rows = [[key, _range(p), _condition(p)] for key, p in spec.parameters.items()]
         print_table(["parameter", "range", "when"], rows)
@@ -194,15 +201,10 @@ def print_plan(plan: Plan, sweep: SweepRecord, typed: Sequence[str], renamed: bo
     if plan.noise is None:
         measuring = noise_overrides(spec, plan.configurations)
         if measuring:
-            print(f"\nto measure the seed noise first:\n  {_run_command(typed, *measuring)}")
-    command = _run_command(typed)
-    if renamed:
-        command = _run_command(typed, "--name", spec.name)
-    print(f"\nto run this plan:\n  {command}")
-
-
-def _run_command(typed: Sequence[str], *more: str) -> str:
-    return shlex.join(["sweep", "run", *typed, *more])
+            command = command_line(*run, *measuring, runs_dir=runs_dir)
+            print(f"\nto measure the seed noise first:\n  {command}")
+    named = ["--name", spec.name] if renamed else []
+    print(f"\nto run this plan:\n  {command_line(*run, *named, runs_dir=runs_dir)}")
 
 
 def print_sample(sample: Sample, spec: SweepSpec, configurations: int) -> None:

@@ -15,7 +15,7 @@ from dashboards.statistics.tournament import (
 from dashboards.words import REFUSAL_TEXT
 from loptune.terminal.table import counted
 from sweep.programs.base import Advice
-from sweep.record.sweep_record import planned_trials
+from sweep.record.sweep_record import planned_configurations
 from sweep.space.arms import arms
 from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Space
@@ -28,7 +28,7 @@ def out_of_reach(spec: SweepSpec) -> Iterator[Advice]:
     """Yield a warning for each verdict that the sweep and its confirmation cannot give."""
     if spec.confirms is not None:  # the warning was given for the sweep that it confirms
         return
-    configurations = planned_trials(spec) // len(spec.seeds)
+    configurations = planned_configurations(spec)
     if configurations == 1:
         yield Advice(
             "the sweep has one configuration, so there is nothing to compare",
@@ -95,7 +95,7 @@ def _is_fitted_grid(spec: SweepSpec) -> bool:
     [values] = first
     if values is None or len(values) < FITTED_VALUES:
         return False
-    return all(planned_trials(arm) == len(values) * len(spec.seeds) for arm in tuned_arms)
+    return all(planned_configurations(arm) == len(values) for arm in tuned_arms)
 
 
 def _tuned_values(arm: SweepSpec) -> list[list[Any] | None]:
@@ -108,7 +108,7 @@ def _incomparable_arms(spec: SweepSpec) -> Iterator[Advice]:
     """Yield a warning for each reason why some arms cannot be compared with the first."""
     sizes: dict[str, tuple[int, int]] = {}  # configurations and tuned parameters of each arm
     for name, arm in arms(spec).items():
-        configurations = planned_trials(arm) // len(spec.seeds)
+        configurations = planned_configurations(arm)
         sizes[name] = (configurations, Space(arm.parameters).count_tuned())
     baseline, *others = sizes
     refused: dict[Refusal, list[str]] = {}
