@@ -13,7 +13,6 @@ _GROUPED = {  # thousands separator -> pattern of numbers written with it
     " ": re.compile(r"[-+]?[1-9]\d{0,2}([ '\u00a0\u202f\u2019]\d{3})+([.,]\d+)?"),
 }
 _WITH_COMMA = re.compile(r"[-+]?\d[\d.]*,\d+(e[-+]?\d+)?|[-+]?\d{1,3}(,\d{3})+(\.\d+)?", re.I)
-_DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+(e[-+]?\d+)?", re.I)
 _DECIMAL_POINT = re.compile(r"[-+]?\d*\.\d+(e[-+]?\d+)?", re.I)
 _LARGE_INTEGER = re.compile(r"[-+]?[1-9]\d{2}")
 _SIGNS = re.compile(r"[ '\u00a0\u202f\u2019]")

@@ -36,7 +36,6 @@ LIBRARIES = (
     "peft",
 )
 TORCH_TIMEOUT_S = 60.0  # importing torch takes 2 to 20 s, longer from a slow disk
-QUERY_TIMEOUT_S = 10.0
 MIN_FREE_BYTES = 2 * 10**9  # disk space below which even a small run may fail to write a checkpoint
 _GB = 10**9
 # Importing torch and initializing CUDA can hang or crash with a broken driver: another process.
