@@ -1,12 +1,11 @@
 """A small, randomly initialized byte-level model for trying out data, reward and sweep."""
 
-import os
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
-from transformers.utils.logging import disable_progress_bar
 
 _SHAPE = {
     "hidden_size": 64,
@@ -31,24 +30,35 @@ def byte_level_tokenizer() -> Tokenizer:
 
 
 def write_random_model(folder: Path) -> None:
-    """Save model and tokenizer as `save_pretrained` does.
+    """Write a model with random weights and its tokenizer, in the files of `save_pretrained`.
 
     Raises:
         OSError: the folder cannot be written.
     """
     byte_tokenizer = byte_level_tokenizer()
-    special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<s>"}
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=byte_tokenizer, clean_up_tokenization_spaces=False, **special
+        tokenizer_object=byte_tokenizer,
+        clean_up_tokenization_spaces=False,
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="<s>",
     )
-    tokens = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = Qwen2ForCausalLM(
-            Qwen2Config(vocab_size=byte_tokenizer.get_vocab_size(), **_SHAPE, **tokens)
-        )
-    disable_progress_bar()  # saving is instantaneous
-    # save_pretrained imports DeepSpeed, which would warn about missing GPUs
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    config = Qwen2Config(
+        vocab_size=byte_tokenizer.get_vocab_size(),
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=0,
+        architectures=[Qwen2ForCausalLM.__name__],
+        dtype="float32",
+        **_SHAPE,
+    )
+    with torch.random.fork_rng(devices=[]):  # keeps the caller's random state
+        torch.manual_seed(0)
+        model = Qwen2ForCausalLM(config)
+    # The model's own save_pretrained imports DeepSpeed, which then chooses its device for the rest
+    # of the process.
+    model.config.save_pretrained(folder)
+    model.generation_config.save_pretrained(folder)
+    weights = dict(model.named_parameters())  # without the output layer, which is tied
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
