@@ -23,45 +23,60 @@ def with_seeds_apart(runs: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFr
     """Return the runs with unique seed labels, such as ``7 (2)`` for a run that repeats seed 7 of
     its configuration, and a note on them.
 
-    Labels stay unchanged if the rows may belong to one run:
-    there are no run names, they differ in a setting or have equal scores, or too many seeds repeat.
-    With ``--unpaired``, only runs with equal scores keep their labels.
+    Seeds keep their labels if the rows cannot be told apart as runs, or if a repeated seed looks
+    like a mistake: equal scores (one run, recorded twice), another setting, or many repeated seeds.
+    With ``--unpaired``, seeds label runs only, so that only equal scores count as a mistake.
     """
-    unpaired = columns.pairing == "unpaired"
-    key = columns.run
-    evaluation = [*key, columns.step] if columns.step in runs else key
+    evaluation = _columns_of_evaluation(runs, columns)
     scored = runs[runs[columns.score].notna()]
-    twice = scored[scored.duplicated(evaluation, keep=False)]
-    if twice.empty:
+    repeated = scored[scored.duplicated(evaluation, keep=False)]
+    recorded_twice = repeated.duplicated([*evaluation, columns.score]).any()
+    if repeated.empty or recorded_twice:
         return runs, []
-    name = _name_of_runs(runs, evaluation, columns)
-    if name is None:
-        if not unpaired or columns.step in runs:
-            return runs, []
-        number = runs.groupby(key, sort=False).cumcount()
-    else:
-        number = runs.groupby(key, sort=False)[name].transform(lambda names: names.factorize()[0])
-    labels = runs[columns.seed].where(
-        number == 0, runs[columns.seed] + " (" + (number + 1).astype(str) + ")"
-    )
-    if twice.duplicated([*evaluation, columns.score]).any():
+
+    number = _numbers_within_seed(runs, columns)
+    if number is None:
         return runs, []
-    labelled = runs.assign(**{columns.seed: labels})
-    one_row_each = labelled.drop_duplicates(columns.run)
-    repeats = (number > 0).loc[one_row_each.index]
-    if not unpaired:
-        of_arm = repeats.groupby([one_row_each[column] for column in columns.point]).mean()
-        if (of_arm > _REPEATED).any() or _differ(twice, key, columns):
+    seed = runs[columns.seed]
+    label_of_repeat = seed + " (" + (number + 1).astype(str) + ")"
+    labelled = runs.assign(**{columns.seed: seed.where(number == 0, label_of_repeat)})
+
+    one_row_per_run = labelled.drop_duplicates(columns.run)
+    is_repeat = (number > 0).loc[one_row_per_run.index]
+    if columns.pairing != "unpaired":
+        arms = [one_row_per_run[column] for column in columns.point]
+        fraction_of_arm = is_repeat.groupby(arms).mean()
+        if (fraction_of_arm > _REPEATED).any() or _differ(repeated, columns):
             return runs, []
     note = (
-        f"{counted(int(repeats.sum()), 'run')} repeat a seed of their configuration and are "
+        f"{counted(int(is_repeat.sum()), 'run')} repeat a seed of their configuration and are "
         "treated as separate runs."
     )
     return labelled, [note]
 
 
-def _name_of_runs(runs: pd.DataFrame, evaluation: list[str], columns: RunColumns) -> str | None:
+def _columns_of_evaluation(runs: pd.DataFrame, columns: RunColumns) -> list[str]:
+    """Return the columns that identify an evaluation of a run."""
+    return [*columns.run, columns.step] if columns.step in runs else columns.run
+
+
+def _numbers_within_seed(runs: pd.DataFrame, columns: RunColumns) -> "pd.Series[int] | None":
+    """Number the runs with the same configuration and seed from 0, row by row. None if the rows do
+    not show to which run they belong.
+    """
+    same_seed = runs.groupby(columns.run, sort=False)
+    name = _name_of_runs(runs, columns)
+    if name is not None:
+        return same_seed[name].transform(lambda names: names.factorize()[0])
+    has_one_row_per_run = columns.step not in runs
+    if columns.pairing == "unpaired" and has_one_row_per_run:
+        return same_seed.cumcount()
+    return None
+
+
+def _name_of_runs(runs: pd.DataFrame, columns: RunColumns) -> str | None:
     """Return the first name column that differs between all rows with the same evaluation."""
+    evaluation = _columns_of_evaluation(runs, columns)
     scored = runs[runs[columns.score].notna()]
     for column in _NAMES:
         if column not in runs or column in columns.every or runs[column].isna().any():
@@ -71,16 +86,17 @@ def _name_of_runs(runs: pd.DataFrame, evaluation: list[str], columns: RunColumns
     return None
 
 
-def _differ(twice: pd.DataFrame, key: list[str], columns: RunColumns) -> bool:
+def _differ(repeated: pd.DataFrame, columns: RunColumns) -> bool:
     """Return whether runs with the same seed differ in a setting: a string column or a parameter,
     except run names.
     """
-    described = {*columns.every, *_NAMES, *_OF_RUNS}
-    for column in map(str, twice):
-        texts = not pd.api.types.is_numeric_dtype(twice[column])
-        setting = column.startswith(_SETTINGS)
-        if column in described or not (texts or setting):
+    no_settings = {*columns.every, *_NAMES, *_OF_RUNS}
+    for column in map(str, repeated):
+        is_text = not pd.api.types.is_numeric_dtype(repeated[column])
+        is_setting = is_text or column.startswith(_SETTINGS)
+        if column in no_settings or not is_setting:
             continue
-        if (twice.groupby(key)[column].nunique(dropna=False) > 1).any():
+        values_per_seed = repeated.groupby(columns.run)[column].nunique(dropna=False)
+        if (values_per_seed > 1).any():
             return True
     return False

@@ -102,8 +102,12 @@ def recorded_steps(trial: TrialRecord) -> int:
 
 
 def step_text(trial: TrialRecord) -> str:
-    """Write ``20/60``, or nothing while the trial waits."""
+    """Return a trial's progress: ``20/60``; ``20`` if its length is unknown; empty if it waits and
+    has not trained.
+    """
     step = recorded_steps(trial)
-    if not step and trial.state == "WAITING":
+    if step == 0 and trial.state == "WAITING":
         return ""
-    return f"{step}/{trial.total_steps}" if trial.total_steps else str(step)
+    if trial.total_steps:
+        return f"{step}/{trial.total_steps}"
+    return str(step)

@@ -54,19 +54,24 @@ def check_rules(config: AlgorithmConfig) -> None:
 
 
 def _advantage_problems(config: AlgorithmConfig) -> Iterator[_Fault]:
+    """Yield the problems of an advantage rule: reading fields that it does not declare, its state,
+    its output.
+    """
     rule = config.advantage
 
-    def call(batch: TrainBatch) -> Tensor:
-        return rule(AdvantageInputs.of(batch, 0.0, lambda tensor: tensor))
+    def advantages(batch: TrainBatch) -> Tensor:
+        inputs = AdvantageInputs.of(batch, kl_coef=0.0, sum_over_ranks=lambda tensor: tensor)
+        return rule(inputs)
 
-    everything = replace(_random_batch(), advantage_state=rule.initial_state())
-    batch = _declared(everything, rule)
-    yield from _undeclared_problems(rule, lambda: call(batch), lambda: call(everything))
-    yield from _state_problems(rule)
-    inputs = AdvantageInputs.of(batch, 0.0, lambda tensor: tensor)
-    yield from _output_problems(
-        lambda: config.advantage(inputs), [batch.rewards, batch.completion_mask]
+    complete = replace(_random_batch(), advantage_state=rule.initial_state())
+    declared = _declared(complete, rule)
+    yield from _undeclared_problems(
+        rule, lambda: advantages(declared), lambda: advantages(complete)
     )
+    yield from _state_problems(rule)
+    per_completion = declared.rewards
+    per_token = declared.completion_mask
+    yield from _output_problems(lambda: advantages(declared), [per_completion, per_token])
 
 
 def _loss_problems(config: AlgorithmConfig) -> Iterator[_Fault]:

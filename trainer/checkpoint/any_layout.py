@@ -8,7 +8,7 @@ of parameters. Both are read element by element, so the values do not change.
 import json
 import re
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -96,19 +96,9 @@ class FullState:
 
     def __init__(self, folder: Path, model: PreTrainedModel) -> None:
         self._state = _Tensors(folder / FULL_STATE)
-        self._weights: dict[str, _Tensors] = {}
-        for path in weight_files(folder, model):
-            file = _Tensors(path)
-            self._weights |= dict.fromkeys(file.names, file)
-        self._saved_as: dict[str, str] = {}  # parameter -> its name in the weights' files
-        for parameter, aliases in saved_names(model).items():
-            for name in self._weights.keys() & aliases:
-                self._saved_as[parameter] = name
-        self._keys: dict[str, list[str]] = defaultdict(list)
-        for name in self._state.names:
-            if name.startswith(OPTIMIZER):
-                parameter, key = name.removeprefix(OPTIMIZER).rsplit("/", 1)
-                self._keys[parameter].append(key)
+        self._weights = _file_of_each(weight_files(folder, model))
+        self._saved_as = _first_saved(saved_names(model), self._weights)
+        self._keys = _optimizer_keys(self._state.names)
 
     @property
     def parameters(self) -> set[str]:
@@ -117,7 +107,7 @@ class FullState:
 
     def keys(self, parameter: str) -> list[str]:
         """Return the optimizer's keys of a parameter."""
-        return self._keys[parameter]
+        return self._keys.get(parameter, [])
 
     def scalar(self, parameter: str, key: str) -> Tensor:
         """Return a number of the optimizer's state."""
@@ -208,6 +198,42 @@ class _Tensors:
         """Return elements of a flat tensor, [count]."""
         part: Tensor = self._file.get_slice(name)[start : start + count]
         return part
+
+
+def _file_of_each(paths: Sequence[Path]) -> dict[str, _Tensors]:
+    """Return the file of each tensor in these files, by the tensor's name."""
+    files = {}
+    for path in paths:
+        file = _Tensors(path)
+        for name in file.names:
+            files[name] = file
+    return files
+
+
+def _first_saved(names: Mapping[str, Sequence[str]], saved: Collection[str]) -> dict[str, str]:
+    """Return the name under which each parameter is saved; parameters that are not are left out.
+
+    ``names`` has the names that a parameter may have in a file, by its name in the model.
+    """
+    found = {}
+    for parameter, possible in names.items():
+        for name in possible:
+            if name in saved:
+                found[parameter] = name
+                break
+    return found
+
+
+def _optimizer_keys(names: Collection[str]) -> dict[str, list[str]]:
+    """Return each parameter's keys of the optimizer's state, from the names
+    ``optimizer/PARAMETER/KEY`` of a state file.
+    """
+    keys: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        if name.startswith(OPTIMIZER):
+            parameter, key = name.removeprefix(OPTIMIZER).rsplit("/", 1)
+            keys[parameter].append(key)
+    return keys
 
 
 def _all_ranks(folder: Path) -> list[Path]:

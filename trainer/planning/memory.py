@@ -12,7 +12,6 @@ from typing import Any
 
 from loptune.errors import ConfigError
 from loptune.files import format_bytes
-from trainer.config.model import ALL_LINEAR
 from trainer.config.schema import TrainConfig
 from trainer.planning.advice import Advice
 from trainer.policy.architectures import CHUNK_BYTES, ModelSize, model_size
@@ -25,6 +24,7 @@ CPU_BATCH_TOKENS = 131072  # KV cache positions of the transformers engine on a 
 _MAX_LIVE_PARAMETERS = 10**9  # parameters gathered at one time under stage 3: DeepSpeed's default
 _FLOAT32 = 4  # bytes of a master weight or gradient, also with bfloat16 compute
 _MOMENTS = 8  # bytes of Adam's two float32 moments
+_EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")  # keys of config.json
 # Assumptions for memory outside of torch: CUDA context with cuBLAS and NCCL, whose buffers grow
 # with the number of peers, and a sleeping vLLM engine.
 _CONTEXT_BYTES = 15 * 10**8
@@ -244,11 +244,7 @@ class RunMemory:
         inputs_plus_outputs |= dict.fromkeys(
             ("gate_proj", "up_proj", "down_proj"), hidden + settings["intermediate_size"]
         )
-        adapted = (
-            list(inputs_plus_outputs)
-            if lora.target_modules == [ALL_LINEAR]
-            else lora.target_modules
-        )
+        adapted = list(inputs_plus_outputs) if lora.adapts_all else lora.target_modules
         return int(
             lora.r
             * settings["num_hidden_layers"]
@@ -395,25 +391,22 @@ class RunMemory:
         return round(rollout.vllm.gpu_memory_utilization * self.device.total_bytes)
 
     def _largest_trained(self) -> int:
-        """Return the number of elements of the largest trained parameter: the embedding, a matrix
-        of the MLP, or the fused matrices of all experts; 0 for an adapter, whose parameters never
-        exceed a bucket.
+        """Return the number of elements of the largest trained parameter; 0 for an adapter, whose
+        parameters never exceed a bucket.
         """
         if self.config.model.lora.r > 0:
             return 0
         settings = self.size.settings
-        hidden = int(settings["hidden_size"])
-        experts = 0
-        for key in ("num_experts", "num_local_experts", "n_routed_experts"):
-            experts = max(experts, int(settings.get(key) or 0))
-        expert_width = int(
-            settings.get("moe_intermediate_size") or settings.get("intermediate_size") or 0
-        )
-        return max(
-            int(settings["vocab_size"]) * hidden,
-            int(settings.get("intermediate_size") or 0) * hidden,
-            2 * experts * expert_width * hidden,
-        )
+        hidden: int = settings["hidden_size"]
+        width: int = settings.get("intermediate_size") or 0
+        expert_width: int = settings.get("moe_intermediate_size") or width
+        experts: int = max(settings.get(key) or 0 for key in _EXPERT_COUNTS)
+
+        embedding = settings["vocab_size"] * hidden
+        mlp_matrix = width * hidden
+        # transformers stores the gate and up projections of all experts as one parameter
+        fused_experts = 2 * experts * expert_width * hidden
+        return max(embedding, mlp_matrix, fused_experts)
 
     def _exchanged(self) -> int:
         """Return the communication buffers: two gradient buckets and a float32 copy of one, plus

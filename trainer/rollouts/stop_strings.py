@@ -29,17 +29,17 @@ def completion_text(
     is". All other special tokens stay in the text, because rewards look for them: ``<think>`` or
     tool calls are special tokens of many models.
     """
-    end = len(token_ids)
-    if end > 0 and token_ids[end - 1] in stop_token_ids:
-        end -= 1
-    while end > 0 and token_ids[end - 1] == tokenizer.pad_token_id:
-        end -= 1
-    completion = list(token_ids[:end])
+    completion = list(token_ids)
+    if completion and completion[-1] in stop_token_ids:
+        completion.pop()
+    while completion and completion[-1] == tokenizer.pad_token_id:
+        completion.pop()
+
     context = list(prompt_ids[-_CONTEXT_TOKENS:])
-    before = decode(tokenizer, context)
-    both = decode(tokenizer, [*context, *completion])
-    if both.startswith(before):
-        return both[len(before) :]
+    text_of_context = decode(tokenizer, context)
+    text_of_both = decode(tokenizer, [*context, *completion])
+    if text_of_both.startswith(text_of_context):
+        return text_of_both.removeprefix(text_of_context)
     # the prompt ends within a multi-byte character, which the completion continues
     return decode(tokenizer, completion)
 

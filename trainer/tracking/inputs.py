@@ -191,14 +191,17 @@ def _is_of_project(folder: Path) -> bool:
 
 
 def _editable_project(name: str) -> list[str] | None:
-    """Return the folder of a top-level module of an editable project that is not on the import
-    path; None for other modules.
+    """Return the path on which to search a top-level module of a project that was installed with
+    ``pip install -e``; None for other modules.
+
+    Such a project need not be on ``sys.path``: an import hook may find it instead.
     """
     spec = installed_spec(name)
     if spec is None or not spec.has_location or not spec.origin:
         return None
+    file = Path(spec.origin)  # FOLDER/name.py or FOLDER/name/__init__.py
     is_package = spec.submodule_search_locations is not None
-    folder = Path(spec.origin).parents[1 if is_package else 0]
+    folder = file.parent.parent if is_package else file.parent
     return [str(folder)] if _is_of_project(folder) else None
 
 
