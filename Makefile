@@ -114,10 +114,10 @@ test-gpu:
 	@python=$(BIN)/python; test -x $$python || python=$(PYTHON); \
 		$$python -m pytest -o addopts="-rs -s" -m gpu tests/gpu
 
-# trainer doctor runs all parts even if one fails; PARTS="driver vllm" runs some.
+# All parts run even if one fails; PARTS="driver vllm" runs some.
 first-contact:
 	@python=$(BIN)/python; test -x $$python || python=$(PYTHON); \
-		$$python -m trainer doctor --run $(PARTS)
+		$$python -m tests.first_contact $(PARTS)
 
 SEED := 0
 FAULTS := 20

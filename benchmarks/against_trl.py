@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.doctor.random_model import reward_tokens
+from benchmarks.random_model import reward_tokens
 
 GROUP_SIZE = 8
 

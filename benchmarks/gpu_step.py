@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.against_trl import GROUP_SIZE, train_with_trl
+from benchmarks.random_model import make_prompts, save_random_model
 from research.tables import print_rows
-from trainer.doctor.random_model import make_prompts, save_random_model
 from trainer.policy.architectures import model_size
 
 WORDS = 60  # that prompts are made of
@@ -74,7 +74,7 @@ def run_ours(folder: Path, arguments: argparse.Namespace) -> list[dict[str, floa
         {
             "model": {"name_or_path": str(folder), "gradient_checkpointing": True},
             "data": {"task": "custom", "train": str(data), "prompt_format": "raw"},
-            "reward": {"functions": {"trainer.doctor.random_model:reward_tokens": 1.0}},
+            "reward": {"functions": {"benchmarks.random_model:reward_tokens": 1.0}},
             "rollout": {
                 "prompts_per_step": arguments.prompts,
                 "group_size": GROUP_SIZE,

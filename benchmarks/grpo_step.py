@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.against_trl import GROUP_SIZE, train_with_trl
-from trainer.doctor.random_model import make_prompts, save_tokenizer
+from benchmarks.random_model import make_prompts, save_tokenizer
 
 WORDS = 100  # that prompts are made of
 OURS = "loptune"
@@ -111,7 +111,7 @@ def run_ours(folder: Path, arguments: argparse.Namespace, rank: int = 0) -> list
                 "lora": {"r": rank, "alpha": 2.0 * rank or 1.0},
             },
             "data": {"task": "custom", "train": str(data), "prompt_format": "raw"},
-            "reward": {"functions": {"trainer.doctor.random_model:reward_tokens": 1.0}},
+            "reward": {"functions": {"benchmarks.random_model:reward_tokens": 1.0}},
             "rollout": {
                 "prompts_per_step": arguments.prompts,
                 "group_size": GROUP_SIZE,

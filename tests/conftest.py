@@ -28,7 +28,7 @@ LONGEST = (
     "tests/faults/test_command.py",
     "tests/end_to_end/test_own_trainer_as_command.py",
     "tests/sweep/commands/test_gate.py",
-    "tests/trainer/doctor/test_parts.py",
+    "tests/first_contact/test_parts.py",
     "tests/trainer/parallel/test_interface.py",
     "tests/trainer/parallel/test_ranks.py",
     "tests/trainer/test_api.py",

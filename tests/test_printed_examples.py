@@ -87,7 +87,6 @@ def project(tmp_path, monkeypatch):
         monkeypatch.setattr(driver, name, reached)
     monkeypatch.setattr("trainer.commands.start.start_run", reached)
     monkeypatch.setattr("trainer.commands.export._export_model", reached)
-    monkeypatch.setattr("trainer.commands.doctor.run_parts", lambda *_: [])
     monkeypatch.setattr("trainer.commands.runs.upload_run", reached)
     monkeypatch.setattr("sweep.tracking.upload.upload_sweep", reached)
     monkeypatch.setattr("trainer.commands.evaluate.intact_checkpoints", lambda _: iter([newest]))

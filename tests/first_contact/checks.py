@@ -1,5 +1,5 @@
-"""The checks of `trainer doctor --run` that are not tests: each runs in its own process,
-``python -m trainer.doctor.checks NAME``.
+"""The parts of `make first-contact` that are not tests: each runs as a process of its own,
+``python -m tests.first_contact.checks NAME``.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from trainer.doctor.random_model import make_prompts, save_random_model
+from benchmarks.random_model import make_prompts, save_random_model
 from trainer.parallel.gpus import check_compiler, driver_version
 
 # prompts of a timed step: enough for full microbatches, few enough to finish in minutes
@@ -215,7 +215,7 @@ def _random_model(preset: str, folder: Path) -> list[str]:
         "data.task=custom",
         f"data.train={data}",
         "data.prompt_format=raw",
-        "reward.functions={'trainer.doctor.random_model:reward_tokens': 1.0}",
+        "reward.functions={'benchmarks.random_model:reward_tokens': 1.0}",
         f"rollout.prompts_per_step={STEP_PROMPTS}",
         f"optim.update_batch_size={STEP_PROMPTS * 4}",
         f"evaluation.sets={{dev: {{source: {data}, limit: 4}}}}",

@@ -8,11 +8,8 @@ import time
 import pytest
 
 from tests.paths import ROOT
-from tests.refusals import refused
+from trainer import doctor
 from trainer.cli import main
-from trainer.commands.doctor import chosen_parts
-from trainer.doctor import machine
-from trainer.doctor.parts import Machine, parts
 
 SMI = """#!/bin/sh
 case "$1" in
@@ -36,7 +33,6 @@ def test_a_machine_without_gpus_is_described_in_seconds(tmp_path, monkeypatch, c
     assert states["torch"] == states["disk"] == states["libraries"] == "ok"
     assert {"memory", "CPU", "C compiler", "NVIDIA driver", "vLLM"} <= set(states)
     assert any("PRESET max_steps=1" in question for question in report["unknown"])
-    assert report["parts"]["driver"] == "can run"
     assert list(tmp_path.iterdir()) == []  # looking changes nothing
 
 
@@ -46,34 +42,34 @@ def test_gpus_that_torch_cannot_use_are_a_problem(tmp_path, monkeypatch):
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    for_cpus = machine.TorchReport(version="2.13.0+cpu")
-    found = by_item(machine.examine(tmp_path, for_cpus))
+    for_cpus = doctor.TorchReport(version="2.13.0+cpu")
+    found = by_item(doctor.examine(tmp_path, for_cpus))
     assert found["NVIDIA driver"].found == "580.1"
     assert found["GPU 0"].found.startswith("NVIDIA H100, 86 GB")
     assert "nvidia-smi" in found["GPU 1"].advice and found["GPU 0"].advice == ""
     assert found["torch"].state == "problem" and "0 of 2" in found["torch"].found
-    sees_both = machine.TorchReport("2.13.0", "13.0", gpus=("H100", "H100"))
-    assert by_item(machine.examine(tmp_path, sees_both))["torch"].state == "ok"
-    sees_one = machine.TorchReport("2.13.0", "13.0", gpus=("H100",), reason="out of memory")
-    assert "out of memory" in by_item(machine.examine(tmp_path, sees_one))["torch"].found
+    sees_both = doctor.TorchReport("2.13.0", "13.0", gpus=("H100", "H100"))
+    assert by_item(doctor.examine(tmp_path, sees_both))["torch"].state == "ok"
+    sees_one = doctor.TorchReport("2.13.0", "13.0", gpus=("H100",), reason="out of memory")
+    assert "out of memory" in by_item(doctor.examine(tmp_path, sees_one))["torch"].found
 
 
 def test_a_torch_that_crashes_or_hangs_is_reported(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine, "_TORCH", "raise OSError('libcudart.so: no such file')")
-    assert "libcudart.so" in machine.ask_torch().error
-    monkeypatch.setattr(machine, "_TORCH", "import os; os.abort()")
-    assert "-6" in machine.ask_torch().error
-    monkeypatch.setattr(machine, "_TORCH", "import time; time.sleep(60)")
+    monkeypatch.setattr(doctor, "_TORCH", "raise OSError('libcudart.so: no such file')")
+    assert "libcudart.so" in doctor.ask_torch().error
+    monkeypatch.setattr(doctor, "_TORCH", "import os; os.abort()")
+    assert "-6" in doctor.ask_torch().error
+    monkeypatch.setattr(doctor, "_TORCH", "import time; time.sleep(60)")
     started = time.monotonic()
-    report = machine.ask_torch(timeout_s=1.0)
+    report = doctor.ask_torch(timeout_s=1.0)
     assert "1 s" in report.error and time.monotonic() - started < 30
-    assert by_item(machine.examine(tmp_path, report))["torch"].state == "problem"
+    assert by_item(doctor.examine(tmp_path, report))["torch"].state == "problem"
 
 
 def test_a_full_disk_and_little_shared_memory_are_problems(tmp_path, monkeypatch):
-    usage = machine.shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: usage._replace(free=10**8))
-    found = by_item(machine.examine(tmp_path / "runs" / "new", machine.TorchReport("2.13.0")))
+    usage = doctor.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: usage._replace(free=10**8))
+    found = by_item(doctor.examine(tmp_path / "runs" / "new", doctor.TorchReport("2.13.0")))
     assert found["disk"].state == found["shared memory"].state == "problem"
     assert "0.1 GB" in found["disk"].found
 
@@ -89,18 +85,7 @@ def test_a_full_disk_and_little_shared_memory_are_problems(tmp_path, monkeypatch
 def test_the_memory_limit_of_a_container_is_read(tmp_path, file, text, limit):
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text(text)
-    assert machine.memory_limit(tmp_path) == limit
-
-
-def test_an_unknown_part_is_refused_with_the_nearest(tmp_path):
-    offered = parts(Machine(gpus=0, vllm=False, ray=True), tmp_path)
-    with refused("unknown-part") as caught:
-        chosen_parts(["drivr"], offered)
-    assert "'driver'" in caught.value.hint
-    assert [part.name for part in chosen_parts(["compiler", "driver"], offered)] == [
-        "driver",
-        "compiler",
-    ]
+    assert doctor.memory_limit(tmp_path) == limit
 
 
 def test_the_report_needs_no_package_of_sweeps(tmp_path):
@@ -117,5 +102,5 @@ def test_the_report_needs_no_package_of_sweeps(tmp_path):
 
 def test_the_version_of_a_module_from_a_distribution_of_another_name(monkeypatch):
     monkeypatch.setattr("importlib.metadata.packages_distributions", lambda: {"yaml": ["PyYAML"]})
-    assert machine.installed_version("yaml")[0].isdigit()
-    assert machine.installed_version("vllm") == "version unknown"
+    assert doctor.installed_version("yaml")[0].isdigit()
+    assert doctor.installed_version("vllm") == "version unknown"

@@ -1,4 +1,4 @@
-"""`trainer doctor --run` runs all of its parts, each limited in time, and reports what failed."""
+"""`make first-contact` runs all of its parts, each limited in time, and reports what failed."""
 
 import json
 import sys
@@ -6,8 +6,10 @@ import sys
 import psutil
 import pytest
 
+from tests.first_contact.__main__ import chosen_parts
+from tests.first_contact.parts import Machine, Part, parts, this_machine, untold
+from tests.first_contact.run import run_parts
 from tests.trainer.parallel.test_gpus import HAS_COMPILER, HAS_HEADERS
-from trainer.doctor.parts import Machine, Part, parts, run_parts, this_machine, untold
 
 CPU = Machine(gpus=0, vllm=False, ray=True)
 
@@ -92,7 +94,7 @@ def test_what_the_parts_cannot_tell_depends_on_the_gpus(tmp_path, capsys):
 
 def test_what_a_hanging_part_started_ends_with_it(tmp_path, monkeypatch):
     """As a rank of torchrun: in a session of its own, and deaf to SIGTERM."""
-    monkeypatch.setattr("trainer.doctor.parts.GRACE_S", 1.0)
+    monkeypatch.setattr("tests.first_contact.run.GRACE_S", 1.0)
     rank = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
     program = f"""
 import pathlib, subprocess, sys, time
@@ -107,7 +109,7 @@ time.sleep(600)
 
 def test_a_daemon_whose_parent_has_ended_ends_with_its_part(tmp_path, monkeypatch):
     """As Ray's daemons after `ray start` has been killed."""
-    monkeypatch.setattr("trainer.doctor.parts.GRACE_S", 1.0)
+    monkeypatch.setattr("tests.first_contact.run.GRACE_S", 1.0)
     starter = f"""
 import pathlib, subprocess, sys
 daemon = subprocess.Popen(
@@ -121,25 +123,13 @@ pathlib.Path({str(tmp_path / "pid")!r}).write_text(str(daemon.pid))
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-def test_a_wheel_without_tests_still_offers_the_other_parts(tmp_path):
-    offered = parts(Machine(gpus=4, vllm=True, ray=True, checkout=False), tmp_path)
-    able = {part.name for part in offered if part.command is not None}
-    assert able == {
-        "driver",
-        "compiler",
-        "memory probe",
-        "engine",
-        "rehearsal on one rank",
-        "two ranks by ddp",
-        "two ranks by deepspeed",
-        "lost rank",
-        "ranks by NCCL",
-        "two trials",
-        "two trials on one GPU",
-        "step of kk_0.5b",
-        "step of kk_3b_lora:ar_lopti",
-        "step of kk_3b:ar_lopti",
-    }
+def test_an_unknown_part_is_refused_with_the_nearest(tmp_path):
+    offered = parts(CPU, tmp_path)
+    with pytest.raises(ValueError, match=r"'drivr'; choose driver$"):
+        chosen_parts(["drivr"], offered)
+    chosen = chosen_parts(["compiler", "driver"], offered)
+    assert [part.name for part in chosen] == ["driver", "compiler"]
+    assert chosen_parts([], offered) == offered
 
 
 @pytest.mark.slow
@@ -150,10 +140,10 @@ def test_a_run_that_loses_one_of_two_ranks_ends_and_resumes(tmp_path):
     assert outcome.detail.endswith("step 4")
 
 
-def test_a_users_trainer_py_does_not_shadow_a_part(tmp_path, monkeypatch):
-    (tmp_path / "trainer.py").write_text("raise RuntimeError('shadowed')\n")
+def test_a_users_file_does_not_shadow_a_part(tmp_path, monkeypatch):
+    (tmp_path / "tests.py").write_text("raise RuntimeError('shadowed')\n")
     monkeypatch.chdir(tmp_path)
-    command = (sys.executable, "-c", "import trainer.doctor.checks; print('ours')")
+    command = (sys.executable, "-c", "import tests.first_contact.checks; print('ours')")
     part = Part("names", "?", 60.0, command)
     [outcome] = run_parts([part], [], tmp_path / "report")
     assert (outcome.state, outcome.detail) == ("passed", "ours")

@@ -130,8 +130,8 @@ def unanswered(findings: Sequence[Finding]) -> list[str]:
     ]
     if has_gpu:
         questions += [
-            "whether kernels compile, vLLM starts and ranks reach each other over NCCL: "
-            "trainer doctor --run",
+            "whether vLLM starts and ranks reach each other over NCCL: "
+            "trainer rehearse PRESET --device cuda",
             "whether other users or jobs will take these GPUs later",
         ]
     else:

@@ -1,5 +1,5 @@
+from benchmarks.random_model import make_prompts, save_random_model
 from trainer.config.model import ModelConfig
-from trainer.doctor.random_model import make_prompts, save_random_model
 from trainer.policy.architectures import model_size
 from trainer.policy.load import load_tokenizer
 from trainer.policy.vocabulary import check_prompts, check_vocabulary, end_token_ids

@@ -1,42 +1,20 @@
-"""The parts of `trainer doctor --run`: the first hour on a machine with GPUs, each part limited in
-time.
-
-Every part runs in its own processes, so all of them run even if one fails. The folder keeps each
-part's log, and ``report.json`` with versions, seconds and the last lines of every part, which
-contain its figures or its error. Without a GPU the parts run at reduced size on the CPU, if they
-can. Nothing is downloaded: models have random weights, and prompts are generated.
-"""
+"""The parts of `make first-contact`, and which of them this machine can run."""
 
 import importlib.util
-import json
 import os
-import signal
-import subprocess
 import sys
-import time
-import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import psutil
-
-from loptune.terminal.table import print_table
-from trainer.doctor.checks import RANDOM_MODELS, RANKS
-from trainer.doctor.machine import Finding, versions
+from tests.first_contact.checks import RANDOM_MODELS, RANKS
+from tests.paths import ROOT
 from trainer.parallel.gpus import GPU_FRACTION_VARIABLE
 
-LAST_LINES = 40  # lines of each part's log in the report
-HEARTBEAT_S = 15.0
 # time limit of each part, so that a machine rented for minutes still gives some results
 LIMIT_S = 540.0
-GRACE_S = 45.0  # longer than torchrun waits for its ranks
-_PART_VARIABLE = "LOPTUNE_DOCTOR_PART"  # marks the processes of a part
-_ROOT = Path(__file__).resolve().parents[2]  # folder of the checkout or of the installed packages
 _NO_VLLM = "vLLM is not installed: make install-gpu"
 _NO_RAY = "Ray is not installed"
-_NO_CHECKOUT = "needs a checkout of the repository: its tests are not installed"
 
 
 @dataclass(frozen=True)
@@ -46,7 +24,6 @@ class Machine:
     gpus: int
     vllm: bool
     ray: bool
-    checkout: bool = True  # whether tests/ and benchmarks/ exist
 
 
 @dataclass(frozen=True)
@@ -54,7 +31,7 @@ class Part:
     """One part of the check.
 
     Attributes:
-        name: name of the part, used for its log and for ``--run``.
+        name: name of the part and of its log.
         question: the question that it answers.
         limit_s: seconds after which it is stopped.
         command: command line of the part; None if this machine cannot run it.
@@ -70,26 +47,12 @@ class Part:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class PartResult:
-    """How a part ended: state is passed, failed, timed out or not run; ``detail`` its last line or
-    the reason.
-    """
-
-    name: str
-    state: str
-    seconds: float
-    detail: str
-    last_lines: tuple[str, ...] = ()
-
-
 def this_machine(gpus: int) -> Machine:
     """Return what this machine has. ``gpus`` is the number that torch can use."""
     return Machine(
         gpus=gpus,
         vllm=importlib.util.find_spec("vllm") is not None,
         ray=importlib.util.find_spec("ray") is not None,
-        checkout=(_ROOT / "tests" / "gpu").is_dir() and (_ROOT / "benchmarks").is_dir(),
     )
 
 
@@ -183,18 +146,16 @@ def _python(*arguments: str) -> tuple[str, ...]:
 
 
 def _check(name: str, *arguments: str) -> tuple[str, ...]:
-    return _python("-m", "trainer.doctor.checks", name, *arguments)
+    return _python("-m", "tests.first_contact.checks", name, *arguments)
 
 
 def _tests(
     machine: Machine, *, name: str, question: str, limit_s: float, file: str, on_cpu: str
 ) -> Part:
     """Return a part that runs tests; ``on_cpu`` selects them on a machine without GPUs."""
-    if not machine.checkout:
-        return Part(name, question, limit_s=limit_s, command=None, missing=_NO_CHECKOUT)
     marker = "gpu" if machine.gpus else on_cpu
     options = ("-o", "addopts=-rs -s -p no:cacheprovider", "-m", marker)
-    command = _python("-m", "pytest", *options, str(_ROOT / file))
+    command = _python("-m", "pytest", *options, str(ROOT / file))
     return Part(name, question, limit_s=limit_s, command=command)
 
 
@@ -322,8 +283,6 @@ def _shared_gpu(machine: Machine, folder: Path) -> Part:
 
 def _phases(machine: Machine) -> Part:
     question = "seconds of the second and third step by phase: plain, Lopti, without checkpointing"
-    if not machine.checkout:
-        return Part("phases", question, limit_s=LIMIT_S, command=None, missing=_NO_CHECKOUT)
     size = ["--model", "tiny", "--steps", "1", "--prompts", "2", "--tokens", "16"]
     sides = ["plain", "Lopti", "plain, activations kept"]
     if machine.gpus:
@@ -332,128 +291,3 @@ def _phases(machine: Machine) -> Part:
         question += ", compiled layers"
     command = _python("-m", "benchmarks.gpu_step", *size, "--sides", *sides)
     return Part("phases", question, limit_s=LIMIT_S, command=command)
-
-
-def run(part: Part, folder: Path) -> PartResult:
-    """Run a part in its own process group, which is stopped at its time limit. The folder must
-    exist; the part's log is written there.
-    """
-    if part.command is None:
-        return PartResult(part.name, "not run", 0.0, part.missing)
-    log = folder / f"{part.name.replace(' ', '-').replace(':', '-')}.log"
-    # FlashInfer calls ninja, which pip puts next to Python.
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    # Run in the report's folder, where no user's file shadows a module, so pass our path.
-    python_path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH", "")])])
-    part_id = uuid.uuid4().hex
-    started = time.monotonic()
-    with log.open("w", encoding="utf-8") as output:
-        process = subprocess.Popen(
-            part.command,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env={
-                **os.environ,
-                "PATH": path,
-                "PYTHONPATH": python_path,
-                **part.environment,
-                _PART_VARIABLE: part_id,
-            },
-            cwd=folder,
-        )
-        try:
-            in_time = _wait(process, part, started)
-        finally:
-            _end(process, part_id)
-    seconds = time.monotonic() - started
-    lines = tuple(
-        line
-        for line in log.read_text(encoding="utf-8", errors="replace").splitlines()
-        if line.strip()
-    )
-    detail = lines[-1].strip(" =") if lines else ""  # pytest surrounds its last line with signs
-    state = "timed out"
-    if in_time:
-        state = "failed" if process.returncode else "passed"
-    return PartResult(part.name, state, seconds, detail, lines[-LAST_LINES:])
-
-
-def _wait(process: "subprocess.Popen[bytes]", part: Part, started: float) -> bool:
-    """Wait for the process and print that it is still running; return False when its time is up."""
-    while (left := started + part.limit_s - time.monotonic()) > 0:
-        try:
-            process.wait(timeout=min(HEARTBEAT_S, left))
-            return True
-        except subprocess.TimeoutExpired:
-            print(
-                f"  {part.name}: {time.monotonic() - started:.0f} of at most {part.limit_s:.0f} s",
-                flush=True,
-            )
-    return False
-
-
-def _end(process: "subprocess.Popen[bytes]", part_id: str) -> None:
-    """Stop the part and all processes that it started, so that none keeps a GPU from the next part.
-    Ranks of torchrun have their own process groups, and torchrun gives them 30 s to save.
-    """
-    for ending in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, ending)
-        deadline = time.monotonic() + GRACE_S
-        while process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.1)
-    process.wait()
-    left = _processes_of(part_id)
-    for descendant in left:
-        with suppress(psutil.NoSuchProcess):
-            descendant.kill()
-    psutil.wait_procs(left, timeout=GRACE_S)
-
-
-def _processes_of(part_id: str) -> list[psutil.Process]:
-    """Return the running processes that a part has started, including orphans such as Ray's
-    daemons.
-    """
-    found = []
-    for candidate in psutil.process_iter():
-        with suppress(psutil.Error):
-            if candidate.environ().get(_PART_VARIABLE) == part_id:
-                found.append(candidate)
-    return found
-
-
-def run_parts(
-    chosen: Sequence[Part],
-    findings: Sequence[Finding],
-    folder: Path,
-    cannot_tell: Sequence[str] = (),
-) -> list[PartResult]:
-    """Run the parts sequentially, print a table, and rewrite ``report.json`` after each.
-    ``cannot_tell`` are the questions that the parts leave open.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    outcomes = []
-    for number, part in enumerate(chosen, 1):
-        print(f"{number}/{len(chosen)} {part.name}: {part.question}", flush=True)
-        outcome = run(part, folder)
-        outcomes.append(outcome)
-        print(
-            f"  {outcome.state} after {outcome.seconds:.0f} s: {outcome.detail[:150]}", flush=True
-        )
-        report = {
-            "versions": versions(),
-            "machine": [asdict(finding) for finding in findings],
-            "parts": [asdict(each) for each in outcomes],
-            "cannot_tell": list(cannot_tell),
-        }
-        (folder / "report.json").write_text(json.dumps(report, indent=1))
-    rows = [[each.name, each.state, f"{each.seconds:.0f}", each.detail[:80]] for each in outcomes]
-    print_table(["part", "result", "seconds", "last line"], rows)
-    for question in cannot_tell:
-        print(f"not tested by these parts: {question}")
-    print(
-        f"{folder / 'report.json'} holds versions, figures and errors; the logs are in the same "
-        "folder"
-    )
-    return outcomes
