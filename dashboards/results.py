@@ -481,22 +481,32 @@ class Results:
         """Configuration -> column -> mean amount that its runs used, divided by the baseline's:
         only where they differ by more than `UNEQUAL`.
         """
-        amounts: dict[str, dict[str, list[float]]] = {}
+        used = self._mean_costs()
+        of_baseline = used.pop(self.compared_with or "", {})
+        ratios: dict[str, dict[str, float]] = {}
+        for configuration, amounts in used.items():
+            for column, amount in amounts.items():
+                base = of_baseline.get(column, 0.0)
+                if base <= 0:
+                    continue
+                ratio = amount / base
+                if ratio > UNEQUAL or ratio < 1 / UNEQUAL:
+                    ratios.setdefault(configuration, {})[column] = ratio
+        return ratios
+
+    def _mean_costs(self) -> dict[str, dict[str, float]]:
+        """Return configuration -> column -> mean amount that its comparable runs used."""
         comparable = set(self.comparable.trial)
+        amounts: dict[str, dict[str, list[float]]] = {}
         for trial in self.trials:
             if trial.name in comparable:
                 of_configuration = amounts.setdefault(trial.configuration, {})
                 for column, amount in trial.costs.items():
                     of_configuration.setdefault(column, []).append(amount)
-        base = amounts.pop(self.compared_with or "", {})
-        ratios: dict[str, dict[str, float]] = {}
-        for number, columns in amounts.items():
-            for column, used in columns.items():
-                of_base = mean(base.get(column, [0.0]))
-                ratio = mean(used) / of_base if of_base > 0 else 1.0
-                if max(ratio, 1 / ratio if ratio else math.inf) > UNEQUAL:
-                    ratios.setdefault(number, {})[column] = ratio
-        return ratios
+        means = {}
+        for configuration, columns in amounts.items():
+            means[configuration] = {column: mean(used) for column, used in columns.items()}
+        return means
 
     @property
     def nothing_chosen(self) -> bool:

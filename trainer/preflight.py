@@ -1,5 +1,7 @@
 """Checks that run before torch and the model are loaded."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from loptune.errors import MissingError
@@ -23,25 +25,34 @@ def check_sources(config: TrainConfig, spec: Path | None, trains: bool = True) -
     Raises:
         MissingError, ConfigError: as the loaders would raise, seconds later.
     """
-    name = config.model.name_or_path
-    try:
-        datasets: list[DatasetConfig] = list(config.evaluation.sets.values())
-        if trains:
-            datasets = [*config.data.train, *datasets]
-        for dataset in datasets:
-            missing = dataset.source
+    datasets: list[DatasetConfig] = list(config.evaluation.sets.values())
+    if trains:
+        datasets = [*config.data.train, *datasets]
+    for dataset in datasets:
+        with _looked_up_next_to(spec, dataset.source):
             check_source(dataset)
-        missing = name
-        if name.startswith(("./", "../", "/", "~")) and not Path(name).expanduser().exists():
+    model = config.model.name_or_path
+    is_folder = model.startswith(("./", "../", "/", "~"))
+    if is_folder and not Path(model).expanduser().exists():
+        with _looked_up_next_to(spec, model):
             raise MissingError(
-                f"no such model folder: {name}",
-                str(Path(name).expanduser().absolute()),
+                f"no such model folder: {model}",
+                str(Path(model).expanduser().absolute()),
                 FROM_HERE,
                 code="no-such-model",
             )
+
+
+@contextmanager
+def _looked_up_next_to(spec: Path | None, name: str) -> Iterator[None]:
+    """Replace the hint of a missing file in the block if it is next to the run file that names
+    it.
+    """
+    try:
+        yield
     except MissingError as error:
         folder = spec.parent if spec is not None else Path()
-        if folder.resolve() == Path.cwd() or not (folder / missing).exists():
+        if folder.resolve() == Path.cwd() or not (folder / name).exists():
             raise
         raise MissingError(
             error.what,

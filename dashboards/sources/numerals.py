@@ -91,27 +91,40 @@ def _is_number(cell: str) -> bool:
 
 def _plain(cells: list[str], comma: str | None, where: str) -> tuple[list[str], str]:
     """Return the strings of a column in Python's number format, and a note if that changed any."""
-    spaced = [cell for cell in cells if _GROUPED[" "].fullmatch(cell)]
-    if spaced:
-        cells = [_SIGNS.sub("", cell) if cell in spaced else cell for cell in cells]
-    changed = [cell for cell in cells if "," in cell]
-    if not changed or not all(_is_number(cell) for cell in cells):
-        note = f"{spaced[0]} is read as {_SIGNS.sub('', spaced[0])}." if spaced else ""
-        return cells, note
+    joined = [_without_spaces(cell) for cell in cells]
+    with_comma = [cell for cell in joined if "," in cell]
+    if not with_comma or not all(_is_number(cell) for cell in joined):
+        for cell, read in zip(cells, joined, strict=True):
+            if cell != read:
+                return joined, f"{cell} is read as {read}."
+        return joined, ""
     if comma is None:
         raise ConfigError(
-            f"the comma in {', '.join(changed[:_MAX_NAMED])} may be a decimal comma or a "
+            f"the comma in {', '.join(with_comma[:_MAX_NAMED])} may be a decimal comma or a "
             "thousands separator",
             where,
             "write the numbers with a decimal point and without thousands separators",
             code="ambiguous-comma",
         )
+    plain = [_without_comma(cell, comma) for cell in joined]
+    example = with_comma[0]
+    return plain, f"{example} is read as {_without_comma(example, comma)}."
+
+
+def _without_spaces(cell: str) -> str:
+    """Return ``10000`` for ``10 000``, and other strings unchanged."""
+    return _SIGNS.sub("", cell) if _GROUPED[" "].fullmatch(cell) else cell
+
+
+def _without_comma(cell: str, comma: str) -> str:
+    """Return ``1020`` for ``1,020`` if a comma separates thousands, and ``1.5`` for ``1,5`` if it
+    is a decimal comma.
+    """
     if comma == "thousands":
-        read = [cell.replace(",", "") for cell in cells]
-    else:
-        read = [cell.replace(".", "").replace(",", ".") if "," in cell else cell for cell in cells]
-    example = changed[0]
-    return read, f"{example} is read as {read[cells.index(example)]}."
+        return cell.replace(",", "")
+    if "," not in cell:  # a point in it is a decimal point
+        return cell
+    return cell.replace(".", "").replace(",", ".")
 
 
 def are_versions(texts: Iterable[str]) -> bool:

@@ -217,22 +217,25 @@ def check_repeats(table: pd.DataFrame, columns: RunColumns) -> None:
 
 def _repeated_block(rows: Sequence[str]) -> tuple[int, int, int] | None:
     """Return the positions of two equal blocks of consecutive rows and their length, or None."""
-    places: dict[tuple[str, ...], int] = {}
+    first_place: dict[tuple[str, ...], int] = {}
     for place in range(len(rows) - _FEWEST_REPEATED + 1):
         block = tuple(rows[place : place + _FEWEST_REPEATED])
         if len(set(block)) < _FEWEST_REPEATED:
-            continue
-        first = places.setdefault(block, place)
-        if place - first >= _FEWEST_REPEATED:
-            length = _FEWEST_REPEATED
-            while (
-                place + length < len(rows)
-                and first + length < place
-                and rows[first + length] == rows[place + length]
-            ):
-                length += 1
-            return first, place, length
+            continue  # equal rows within a block are often chance
+        first = first_place.setdefault(block, place)
+        if place >= first + _FEWEST_REPEATED:  # the blocks do not overlap
+            return first, place, _length_of_repeat(rows, first, place)
     return None
+
+
+def _length_of_repeat(rows: Sequence[str], first: int, second: int) -> int:
+    """Return how many rows from ``first`` on are repeated from ``second`` on, without overlap."""
+    length = 0
+    for row, repeated in zip(rows[first:second], rows[second:], strict=False):
+        if row != repeated:
+            break
+        length += 1
+    return length
 
 
 def check_explained(

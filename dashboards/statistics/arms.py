@@ -163,66 +163,102 @@ def _compare(
     """Compare arms in the given layouts. Scores of failed runs are imputed; ``failed`` are the arms
     that had some.
     """
-    base = counted[baseline]
     names = [name for name in layouts if counted.get(name)]
     paired = [name for name in names if layouts[name] == "paired"]
     # An arm with missing seeds, failed runs or more noise must not affect the results of other
-    # arms.
-    complete = [name for name in paired if base.keys() <= counted[name].keys()]
-    regular = [name for name in complete if name not in failed]
-    noisy = _noisy(counted, baseline, regular)
-    regular = [name for name in regular if name not in noisy]
+    # arms: they are tested first, without it.
+    complete = [name for name in paired if counted[baseline].keys() <= counted[name].keys()]
+    without_failures = [name for name in complete if name not in failed]
+    noisy = _noisy(counted, baseline, without_failures)
+    regular = [name for name in without_failures if name not in noisy]
     regular_scores = {name: counted[name] for name in [baseline, *regular]}
-    # fraction of the level, in proportion to the number of comparisons
-    share = len(names) / max(1, len(regular))
-    others = compare(
-        regular_scores, baseline, known=extra.known, answers=extra.answers, repeats=share
+    together = compare(
+        regular_scores,
+        baseline,
+        known=extra.known,
+        answers=extra.answers,
+        # their part of the level, in proportion to the number of comparisons
+        repeats=len(names) / max(1, len(regular)),
     )
-    # simultaneous coverage over all arms
+
     differences = {}
-    for each in others.differences:
-        differences[each.configuration] = replace(each, level=SIGNIFICANCE_LEVEL)
-    variances = _variances(counted)
-    within = _within(counted)
-    noises = {}
-    groups: dict[
-        tuple[str, frozenset[Hashable]], list[str]
-    ] = {}  # results of arms that share a noise estimate
-    labels = [name for name in names if layouts[name] == "unpaired"]
-    apart = compare_unpaired(counted, baseline, labels, len(names))
-    for name in names:
-        samples = Samples(base, counted[name])
-        if name in apart:
-            differences[name] = apart[name].difference
-            noises[name] = apart[name].noise
-        elif layouts[name] != "paired":
-            combine = _unpaired if layouts[name] == "unpaired" else _partly_paired
-            differences[name] = combine(name, samples, variances, baseline, len(names))
-            noises[name] = within
-        elif name not in regular and samples.shared:
-            # Arms on the same seeds share a noise estimate: with separate estimates, the best of
-            # many arms would often be one whose variance is small by chance.
-            own = name if name in noisy or name in failed else ""
-            groups.setdefault((own, frozenset(samples.shared)), []).append(name)
-    for (own, _), alike in groups.items():
-        reference = {baseline: base} if own in noisy else regular_scores
-        rows = {**reference, **{name: counted[name] for name in alike}}
+    noises = dict(together.noises)
+    for difference in together.differences:
+        # the intervals of all arms cover simultaneously at the full level
+        differences[difference.configuration] = replace(difference, level=SIGNIFICANCE_LEVEL)
+    for name, (difference, noise) in _not_paired(counted, baseline, layouts, names).items():
+        differences[name] = difference
+        noises[name] = noise
+    irregular = [name for name in paired if name not in regular]
+    for group in _with_common_noise(counted, baseline, irregular, {*noisy, *failed}):
+        reference = regular_scores
+        if noisy.intersection(group):  # its noise is not that of the regular arms
+            reference = {baseline: counted[baseline]}
         among = compare(
-            rows, baseline, known=extra.known, answers=extra.answers, comparisons=len(names)
+            {**reference, **{name: counted[name] for name in group}},
+            baseline,
+            known=extra.known,
+            answers=extra.answers,
+            comparisons=len(names),
         )
-        for each in among.differences:
-            if each.configuration in alike:
-                differences[each.configuration] = each
-        for name in alike:
+        for difference in among.differences:
+            if difference.configuration in group:
+                differences[difference.configuration] = difference
+        for name in group:
             noises[name] = among.noises.get(name, among.noise)
     return Comparison(
         differences=tuple(differences[name] for name in names if name in differences),
-        paired=others.paired,
-        noise=others.noise,
+        paired=together.paired,
+        noise=together.noise,
         failed={},
-        noises={**others.noises, **noises},
-        blocks=others.blocks,
+        noises=noises,
+        blocks=together.blocks,
     )
+
+
+def _not_paired(
+    counted: Scores, baseline: str, layouts: Mapping[str, Layout], names: Sequence[str]
+) -> dict[str, tuple[Difference, Noise]]:
+    """Compare the arms of ``names`` that are unpaired or partly paired with the baseline. All
+    ``names`` count as comparisons.
+    """
+    unpaired = [name for name in names if layouts[name] == "unpaired"]
+    jointly = compare_unpaired(counted, baseline, unpaired, len(names))
+    variances = _variances(counted)
+    within = _within(counted)
+    results = {}
+    for name in names:
+        samples = Samples(counted[baseline], counted[name])
+        if name in jointly:
+            results[name] = (jointly[name].difference, jointly[name].noise)
+        elif layouts[name] == "unpaired":
+            results[name] = (_unpaired(name, samples, variances, baseline, len(names)), within)
+        elif layouts[name] == "partly paired":
+            difference = _partly_paired(name, samples, variances, baseline, len(names))
+            results[name] = (difference, within)
+    return results
+
+
+def _with_common_noise(
+    counted: Scores, baseline: str, names: Sequence[str], separate: Collection[str]
+) -> list[list[str]]:
+    """Group paired arms that share a noise estimate: arms on the same seeds. With separate
+    estimates, the best of many arms would often be one whose variance is small by chance.
+
+    Each arm of ``separate`` is a group of its own. Arms that share no seed with the baseline are
+    left out.
+    """
+    alone = []
+    by_seeds: dict[frozenset[Hashable], list[str]] = {}
+    for name in names:
+        shared = frozenset(Samples(counted[baseline], counted[name]).shared)
+        if not shared:
+            continue
+        if name in separate:
+            alone.append([name])
+        else:
+            by_seeds.setdefault(shared, []).append(name)
+    return [*alone, *by_seeds.values()]
 
 
 def _noisy(counted: Scores, baseline: str, names: Sequence[str]) -> set[str]:

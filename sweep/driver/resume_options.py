@@ -82,14 +82,18 @@ def _check_trial(sweep: SweepRecord, trial: str) -> None:
 
 
 def _has_no_checkpoint(sweep: SweepRecord, trial: str) -> bool:
-    checkpoints = RunFolder(sweep.folder.trial(trial)).checkpoints
+    """Return whether a trial cannot continue, because its checkpoints or its metrics are missing.
+
+    Raises:
+        StorageError: they are there and cannot be read. They may not be damaged.
+    """
+    folder = RunFolder(sweep.folder.trial(trial))
     try:
-        newest_checkpoint(checkpoints)
+        newest_checkpoint(folder.checkpoints)
         _check_trial(sweep, trial)
     except StorageError:
-        record = RunFolder(checkpoints.parent).metrics
-        # unreadable is not damaged
-        if steps_on_disk(checkpoints) and record.is_file():
+        are_there = steps_on_disk(folder.checkpoints) and folder.metrics.is_file()
+        if are_there:
             raise
         return True
     return False

@@ -214,23 +214,20 @@ def check_key(key: str, source: str = "override") -> None:
     """
     parts = key.split(".")
     section: type[BaseModel] = TrainConfig
+    annotation: Any = TrainConfig
     for depth, part in enumerate(parts):
         if part not in section.model_fields:
-            above = ".".join(parts[:depth])
-            valid = dotted_keys()
-            if above:
-                valid = [f"{above}.{name}" for name in section.model_fields]
-            hint = nearest(key, valid, TrainConfig.docs_hint.format(above).strip())
-            hint = getattr(section, "other_names", {}).get(part, hint)
+            hint = _hint_of_unknown(key, part, section, above=".".join(parts[:depth]))
             raise ConfigError(
                 f"unknown key {key}", f"{source}, key {key}", hint, key, code="unknown-key"
             )
         annotation = section.model_fields[part].annotation
-        below = section_of(annotation)
-        if below is None:
+        section_below = section_of(annotation)
+        if section_below is None:
             return  # a value, or a free mapping such as reward.functions
-        section = below
-    if section is annotation:  # an optional section counts as a value, too
+        section = section_below
+    is_optional = section is not annotation  # null is a value of the key
+    if not is_optional:
         raise ConfigError(
             f"{key} is a section, not a value",
             f"{source}, key {key}",
@@ -238,6 +235,17 @@ def check_key(key: str, source: str = "override") -> None:
             key,
             code="section-as-value",
         )
+
+
+def _hint_of_unknown(key: str, part: str, section: type[BaseModel], above: str) -> str:
+    """Return the fix for ``part`` of a key, which the section at the key ``above`` does not have:
+    the name that it has here, or the nearest key.
+    """
+    other_names: Mapping[str, str] = getattr(section, "other_names", {})
+    if part in other_names:
+        return other_names[part]
+    valid = [f"{above}.{name}" for name in section.model_fields] if above else dotted_keys()
+    return nearest(key, valid, TrainConfig.docs_hint.format(above).strip())
 
 
 def dotted_keys() -> list[str]:

@@ -136,15 +136,23 @@ def pack(input_ids: Tensor, prompt_lengths: Tensor, completion_mask: Tensor) -> 
 
 
 def _segments(prompt_lengths: Tensor, completion_lengths: tuple[Tensor, ...]) -> Iterator[Segment]:
-    yield Segment.of_lengths(0, prompt_lengths, slice(0, 0))
-    end = int(prompt_lengths.sum())
-    prompt_end = 0
+    """Yield the segment of all prompts, then a segment of each prompt's completions.
+
+    Args:
+        prompt_lengths: [P], of the distinct prompts.
+        completion_lengths: for each prompt the packed lengths of its completions, [rows].
+    """
+    yield Segment.of_lengths(0, prompt_lengths, prefix=slice(0, 0))
+    prompt_start = 0
+    completion_start = int(prompt_lengths.sum())  # completions are packed behind all prompts
     for prompt_length, lengths in zip(prompt_lengths.tolist(), completion_lengths, strict=True):
-        prompt_start = prompt_end
-        prompt_end = prompt_end + prompt_length
+        prompt = slice(prompt_start, prompt_start + prompt_length)
+        prompt_start = prompt.stop
+        # The prompt's last token predicts a completion's first, so that completions of one token
+        # have no packed tokens.
         if int(lengths.max()) > 0:
-            yield Segment.of_lengths(end, lengths, slice(prompt_start, prompt_end))
-            end += int(lengths.sum())
+            yield Segment.of_lengths(completion_start, lengths, prefix=prompt)
+            completion_start += int(lengths.sum())
 
 
 def use_packed_attention(model: PreTrainedModel) -> None:

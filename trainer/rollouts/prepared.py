@@ -234,9 +234,9 @@ def _check_rows(
     Raises:
         ConfigError: these are all.
     """
-    wrong = []
     checked = 0
-    reason = ""
+    wrong = []
+    messages = []
     for start in range(0, len(rows), _CHUNK):
         chunk = rows[start : start + _CHUNK]
         scored = rewards.score(
@@ -247,21 +247,12 @@ def _check_rows(
         for problem, result in zip(chunk, scored, strict=True):
             if result.status != "timeout" and not result.score.correct:
                 wrong.append(problem)
-                reason = reason or result.message
+                messages.append(result.message)
         if time.monotonic() > end:
             break
     if wrong and len(wrong) == checked:
-        why = f": {reason}" if reason else ""
-        raise ConfigError(
-            f"reward {judge} scores none of {checked} reference answers as correct when they are "
-            "used as completions"
-            f"{why}",
-            f"{wrong[0].place}: {shortened(repr(wrong[0].answer), 60)}",
-            "use a reward that supports these answers, set data.task to the kind of the data, or "
-            "correct the answers",
-            key="reward.functions",
-            code="answers-never-right",
-        )
+        reason = next(filter(None, messages), "")
+        raise _never_right(judge, wrong, reason)
     if wrong:
         named = [f"{row.place}: {shortened(repr(row.answer), 40)}" for row in wrong[:_NAMED]]
         if len(wrong) > _NAMED:
@@ -274,6 +265,22 @@ def _check_rows(
             "; ".join(named),
         )
     return wrong
+
+
+def _never_right(judge: str, wrong: Sequence[Problem], reason: str) -> ConfigError:
+    """Return the error for data of which no answer is correct; ``reason`` is the reward's, if it
+    gave one.
+    """
+    why = f": {reason}" if reason else ""
+    return ConfigError(
+        f"reward {judge} scores none of {len(wrong)} reference answers as correct when they are "
+        f"used as completions{why}",
+        f"{wrong[0].place}: {shortened(repr(wrong[0].answer), 60)}",
+        "use a reward that supports these answers, set data.task to the kind of the data, or "
+        "correct the answers",
+        key="reward.functions",
+        code="answers-never-right",
+    )
 
 
 def _perfect_completion(judge: str, problem: Problem) -> str:
