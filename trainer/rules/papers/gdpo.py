@@ -6,7 +6,6 @@ trainer run base algorithm.advantage=gdpo reward.functions='{math: 1.0, format: 
 
 from typing import Literal
 
-import torch
 
 from loptune.errors import ConfigError
 from trainer.rules import (
@@ -41,7 +40,7 @@ class Gdpo(Advantage):
                 key="reward.functions",
                 code="one-reward",
             )
-        total = torch.zeros_like(inputs.rewards, dtype=torch.float64)
+        total = inputs.rewards.new_zeros(inputs.rewards.shape).double()
         for part in parts:
             values = part_values(inputs, part)
             spread = group_std(values, inputs.group_ids) + 1e-4
