@@ -6,7 +6,6 @@ trainer run base algorithm.advantage=gdpo reward.functions='{math: 1.0, format: 
 
 from typing import Literal
 
-
 from loptune.errors import ConfigError
 from trainer.rules import (
     FLOAT32_RESOLUTION,
