@@ -530,12 +530,13 @@ class LoptuneProgram(Program):
         """Return the files that a trial keeps in its folder."""
         kept = self.base.checkpoint
         weights = planned_checkpoint_bytes(self.base, on_gpu, weights_only=True)
-        ended = None  # the weights of the last checkpoint and of the best ones
+        number = kept.keep_last + kept.keep_best
+        ended = None  # of a trial that has ended, the weights alone
         if weights is not None:
-            ended = weights * (1 + kept.keep_best)
+            ended = weights * number
         return Checkpoints(
             every_steps=kept.every_steps,
-            kept=kept.keep_last + kept.keep_best,
+            kept=number,
             running_bytes=planned_checkpoint_bytes(self.base, on_gpu),
             ended_bytes=ended,
         )

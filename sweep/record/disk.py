@@ -13,19 +13,24 @@ from loptune.score import best_evaluation
 from sweep.record.sweep_record import SweepRecord
 from trainer.checkpoint.on_disk import keep_weights, steps_on_disk
 from trainer.checkpoint.run_state import RunState
+from trainer.config.tracking import CheckpointConfig
 from trainer.run_folder import RunFolder
 
 logger = logging.getLogger(__name__)
 
 
 def shrink_ended(sweep: SweepRecord, shrunk: set[str], all_have_closed: bool = False) -> None:
-    """Reduce each ended trial's checkpoints to the weights of the last and the best one, and add
-    the trial to ``shrunk`` so that it is skipped next time.
+    """Reduce each ended trial's checkpoints to the weights of the ones that the trial keeps
+    (``checkpoint.keep_last``, ``checkpoint.keep_best``), and add the trial to ``shrunk`` so that it
+    is skipped next time.
 
     Ended trials are found in the event log, so a resumed sweep catches up. A failed trial may be
     retried and keeps everything. A trial that the scheduler stopped may still be writing a
     checkpoint, so it waits until no partial checkpoint is left or all processes have ended.
     """
+    if sweep.spec.trainer is None:
+        return  # a command's or function's files are its own
+    settings = sweep.spec.trainer.base.checkpoint
     for trial in sweep.results:
         if trial.name in shrunk or trial.state == "FAIL":
             continue
@@ -33,17 +38,17 @@ def shrink_ended(sweep: SweepRecord, shrunk: set[str], all_have_closed: bool = F
         has_closed = all_have_closed or trial.state == "COMPLETE"
         if has_closed or not any(root.glob(".step-*.*.partial")):
             shrunk.add(trial.name)
-            _keep_last_and_best(root)
+            _keep_last_and_best(root, settings)
 
 
-def _keep_last_and_best(root: Path) -> None:
+def _keep_last_and_best(root: Path, settings: CheckpointConfig) -> None:
     try:
-        steps = steps_on_disk(root)
+        steps = steps_on_disk(root)  # newest first
         if steps:
             newest = RunState.read(root / f"step-{steps[0]}")
             best = best_evaluation(newest.evaluations, steps)
-            kept = set()
-            if best is not None:
+            kept = set(steps[: settings.keep_last])
+            if best is not None and settings.keep_best:
                 kept.add(best[0])
             keep_weights(root, kept)
     except (OSError, ValueError, KeyError, TypeError) as error:  # a failure only costs disk space

@@ -1,5 +1,7 @@
 """Every preset and published search space, made small, trains on gloo ranks as it would on GPUs."""
 
+import math
+from functools import cache
 from types import SimpleNamespace
 
 import pytest
@@ -13,8 +15,10 @@ from tests.warm import warm_interpreters
 from trainer.cli import main
 from trainer.config.extends import preset_specs
 from trainer.config.schema import apply_overrides, load_config
+from trainer.loop import Trainer
 from trainer.rehearsal.rank import compared_step
-from trainer.rehearsal.rehearse import Rehearsal, rehearse, run_ranks
+from trainer.rehearsal.rehearse import Rehearsal, make_model, rehearse, run_ranks, shrunken
+from trainer.types import RunContext
 
 
 def brings(config):
@@ -61,6 +65,8 @@ def configurations():
 
 
 CONFIGURATIONS = configurations()
+PRESETS_OF_THE_PAPER = ("kk_3b", "kk_7b", "kk_scripts", "math_7b")
+OF_THE_PAPER = [spec for spec in preset_specs() if spec.split(":")[0] in PRESETS_OF_THE_PAPER]
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +76,17 @@ def rehearsals(tmp_path_factory):
             rehearsal.name: rehearsal
             for rehearsal in rehearse(CONFIGURATIONS, tmp_path_factory.mktemp("rehearsal"))
         }
+
+
+@pytest.fixture(scope="module")
+def small_models(tmp_path_factory):
+    """By preset, a small model of its architecture."""
+
+    @cache
+    def model(preset):
+        return make_model(load_config(preset), tmp_path_factory.mktemp(preset))
+
+    return lambda spec: model(spec.split(":")[0])
 
 
 def test_every_way_to_share_a_model_is_among_them():
@@ -88,6 +105,26 @@ def test_a_rehearsal_finds_nothing(rehearsals, name):
     rehearsal = rehearsals[name]
     assert rehearsal.failed() == [], rehearsal.row()
     assert len(rehearsal.ranks) == (1 if rehearsal.config.parallel.strategy == "none" else 2)
+
+
+# On one rank and without a checkpoint: the variants of a preset differ only in the update.
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OF_THE_PAPER)
+def test_every_variant_of_the_paper_trains_a_step(name, small_models, tmp_path):
+    config = apply_overrides(
+        shrunken(load_config(name), small_models(name), "transformers"),
+        {"parallel.strategy": "none", "model.gradient_checkpointing": False},
+    )
+    trainer = Trainer(config, RunContext.of(tmp_path / "run"))
+    try:
+        metrics = trainer.training_step()
+    finally:
+        trainer.close()
+    isolates = config.algorithm.lopti_eta > 0
+    assert isolates == ("lopti" in name)
+    assert metrics["optim/updates"] == (4 if isolates else 2)  # of 16 completions, 8 at a time
+    assert ("policy/low_token_fraction" in metrics) == isolates
+    assert metrics["optim/grad_norm"] > 0 and math.isfinite(metrics["policy/loss"])
 
 
 def test_a_compared_step_finds_no_prefix_in_the_engines_cache():

@@ -80,10 +80,10 @@ def resolve_model(model: str) -> ResolvedModel:
 
 
 def last_checkpoints(run: Path, number: int) -> list[ResolvedModel]:
-    """Return the last intact checkpoints of a run, oldest first.
+    """Return the last checkpoints that a run wrote, oldest first.
 
     Raises:
-        MissingError: the run has fewer intact checkpoints.
+        MissingError: the run has fewer intact checkpoints, or one between them is missing.
     """
     root = RunFolder(run).checkpoints
     newest_first = list(itertools.islice(intact_checkpoints(root), number))
@@ -96,7 +96,32 @@ def last_checkpoints(run: Path, number: int) -> list[ResolvedModel]:
             key="last",
             code="too-few-checkpoints",
         )
+    # The best checkpoint is kept, too: it may be older than ones that the run has deleted.
+    missing = _missing_between(
+        run, [int(folder.name.removeprefix("step-")) for folder in newest_first]
+    )
+    if missing:
+        raise MissingError(
+            f"{run.name} no longer has all of its last {number} checkpoints: step "
+            f"{', '.join(map(str, missing))} is deleted or damaged",
+            str(root),
+            "choose a smaller --last, or train with a larger checkpoint.keep_last",
+            key="last",
+            code="last-checkpoints-missing",
+        )
     return [resolve_model(str(folder)) for folder in reversed(newest_first)]
+
+
+def _missing_between(run: Path, newest_first: Sequence[int]) -> list[int]:
+    """Return the steps between the first and the last of these at which the run wrote a checkpoint
+    that is not among them.
+    """
+    config = RunFolder(run).config
+    if not config.is_file():
+        return []
+    every = load_config(str(config)).checkpoint.every_steps
+    first = newest_first[-1] // every * every + every
+    return [step for step in range(first, newest_first[0], every) if step not in newest_first]
 
 
 def evaluate(

@@ -110,7 +110,8 @@ def test_ended_trials_keep_weights_and_others_everything(tmp_path):
     configurations = sweep.configurations
     configurations[1].results[0] = replace(configurations[1].results[0], state="PRUNED")
     shrink_ended(sweep, set())
-    assert [steps_on_disk(root) for root in roots] == [[8, 4], [8, 4], [8, 6, 4, 2], [8, 6, 4, 2]]
+    ended, running = [8, 6, 4], [8, 6, 4, 2]  # the last three
+    assert [steps_on_disk(root) for root in roots] == [ended, ended, running, running]
     assert [is_weights_only(root / "step-8") for root in roots] == [True, True, False, False]
 
 
@@ -125,22 +126,45 @@ def test_a_trial_that_still_writes_is_thinned_once_it_has_closed(tmp_path):
     for configuration in sweep.configurations[:2]:
         configuration.results[0] = replace(configuration.results[0], state="PRUNED")
     shrink_ended(sweep, shrunk)  # a whole trial has closed: what it left is a killed process's
-    assert [steps_on_disk(root) for root in roots] == [[8, 6, 4, 2], [8, 6, 4, 2], [8, 4]]
+    assert [steps_on_disk(root) for root in roots] == [[8, 6, 4, 2], [8, 6, 4, 2], [8, 6, 4]]
     assert shrunk == {"c002-s0"}
     (closing / ".step-9.1.partial").rmdir()
     shrink_ended(sweep, shrunk)
-    assert [steps_on_disk(root) for root in roots] == [[8, 4], [8, 6, 4, 2], [8, 4]]
+    assert [steps_on_disk(root) for root in roots] == [[8, 6, 4], [8, 6, 4, 2], [8, 6, 4]]
     shrink_ended(sweep, shrunk, all_have_closed=True)
-    assert steps_on_disk(killed) == [8, 4] and not (killed / ".step-9.1.partial").exists()
+    assert steps_on_disk(killed) == [8, 6, 4] and not (killed / ".step-9.1.partial").exists()
+
+
+def keeping(changes):
+    """A space whose trials keep these checkpoints."""
+    overrides = {f"checkpoint.{key}": value for key, value in changes.items()}
+    return {"trainer": {"preset": "tiny_kk", "overrides": overrides}}
 
 
 def test_the_best_of_the_checkpoints_that_there_are_is_kept(tmp_path):
-    write_sweep(tmp_path, "demo", {0: {0: 0.5}})
-    folder = sweep_folder(tmp_path, "demo")
-    root = run_trial(folder, "c000-s0")
+    sweep = write_sweep(tmp_path, "demo", {0: {0: 0.5}}, **keeping({"keep_last": 1}))
+    root = run_trial(sweep.folder, "c000-s0")
     shutil.rmtree(root / "step-4")  # the best evaluation's
-    shrink_ended(SweepRecord(read_spec(folder), folder), set())
+    shrink_ended(sweep, set())
     assert steps_on_disk(root) == [8]  # the last is also the best of 2, 6 and 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "steps"),
+    [
+        ({"keep_last": 3}, [8, 6, 4]),  # as `trainer evaluate TRIAL --last 3` reads them
+        ({"keep_last": 1}, [8, 4]),
+        ({"keep_last": 1, "keep_best": False}, [8]),
+    ],
+)
+def test_an_ended_trial_keeps_the_weights_that_its_settings_keep(tmp_path, changes, steps):
+    sweep = write_sweep(tmp_path, "demo", {0: {0: 0.5}}, **keeping(changes))
+    root = run_trial(sweep.folder, "c000-s0")
+    shrink_ended(sweep, set())
+    assert steps_on_disk(root) == steps
+    assert all(is_weights_only(root / f"step-{step}") for step in steps)
+    kept = sweep.spec.program.checkpoints(on_gpu=False)
+    assert kept.kept == changes["keep_last"] + changes.get("keep_best", True)
 
 
 def test_a_folder_that_cannot_be_thinned_costs_space_and_nothing_else(

@@ -8,7 +8,13 @@ from loptune.files import read_records
 from tests.refusals import refused
 from tests.trainer.test_loop import small_config
 from trainer.cli import main
-from trainer.commands.evaluate import evaluation_config, parse_set, record_name, resolve_model
+from trainer.commands.evaluate import (
+    evaluation_config,
+    last_checkpoints,
+    parse_set,
+    record_name,
+    resolve_model,
+)
 from trainer.config.schema import load_config, save_config
 from trainer.loop import Trainer
 from trainer.tracking.tracker import Tracker
@@ -58,6 +64,31 @@ def test_last_evaluates_each_checkpoint_and_averages_them(run, tmp_path, typed):
 
 def test_last_is_refused_if_the_run_has_fewer_checkpoints(run, typed):
     assert "[too-few-checkpoints]" in typed(f"trainer evaluate {run} --last 3 --offline", code=3)
+
+
+@pytest.mark.parametrize(
+    ("steps", "last", "missing"),
+    [
+        ([6, 7, 8], 3, ""),
+        ([4, 7, 8], 2, ""),
+        ([4, 7, 8], 3, "step 5, 6 is deleted"),  # 4 is the best one
+        ([6, 8], 2, "step 7 is deleted"),
+    ],
+)
+def test_last_takes_no_older_checkpoint_for_one_of_the_last(run, tmp_path, steps, last, missing):
+    folder = tmp_path / "copy"
+    shutil.copytree(run, folder, ignore=shutil.ignore_patterns("step-1"))
+    checkpoints = folder / "checkpoints"
+    for step in steps:
+        shutil.copytree(checkpoints / "step-2", checkpoints / f"step-{step}")
+    shutil.rmtree(checkpoints / "step-2")
+    if not missing:
+        found = last_checkpoints(folder, last)
+        assert [each.step for each in found] == steps[-last:]
+        return
+    with refused("last-checkpoints-missing", MissingError) as refusal:
+        last_checkpoints(folder, last)
+    assert missing in str(refusal.value)
 
 
 def test_a_run_is_evaluated_as_it_evaluated_itself(run, tmp_path, typed):
