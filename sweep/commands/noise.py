@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from sweep.gate.aa_test import NoiseReport
     from sweep.space.spec import ObjectiveSpec
 
+NOISE_FOLDER = Path("noise")
+
 
 @dataclass(frozen=True)
 class Noise:
@@ -45,7 +47,7 @@ def noise(
     *,
     seeds: Annotated[Count, Option("number of seeds")] = 5,
     repeats: Annotated[Annotated[int, Field(ge=0)], Option("seeds that run a second time")] = 1,
-    output: Annotated[Path, Option("folder of the runs", is_path=True)] = Path("noise"),
+    output: Annotated[Path, Option("folder of the runs", is_path=True)] = NOISE_FOLDER,
 ) -> Noise:
     """Measure how much scores differ between runs of one configuration. The configuration runs on
     several seeds, and on some of them twice. The answer is the standard deviation between seeds,

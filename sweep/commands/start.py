@@ -33,6 +33,7 @@ from sweep.commands.arguments import (
     prepare,
     run_options,
 )
+from sweep.commands.noise import NOISE_FOLDER
 from sweep.record.folder import sweep_folder
 from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.record.warm_start import warm_started
@@ -85,6 +86,9 @@ def plan(
         Positive | None,
         Option("seconds per training step, for the time forecast", group="machines"),
     ] = None,
+    noise: Annotated[
+        Path, Option("folder of `sweep noise`, whose runs count as earlier ones", is_path=True)
+    ] = NOISE_FOLDER,
     nodes: Annotated[
         Count | None, Option("number of machines like this one to plan for", group="machines")
     ] = None,
@@ -103,7 +107,8 @@ def plan(
 
     sweep = _load(space, overrides, name, offline=offline, runs_dir=runs_dir)
     spec = sweep.spec
-    made = make_plan(sweep, planned_nodes(address, cpus, gpus, nodes), step_seconds)
+    machines = planned_nodes(address, cpus, gpus, nodes)
+    made = make_plan(sweep, machines, step_seconds, noise_folder=noise)
     _print_advice(spec)
     sampled = spec.program.sample(spec.possible, sample) if sample else None
     words = [space, *overrides]

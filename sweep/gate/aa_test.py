@@ -9,6 +9,7 @@ from dashboards.statistics.levels import SIGNIFICANCE_LEVEL
 from dashboards.statistics.power import minimum_detectable_effect, sd_interval
 from loptune.errors import ConfigError
 from sweep.gate.batch import Batch, batch_name, run_batch
+from sweep.record.noise import FIRST_RUNS, SECOND_RUNS
 from sweep.search.event_log import read_event_log
 from sweep.search.history import ENDED, STARTED
 
@@ -66,11 +67,11 @@ def measure(folder: Path, seeds: int, repeats: int, *, program: str) -> NoiseRep
         ConfigError: fewer than two runs have a score.
         KeyboardInterrupt: it was interrupted; the same call continues.
     """
-    first = _batch(f"seeds-{program}", seeds)
+    first = _batch(f"{FIRST_RUNS}{program}", seeds)
     (ended,) = run_batch(folder, first, Path.cwd())
     again: dict[int, float] = {}
     if repeats:
-        (repeated,) = run_batch(folder, _batch(f"again-{program}", repeats), Path.cwd())
+        (repeated,) = run_batch(folder, _batch(f"{SECOND_RUNS}{program}", repeats), Path.cwd())
         again = repeated.scores
     if len(ended.scores) < 2:
         reason = next(iter(ended.failed.values()), "no reason given")

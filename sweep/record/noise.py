@@ -5,8 +5,9 @@ import functools
 import json
 import math
 import statistics
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from dashboards.fresh_seeds import MAX_SEEDS_IN_ROUNDS
 from dashboards.statistics.power import SeedsNeeded, minimum_detectable_effect, seeds_needed
@@ -18,11 +19,12 @@ from loptune.errors import UserError, listed
 from loptune.run_names import MAX_NAME_LENGTH
 from loptune.terminal.table import counted
 from sweep.record.results import read_results
-from sweep.record.sweep_record import SweepRecord
+from sweep.record.sweep_record import SweepRecord, readable_sweeps
 from sweep.search.history import Configuration, outcome
 from sweep.space.scoring import scoring_of
 from sweep.space.spec import SchedulerSpec, SweepSpec
 
+FIRST_RUNS, SECOND_RUNS = "seeds-", "again-"  # how the names of batches of `sweep noise` begin
 _MAX_NAMED = 3  # sweeps
 _NOISE_SEEDS = [0, 1, 2]
 _NOISE_SUFFIX = "-noise"
@@ -41,6 +43,15 @@ class NoiseForecast:
     # whether problems or seeds are cheaper; None if no earlier sweep recorded which problems were
     # solved on several seeds
     cheaper: ProblemsOrSeeds | None = None
+
+
+def measured_by_noise(folder: Path) -> Iterator[SweepRecord]:
+    """Yield what ``sweep noise`` has run in a folder. Second runs of a seed are left out, because
+    they repeat its score.
+    """
+    for sweep in readable_sweeps(folder / "runs"):
+        if sweep.folder.name.startswith(FIRST_RUNS):
+            yield sweep
 
 
 def sweep_noise(sweep: SweepRecord) -> Noise:

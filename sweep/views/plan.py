@@ -6,6 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from dashboards.fresh_seeds import ARM_SEEDS
@@ -15,7 +16,13 @@ from loptune.files import format_bytes, free_bytes
 from loptune.run_names import command_line
 from loptune.terminal.table import counted, duration, print_table
 from sweep.programs.base import Footprint, Program, Sample
-from sweep.record.noise import NoiseForecast, forecast_noise, noise_lines, noise_overrides
+from sweep.record.noise import (
+    NoiseForecast,
+    forecast_noise,
+    measured_by_noise,
+    noise_lines,
+    noise_overrides,
+)
 from sweep.record.sweep_record import (
     SweepRecord,
     planned_configurations,
@@ -68,18 +75,20 @@ class Plan:
     noise: NoiseForecast | None
 
 
-def make_plan(sweep: SweepRecord, nodes: list[Node], given_step_seconds: float | None) -> Plan:
+def make_plan(
+    sweep: SweepRecord, nodes: list[Node], given_step_seconds: float | None, noise_folder: Path
+) -> Plan:
     """Make a plan, without starting anything or importing Ray or torch.
 
-    Unless given, the time per training step is measured in recorded sweeps, including this one's
-    own first trials.
+    Noise and, unless given, the time per training step are measured in recorded sweeps: those of
+    the runs folder, with this one's own first trials, and those of ``sweep noise``.
     """
     spec = sweep.spec
     folder = sweep.folder
     trials = sweep.planned
     configurations = planned_configurations(spec)
     resources = spec.resources
-    earlier = list(readable_sweeps(folder.runs_dir))
+    earlier = [*readable_sweeps(folder.runs_dir), *measured_by_noise(noise_folder)]
     parallel = min(concurrent_trials(spec, nodes), trials)
     steps, searches_steps = spec.program.steps(spec.possible)
     seconds_per_step = given_step_seconds

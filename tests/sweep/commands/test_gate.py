@@ -385,3 +385,6 @@ def test_noise_tells_spread_repetition_and_the_seeds_that_are_needed(here, capsy
     assert low < said["sd"] < high
     found = list(said["detectable"].values())
     assert found == sorted(found, reverse=True)
+    assert main(["plan", "./toy.yaml", "--step-seconds", "1", "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)["noise"]
+    assert (planned["sd"], planned["dof"]) == (pytest.approx(said["sd"]), 2)

@@ -2,6 +2,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from sweep.record.folder import sweep_folder
 from tests.paths import ROOT
 from tests.sweep.ended_sweeps import SCORES, write_sweep
@@ -28,6 +30,17 @@ def test_plan_measures_a_step_in_earlier_sweeps(tmp_path, typed):
     space = write_space(tmp_path / "space.yaml")
     plan = json.loads(typed("sweep plan", space, "--json"))
     assert (plan["step_seconds"], plan["step_source"]) == (2.0, "measured in before")
+
+
+def test_plan_counts_the_runs_of_sweep_noise_and_leaves_out_repeated_seeds(tmp_path, typed):
+    write_sweep(tmp_path / "noise" / "runs", "seeds-a", {0: {0: 0.3, 1: 0.4, 2: 0.5}})
+    write_sweep(tmp_path / "noise" / "runs", "again-a", {0: {0: 0.0, 1: 0.9}})
+    space = write_space(tmp_path / "space.yaml")
+    words = ["--step-seconds", "1", "--json"]
+    assert json.loads(typed("sweep plan", space, *words))["noise"] is None
+    plan = json.loads(typed("sweep plan", space, *words, "--noise", tmp_path / "noise"))
+    assert plan["noise"]["sd"] == pytest.approx(0.1)
+    assert plan["noise"]["source"] == "measured in seeds-a, not paired"
 
 
 def test_plan_imports_neither_ray_nor_torch(tmp_path):

@@ -28,7 +28,10 @@ def plan_of(folder, overrides, nodes, **changes):
         **changes,
     )
     return make_plan(
-        SweepRecord(load_space(space), sweep_folder(folder / "runs", "fake")), nodes, 90.0
+        SweepRecord(load_space(space), sweep_folder(folder / "runs", "fake")),
+        nodes,
+        90.0,
+        folder / "noise",
     )
 
 
@@ -84,7 +87,10 @@ def test_the_memory_of_a_trial_with_gpus_is_estimated(tmp_path, monkeypatch, typ
     trainer = {"preset": "kk_7b", "overrides": {"max_steps": 2, "evaluation.every_steps": 1}}
     space = write_space(tmp_path / "space.yaml", trainer=trainer, resources=FOUR_GPUS, limits={})
     plan = make_plan(
-        SweepRecord(load_space(space), sweep_folder(tmp_path / "runs", "fake")), [Node(64, 4)], 90.0
+        SweepRecord(load_space(space), sweep_folder(tmp_path / "runs", "fake")),
+        [Node(64, 4)],
+        90.0,
+        tmp_path / "noise",
     )
     assert plan.memory is not None
     assert plan.memory.ranks == 4
