@@ -64,7 +64,6 @@ def with_columns(columns: RunColumns, table: pd.DataFrame) -> tuple[RunColumns, 
     Raises:
         ConfigError: a column is missing or ambiguous.
     """
-    available = [str(column) for column in table]
     meant: dict[str, str] = {}
 
     def found(name: str, *, anywhere: bool = True, optional: bool = False) -> str:
@@ -73,7 +72,7 @@ def with_columns(columns: RunColumns, table: pd.DataFrame) -> tuple[RunColumns, 
             raise ConfigError(
                 f"no column {name}",
                 columns.source,
-                _where_to_find(name, available, columns.source),
+                _where_to_find(name, table, columns.source),
                 code="unknown-column",
             )
         if column is None:
@@ -108,11 +107,18 @@ def with_columns(columns: RunColumns, table: pd.DataFrame) -> tuple[RunColumns, 
     return resolved, [f"{name} is the column {column}." for name, column in meant.items()]
 
 
-def _where_to_find(name: str, available: list[str], source: str) -> str:
-    """Return a hint: the closest column name, or how to turn a part of the path or run name into a
-    column.
+def _where_to_find(name: str, table: pd.DataFrame, source: str) -> str:
+    """Return a hint: the column that has the name as a value, as in a table with a row per metric;
+    the closest column name; or how to turn a part of the path or run name into a column.
     """
+    available = [str(column) for column in table]
     hint = nearest(name, available)
+    for column in table.select_dtypes(["object", "string"]):
+        if (table[column] == name).any():
+            return (
+                f"{name} is a value of the column {column}: choose its rows with "
+                f"--where {column}={name}, and name the column of their numbers; {hint}"
+            )
     if not hint.startswith("valid") or not name.isidentifier():
         return hint
     place = Path(source)

@@ -344,6 +344,15 @@ def quoted(text: str) -> str:
     return f"'{text}'" if re.search(r"[\s\"()&;|<>*?$\[\]]", text) else text
 
 
+def is_named(table: pd.DataFrame) -> bool:
+    """Return whether every row is a run by its name."""
+    return is_run_table(table) or any(table[name].is_unique for name in _name_columns(table))
+
+
+def _name_columns(table: pd.DataFrame) -> list[str]:
+    return [name for name in NAMES if name in table and table[name].notna().all()]
+
+
 def named_runs(table: pd.DataFrame, columns: RunColumns) -> "pd.Series[int]":
     """Return the run number of each row in a table without seeds.
 
@@ -355,10 +364,10 @@ def named_runs(table: pd.DataFrame, columns: RunColumns) -> "pd.Series[int]":
         ConfigError: rows are evaluations, but cannot be assigned to runs.
     """
     rows = pd.Series(range(1, len(table) + 1), index=table.index)
-    names = [name for name in NAMES if name in table and table[name].notna().all()]
-    point = [*columns.point, *columns.task]
-    if is_run_table(table) or any(table[name].is_unique for name in names):
+    if is_named(table):
         return rows
+    names = _name_columns(table)
+    point = [*columns.point, *columns.task]
     if any(not table.duplicated([*point, name]).any() for name in names):
         return rows
     several = [step for step in step_columns(table, columns) if table[step].nunique() > 1]

@@ -25,6 +25,7 @@ _MAX_NAMED = 5
 _OF_MACHINES = {"wandb-metadata.json", "package.json", "environment.json"}
 EVENTS = "folder of event files"  # temporary column
 EMPTY = "file without rows"  # temporary column
+_FOUND = "found"  # attribute: pattern of the files that were read below a folder, and their number
 # names of result files in a folder, the most informative first
 _RESULTS = (
     "trainer_state.json", "all_results.json", "results.csv", "progress.csv", "metrics.csv",
@@ -79,8 +80,12 @@ def read_files(pattern: str) -> pd.DataFrame:
     if EMPTY in table:
         notes += _check_rows(table, pattern)
         table = table.drop(columns=EMPTY)
+    found: Counter[str] = Counter()
     for part in tables:
         notes += part.attrs.get(NOTES, ())
+        found.update(part.attrs.get(_FOUND, {}))
+    for inside, count in found.items():
+        notes.append(f"Read: {Path(pattern, inside)}, {counted(count, 'file')}.")
     table.attrs[NOTES] = notes
     said = {part.attrs[DIRECTION] for part in tables if DIRECTION in part.attrs}
     if len(said) == 1:
@@ -164,9 +169,9 @@ def _read(path: Path, named: re.Pattern[str]) -> pd.DataFrame:
     with reading(path, "a table of runs"):
         table = _read_folder(path) if path.is_dir() else _read_file(path)
     if match := named.fullmatch(str(path)):
-        notes = table.attrs.get(NOTES, ())
+        attributes = table.attrs
         table = table.assign(**{name: _text(part) for name, part in match.groupdict().items()})
-        table.attrs[NOTES] = notes
+        table.attrs = attributes
     return table
 
 
@@ -229,8 +234,7 @@ def _read_folder(folder: Path) -> pd.DataFrame:
     name = files[0].name
     if len({path.name for path in files}) > 1:
         name = f"*{files[0].suffix}"
-    pattern = folder.joinpath(*["*"] * (depth - 1), name)
-    table.attrs[NOTES] = [f"Read: {pattern}, {counted(len(files), 'file')}."]
+    table.attrs[_FOUND] = {str(Path(*["*"] * (depth - 1), name)): len(files)}
     return table
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from dashboards.sources.roles import is_summary, words_of
+from dashboards.sources.roles import is_summary, step_columns, words_of
 from dashboards.sources.run_columns import RunColumns
 from loptune.errors import ConfigError, listed, shortened
 
@@ -17,6 +17,7 @@ _OF_SEED = re.compile(r"(?:seed|s|run|r|trial|rep|repeat|replicate)?[\s_=-]*(\d+
 _WITH_SPREAD = re.compile(
     r"[-+]?[\d.,]+\s*(?:±|\+/-|\+-|\\pm)\s*[\d.,]+.*|[-+]?[\d.]+\s*\([\d.]+\)"
 )
+_PADDING = object()
 _MAX_CHARS = 80
 _MAX_NAMED = 6
 
@@ -25,8 +26,8 @@ def one_row_per_run(table: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFr
     """Return the table with one row per run, and a note if that changed it.
 
     Without a score column, three shapes are recognized: a column per configuration, the
-    baseline included, next to a seed column; a column per seed, such as ``seed 1`` or ``s1``,
-    next to the setting columns; and a transposed table.
+    baseline included; a column per seed, such as ``seed 1`` or ``s1``, next to the setting columns;
+    and a transposed table.
 
     Raises:
         ConfigError: the scores are means with deviations, not single runs.
@@ -67,14 +68,20 @@ def _melted(table: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFrame, lis
     (by,) = columns.by
     available = list(map(str, table))
     seed = columns.seed or next((name for name in available if words_of(name) == ["seed"]), "seed")
-    if seed in available and by not in available:
+    if by not in available:
         if str(columns.baseline.get(by)) not in available:
             return table, []
-        others = [name for name in available if name not in (seed, *columns.ignore, *columns.task)]
-        kept = [name for name in (seed, *columns.task) if name in available]
-        melted = table.melt(id_vars=kept, value_vars=others, var_name=by, value_name=columns.score)
-        return melted, []
-    if by not in available or seed in available:
+        steps = [name for name in step_columns(table, columns) if name != str(columns.baseline[by])]
+        kept = [name for name in (seed, *steps, *columns.task) if name in available]
+        left_out = {*kept, *columns.ignore}
+        arms = [name for name in available if name not in left_out and not _is_no_arm(name)]
+        if seed not in kept and not steps:
+            table = _padding_marked(table, arms)
+        melted = table.melt(id_vars=kept, value_vars=arms, var_name=by, value_name=columns.score)
+        melted = melted[melted[columns.score].map(lambda cell: cell is not _PADDING)]
+        melted = melted.infer_objects().reset_index(drop=True)
+        return melted, [f"Every column of {listed(arms, _MAX_NAMED)} is a configuration."]
+    if seed in available:
         return table, []
     seeds = {name: match[1] for name in available if (match := _OF_SEED.fullmatch(name))}
     seeds.pop(by, None)
@@ -86,6 +93,22 @@ def _melted(table: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFrame, lis
     )
     melted[seed] = melted[seed].map(seeds)
     return melted, [f"Every column of {listed(list(seeds), _MAX_NAMED)} is a seed."]
+
+
+def _padding_marked(table: pd.DataFrame, arms: list[str]) -> pd.DataFrame:
+    """Return the table with `_PADDING` for the blanks below the last score of a configuration that
+    has fewer runs than others. A blank above it is a failed run.
+    """
+    padded = {}
+    for arm in arms:
+        blank_to_the_end = table[arm][::-1].isna().cummin()[::-1]
+        padded[arm] = table[arm].astype(object).mask(blank_to_the_end, _PADDING)
+    return table.assign(**padded)
+
+
+def _is_no_arm(name: str) -> bool:
+    """Return whether a column next to those of configurations counts rows or summarizes them."""
+    return is_summary(name) or name in ("", "index") or name.startswith("Unnamed:")
 
 
 def _one_score_a_cell(table: pd.DataFrame, score: str) -> tuple[pd.DataFrame, list[str]]:

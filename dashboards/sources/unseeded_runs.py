@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pandas as pd
 
-from dashboards.sources.roles import check_repeats, named_runs
+from dashboards.sources.roles import check_repeats, is_named, named_runs
+from dashboards.sources.row_order import check_order
 from dashboards.sources.run_columns import RunColumns
 from loptune.errors import ConfigError
 
@@ -16,7 +17,7 @@ def with_labels(table: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFrame,
     """Return the table with run numbers in the column `LABELS`, which is used as the seed column.
 
     Raises:
-        ConfigError: pairing is requested, or rows are evaluations of several unnamed runs.
+        ConfigError: pairing is requested, or rows are evaluations of unnamed runs.
     """
     if columns.pairing == "paired":
         raise ConfigError(
@@ -27,5 +28,7 @@ def with_labels(table: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFrame,
         )
     check_repeats(table, columns)
     numbers = named_runs(table, columns)
+    if columns.pairing == "auto" and numbers.is_unique and not is_named(table):
+        check_order(table, columns)
     chosen = replace(columns, seed=LABELS, pairing="unpaired")
     return table.assign(**{LABELS: numbers}), chosen

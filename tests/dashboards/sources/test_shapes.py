@@ -50,3 +50,30 @@ def test_lists_of_scores_are_runs():
 def test_means_with_deviations_are_no_runs(cell):
     with refused("summary-scores"):
         judged(runs().assign(acc=cell))
+
+
+def test_a_column_per_configuration_needs_no_seeds():
+    beside = WIDE.T.reset_index(drop=True).rename_axis(columns=None)
+    for table in (beside, beside.assign(mean=0.5), beside.reset_index()):
+        verdict = judged(table)
+        assert [arm.runs for arm in verdict.arms] == [4, 4, 4]
+        assert verdict.arms[1].layout == "unpaired"
+    arms = list(beside)
+    beside.loc[3, arms[1]] = None  # blank below its last score: a run less
+    beside.loc[0, arms[2]] = None  # blank above: a failed run
+    counts = sorted((arm.runs, arm.failed) for arm in judged(beside).arms)
+    assert counts == [(3, 0), (4, 0), (4, 1)]
+
+
+def test_a_step_beside_columns_of_configurations_makes_each_one_run():
+    beside = WIDE.T.reset_index(drop=True).rename_axis(columns=None)
+    with refused("one-seed"):
+        judged(beside.assign(iter_num=[0, 10, 20, 30]))
+
+
+def test_the_name_of_a_metric_in_a_table_with_a_row_per_metric_is_found():
+    long = runs().melt(id_vars=["loss", "seed"], value_vars=["acc"], var_name="metric")
+    with refused("unknown-column") as error:
+        judged(long, seed="seed")
+    assert "--where metric=acc" in error.value.hint
+    assert len(judged(long[long.metric == "acc"], seed="seed", score="value").arms) == 3
