@@ -36,9 +36,9 @@ def check_order(table: pd.DataFrame, columns: RunColumns) -> None:
     if variance and norm.sf(excess / math.sqrt(variance)) < _LEVEL:
         raise ConfigError(
             "neighboring rows of a configuration have similar scores, as evaluations of one "
-            "training have, and no column is the step, the seed or the run",
+            "training have, and there is no step, seed or run column",
             columns.source,
-            "add the column of the step or of the run; if each row is a run, add --unpaired",
+            "add a step, seed or run column; if each row is a run, add --unpaired",
             code="rows-in-order",
         )
 
