@@ -49,11 +49,11 @@ def main(report: Path, picture: Path, first: str | None) -> None:
         page.wait_for_selector("body.drawn", timeout=300_000)
         if first is None:
             _number_parts(page)
-        last = page.query_selector("section" if first else PARTS[-1])
-        assert last is not None, "the report has no figure"
+        parts = ["section"] if first else PARTS
+        last = [part for part in map(page.query_selector, parts) if part is not None][-1]
         box = last.bounding_box()
         assert box is not None
-        height = box["y"] + box["height"] + 16
+        height = box["y"] + box["height"] + 6
         page.screenshot(
             path=picture, full_page=True, clip={"x": 0, "y": 0, "width": _WIDTH, "height": height}
         )
@@ -67,7 +67,8 @@ def _number_parts(page: Page) -> None:
     page.wait_for_timeout(1000)
     for number, selector in enumerate(PARTS, start=1):
         part = page.query_selector(selector)
-        assert part is not None, f"the report has no {selector}"
+        if part is None:
+            continue  # runs of other programs have no cost and no per-problem records
         page.evaluate(f"([part, number]) => ({BADGE})(part, number)", [part, number])
 
 
