@@ -163,7 +163,12 @@ class Trainer:
             full_weights=self.models.full_weights,
         )
         check_at_load(
-            config, paths, self._checkpoint_tokenizer, self.problems, self.context.run_dir / FOLDER
+            config,
+            paths,
+            self._checkpoint_tokenizer,
+            self.problems,
+            self.context.run_dir / FOLDER,
+            self.context.passed_checks,
         )
         sampler = ProblemSampler(
             self.problems, config.seed, config.data.shuffle, config.data.drop_last

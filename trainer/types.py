@@ -184,6 +184,8 @@ class RunContext:
     # arXiv:2505.12929
     metric: str = "eval/accuracy"
     window: int = 3
+    # folder in which runs record passed checks at load, so that later ones skip them
+    passed_checks: Path | None = None
 
     @classmethod
     def of(cls, run_dir: str | Path) -> RunContext:

@@ -40,6 +40,7 @@ class SweepFolder:
         self.credentials = root / "credentials.json"
         self.report = root / "report"
         self.trials = root / "trials"
+        self.passed_checks = root / "passed-checks"  # of the trials at load, to not repeat them
 
     @property
     def confirmation(self) -> "SweepFolder":

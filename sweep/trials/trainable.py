@@ -201,6 +201,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             attempt=config.get("attempt", 0),
             metric=spec.objective.metrics[0],
             window=spec.objective.window,
+            passed_checks=folder.passed_checks,
         )
         self._assignment = Assignment(
             trial=key.name,

@@ -64,19 +64,11 @@ class ModelConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> "ModelConfig":
-        if self.compile == "none":
-            return self
-        if self.lora.r > 0:
+        if self.compile == "layers" and self.lora.r > 0:
             raise refusal(
                 "compile-with-lora",
                 "compile layers does not work with lora: with and without the adapter, a layer is "
                 "compiled to different code, so the KL penalty would not start at 0; set "
                 "model.compile to none, or model.lora.r to 0",
-            )
-        if self.packing:
-            raise refusal(
-                "compile-with-packing",
-                "compile layers does not work with packing, whose kernels have not been compiled: "
-                "set model.compile to none, or model.packing to false",
             )
         return self

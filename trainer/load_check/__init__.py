@@ -29,6 +29,7 @@ from trainer.load_check.model import (
     compare_with_published,
     sample,
 )
+from trainer.load_check.passed import PassedChecks
 from trainer.load_check.rows import Prompts, Row, long_prompts, short_prompts
 from trainer.load_check.tokens import check_tokens
 from trainer.parallel.models import load_policy_for_inference, logprob_model
@@ -44,7 +45,12 @@ _SMALL_PARAMETERS = 2e8  # maximum size of a model that is checked before the tr
 
 
 def check_at_load(
-    config: TrainConfig, run: Paths, tokenizer: Any, problems: Sequence[Problem], folder: Path
+    config: TrainConfig,
+    run: Paths,
+    tokenizer: Any,
+    problems: Sequence[Problem],
+    folder: Path,
+    passed_checks: Path | None = None,
 ) -> None:
     """Compare tokens, scoring, sampling, the loaded policy and its checkpoint with the published
     model. Collective.
@@ -58,6 +64,8 @@ def check_at_load(
         tokenizer: the run's tokenizer.
         problems: training problems, of which a few are used.
         folder: folder in which a checkpoint is written once, and removed again.
+        passed_checks: folder in which runs record passed checks; if a run with the same inputs has
+            passed, nothing is checked.
 
     Raises:
         ConfigError: two paths differ, or a path does not run; the error names the part at fault.
@@ -66,6 +74,12 @@ def check_at_load(
     if config.model.load_check == "off":
         return
     began = time.monotonic()
+    passed = PassedChecks(passed_checks, config, run, problems)
+    before = passed.run_that_passed()
+    if before is not None:
+        if run.parallel.is_main:
+            _logger.info("load check: passed by %s with the same model, data and paths", before)
+        return
     check_tokens(config, tokenizer, problems)
     short = short_prompts(config, tokenizer, problems)
     rows = _compare_paths(config, run, short)
@@ -76,6 +90,7 @@ def check_at_load(
         if compares_adapter:
             of_short = compare_adapter(run, short)
         check_saved(config.model, run, tokenizer, folder, of_short, copy.model)
+    passed.add(folder.parent)
     if run.parallel.is_main:
         _logger.info(
             "load check: %d rows of up to %d tokens agree within %g nats%s (%.1f s)",
@@ -106,7 +121,7 @@ def check_without_training(
 
 def check_before_trials(config: TrainConfig, tokenizer: Any, problems: Sequence[Problem]) -> None:
     """Run the check on the CPU of the machine that starts a sweep, if the model is small enough to
-    take only seconds. Every trial repeats it on its own ranks.
+    take only seconds. Trials check the paths of their own ranks, once per distinct configuration.
 
     Raises:
         ConfigError: as in `check_at_load`.

@@ -61,9 +61,14 @@ class Run:
             full_weights=self.models.full_weights,
         )
 
-    def check(self) -> None:
-        """Run the whole check."""
+    def check(self, passed_checks: Path | None = None) -> None:
+        """Run the whole check, or none if one is recorded in ``passed_checks``."""
         with TemporaryDirectory() as folder:
             check_at_load(
-                self.config, self.paths, self.tokenizer, self.problems, Path(folder) / "check"
+                self.config,
+                self.paths,
+                self.tokenizer,
+                self.problems,
+                Path(folder) / "check",
+                passed_checks,
             )

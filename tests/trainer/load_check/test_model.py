@@ -206,6 +206,12 @@ FAULTS = [
     (leak_packed_rows, {}, "scoring", "the packed rows"),
     (leak_rows_in_line, {"model.packing": True}, "scoring", "packing"),
     (miscompile_layers, {"model.compile": "layers"}, "scoring", "the compiled layers"),
+    (
+        miscompile_layers,
+        {"model.compile": "layers", "model.packing": True},
+        "scoring",
+        "the compiled layers",
+    ),
     (change_logits, {}, "scoring", "the scoring head"),
     (load_other_weights, {}, "the loaded policy", "the loaded weights"),
     (scale_rope_wrongly, {}, "the loaded policy", "the loaded weights or positions"),
@@ -224,7 +230,13 @@ def test_planted_fault_is_found_and_named(model, monkeypatch, plant, settings, p
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"model.packing": True}, {"model.gradient_checkpointing": True}, {"model.lora.r": 2}],
+    [
+        {},
+        {"model.packing": True},
+        {"model.packing": True, "model.compile": "layers"},
+        {"model.gradient_checkpointing": True},
+        {"model.lora.r": 2},
+    ],
     ids=str,
 )
 def test_sound_run_passes(model, caplog, settings):

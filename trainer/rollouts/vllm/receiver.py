@@ -7,6 +7,7 @@ independently. vLLM loads this module in every server process through the entry 
 """
 
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 from safetensors.torch import load_file
@@ -16,11 +17,15 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
 )
+from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import (
+    UnquantizedFusedMoEMethod,
+)
 from vllm.model_executor.model_loader.reload import (
     finalize_layerwise_reload,
     initialize_layerwise_reload,
 )
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+from vllm.platforms import current_platform
 
 BACKEND = "loptune_http"
 
@@ -54,6 +59,7 @@ class HttpWeightTransferEngine(WeightTransferEngine[HttpInit, HttpUpdate]):  # t
 
     def start_weight_update(self) -> None:
         """Prepare the layers to load weights in checkpoint layout."""
+        pack_reloaded_experts()
         initialize_layerwise_reload(self.model)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
@@ -99,3 +105,23 @@ def repack_output_embedding(model: Any) -> None:
     lm_head = getattr(model, "lm_head", None)
     if lm_head is not None and hasattr(lm_head, "cpu_linear"):
         lm_head.quant_method.process_weights_after_loading(lm_head)
+
+
+def pack_reloaded_experts() -> None:
+    """Let vLLM pack a layer's experts also when they are reloaded.
+
+    On CPUs its kernel reads them in a packed layout. vLLM 0.33 packs them at the first load only;
+    later weights would be copied into the packed tensors as they are.
+    """
+    set_up = UnquantizedFusedMoEMethod._setup_kernel
+    if not current_platform.is_cpu() or hasattr(set_up, "__wrapped__"):
+        return
+
+    @wraps(set_up)
+    def set_up_and_pack(self: Any, layer: Any, w13: Any, w2: Any) -> None:
+        is_reload = self.moe_kernel is not None
+        set_up(self, layer=layer, w13=w13, w2=w2)
+        if is_reload:
+            self.moe_kernel.fused_experts.process_weights_after_loading(layer)
+
+    UnquantizedFusedMoEMethod._setup_kernel = set_up_and_pack

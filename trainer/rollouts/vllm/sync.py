@@ -71,10 +71,18 @@ def _converted(model: PreTrainedModel) -> frozenset[str]:
 def load_weights(llm: Any, model: PreTrainedModel) -> None:
     """Replace all weights of the engine and reset its prefix cache."""
     with torch.no_grad():
+        llm.collective_rpc(_prepare_worker)
         llm.collective_rpc("reload_weights", kwargs={"weights_iterator": named_weights(model)})
         llm.collective_rpc(_repack_worker)
     if llm.reset_prefix_cache() is False:
         raise RuntimeError("the prefix cache of the old weights is still in use")
+
+
+def _prepare_worker(worker: Any) -> None:
+    """Call `pack_reloaded_experts` in a worker."""
+    from trainer.rollouts.vllm.receiver import pack_reloaded_experts  # imports vLLM
+
+    pack_reloaded_experts()
 
 
 def _repack_worker(worker: Any) -> None:

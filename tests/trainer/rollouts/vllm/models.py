@@ -7,7 +7,13 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 VOCABULARY = 128
 STOP = 5
@@ -32,6 +38,29 @@ def random_qwen(tied: bool, layers: int = 4, seed: int = 0) -> PreTrainedModel:
         pad_token_id=0,
     )
     return Qwen2ForCausalLM(config).eval()
+
+
+def random_experts(seed: int = 0) -> PreTrainedModel:
+    """A mixture of eight experts, whose sizes vLLM's CPU kernel supports."""
+    torch.manual_seed(seed)
+    config = Qwen3MoeConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=128,
+        intermediate_size=256,
+        moe_intermediate_size=64,
+        num_experts=8,
+        num_experts_per_tok=2,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=1024,
+        initializer_range=0.08,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
+    return Qwen3MoeForCausalLM(config).eval()
 
 
 def saved_config(folder: Path, model: PreTrainedModel) -> str:

@@ -20,6 +20,7 @@ from tests.trainer.rollouts.vllm.models import (
     adamw_step,
     largest_difference,
     prompts,
+    random_experts,
     random_qwen,
     saved_config,
 )
@@ -38,9 +39,11 @@ LENGTHS = (40, 70, 9)
 SEEDS = [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]]
 
 
-@pytest.fixture(params=[True, False], ids=["tied", "untied"])
+@pytest.fixture(params=["tied", "untied", "experts"])
 def model(request):
-    return random_qwen(tied=request.param)
+    if request.param == "experts":
+        return random_experts()
+    return random_qwen(tied=request.param == "tied")
 
 
 @pytest.fixture

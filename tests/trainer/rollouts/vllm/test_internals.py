@@ -10,6 +10,7 @@ vllm = pytest.importorskip("vllm")
 pytestmark = pytest.mark.vllm
 
 CPU = "vllm.distributed.device_communicators.cpu_communicator:CpuCommunicator"
+EXPERTS = "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method"
 RELOAD = "vllm.model_executor.model_loader.reload"
 TRANSFER = "vllm.distributed.weight_transfer"
 
@@ -23,6 +24,7 @@ PRIVATE = {
     f"{RELOAD}:finalize_layerwise_reload": "receiver.py",
     f"{RELOAD}:initialize_layerwise_reload": "receiver.py",
     f"{RELOAD}.layerwise:get_layerwise_info": "receiver.py",
+    f"{EXPERTS}:UnquantizedFusedMoEMethod._setup_kernel": "receiver.py",
     f"{TRANSFER}:WeightTransferEngineFactory._registry": "receiver.py",
     f"{TRANSFER}.base:WeightTransferEngine.parse_update_info": "receiver.py",
     f"{TRANSFER}:WeightTransferTrainerFactory": "nccl.py",
