@@ -9,6 +9,7 @@ from trainer.config.data import DatasetConfig
 from trainer.config.schema import TrainConfig
 from trainer.hub import check_available
 from trainer.policy.architectures import TINY
+from trainer.policy.packaged import PACKAGED, SUFFIX
 from trainer.problems.sources import FROM_HERE, check_source
 from trainer.tracking.mlflow_store import check_store, tracking_uri
 from trainer.tracking.writers import check_installed
@@ -70,7 +71,9 @@ def check_model(config: TrainConfig) -> None:
         MissingError: as the loaders would raise, many seconds later.
     """
     name = config.model.name_or_path
-    if name != TINY and name.count("/") <= 1 and not Path(name).expanduser().exists():
+    if name == TINY or name in PACKAGED or name.endswith(SUFFIX):
+        return
+    if name.count("/") <= 1 and not Path(name).expanduser().exists():
         check_available(name)
 
 

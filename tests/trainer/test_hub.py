@@ -12,6 +12,8 @@ from tests.ports import quiet_port
 from tests.refusals import refused
 from trainer import hub
 from trainer.cli import main
+from trainer.config.schema import TrainConfig, apply_overrides
+from trainer.preflight import check_model
 
 
 @pytest.fixture(autouse=True)
@@ -74,3 +76,12 @@ def test_who_is_offline_by_choice_is_not_told(monkeypatch, caplog):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert not hub.hub_is_reachable()
     assert caplog.records == []
+
+
+@pytest.mark.parametrize("name", ["tiny", "smollm2-135m", "missing.gguf"])
+def test_a_model_that_does_not_come_from_the_hub_needs_none(monkeypatch, tmp_path, name):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    check_model(apply_overrides(TrainConfig(), {"model.name_or_path": name}))
+    with refused("hub-unreachable", MissingError):
+        check_model(apply_overrides(TrainConfig(), {"model.name_or_path": f"x{name}".upper()}))

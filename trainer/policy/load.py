@@ -28,7 +28,8 @@ from trainer.hub import hub_is_reachable, unreachable
 from trainer.policy import published_tokenizer
 from trainer.policy.adapters import SETTINGS_FILE, adapter_base, merge_adapter
 from trainer.policy.architectures import MAX_CONFIG_BYTES, local_folder
-from trainer.policy.gguf import PACKAGED, SUFFIX, ensure_converted, ensure_gguf
+from trainer.policy.gguf import ensure_converted, ensure_gguf
+from trainer.policy.packaged import PACKAGED, SUFFIX
 
 _log = logging.getLogger(__name__)
 

@@ -9,7 +9,8 @@ import pytest
 from loptune.errors import MissingError, StorageError
 from tests.refusals import refused
 from trainer.policy import gguf
-from trainer.policy.gguf import PACKAGED, ensure_gguf
+from trainer.policy.gguf import ensure_gguf
+from trainer.policy.packaged import PACKAGED
 
 CONTENT = b"GGUF, said the file"
 NAME = "smollm2-135m"
