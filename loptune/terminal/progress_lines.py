@@ -140,7 +140,10 @@ class Progress(ProgressReport):
         self._reported = time.monotonic()
         task = self._bar.tasks[self._phase_task]
         done = task.completed
-        total = task.total or 0
+        total = task.total
+        if total is None:
+            self._write(f"  {task.description}: {done:.0f} done")
+            return
         rate = done / max(1e-9, task.elapsed or 0)
         left = (total - done) / max(1e-9, rate)
         self._write(

@@ -63,6 +63,19 @@ def test_a_file_gets_plain_lines():
     ]
 
 
+def test_a_long_phase_without_a_count_has_no_time_left(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(
+        "loptune.terminal.progress_lines.time", SimpleNamespace(monotonic=lambda: now[0])
+    )
+    stream = io.StringIO()
+    progress = Progress(stream)
+    progress.phase("checking model and checkpoint")
+    now[0] += 40
+    progress.completed(6)
+    assert stream.getvalue().splitlines()[1:] == ["  checking model and checkpoint: 6 done"]
+
+
 def test_a_long_phase_is_reported_in_between(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(
