@@ -230,13 +230,7 @@ def test_planted_fault_is_found_and_named(model, monkeypatch, plant, settings, p
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {},
-        {"model.packing": True},
-        {"model.packing": True, "model.compile": "layers"},
-        {"model.gradient_checkpointing": True},
-        {"model.lora.r": 2},
-    ],
+    [{}, {"model.packing": True}, {"model.gradient_checkpointing": True}, {"model.lora.r": 2}],
     ids=str,
 )
 def test_sound_run_passes(model, caplog, settings):
