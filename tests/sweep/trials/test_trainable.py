@@ -78,6 +78,7 @@ def test_what_the_trial_before_left_in_its_ranks_is_no_failure_of_a_trial(
     trial = object.__new__(bind_plan(TrialPlan(spec, folder)))
     trial.setup({"configuration": 0, "seed": 0, "overrides": {}, "attempt": 1})
     assert trial._assignment.context.window == spec.objective.window
+    assert trial._assignment.context.passed_checks == folder.passed_checks
     assert trial.step()["finished"]
     ranks.fails = fails
     ranks.always = always

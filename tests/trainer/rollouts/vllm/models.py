@@ -20,11 +20,13 @@ STOP = 5
 AGREEMENT = 1e-4  # nats in float32; a stale weight costs more than 1e-2
 
 
-def random_qwen(tied: bool, layers: int = 4, seed: int = 0) -> PreTrainedModel:
+def random_qwen(
+    tied: bool, layers: int = 4, seed: int = 0, vocabulary: int = VOCABULARY
+) -> PreTrainedModel:
     """A Qwen2 of 3 million parameters, float32, with peaked distributions."""
     torch.manual_seed(seed)
     config = Qwen2Config(
-        vocab_size=VOCABULARY,
+        vocab_size=vocabulary,
         hidden_size=256,
         intermediate_size=768,
         num_hidden_layers=layers,
@@ -40,11 +42,11 @@ def random_qwen(tied: bool, layers: int = 4, seed: int = 0) -> PreTrainedModel:
     return Qwen2ForCausalLM(config).eval()
 
 
-def random_experts(seed: int = 0) -> PreTrainedModel:
+def random_experts(seed: int = 0, vocabulary: int = VOCABULARY) -> PreTrainedModel:
     """A mixture of eight experts, whose sizes vLLM's CPU kernel supports."""
     torch.manual_seed(seed)
     config = Qwen3MoeConfig(
-        vocab_size=VOCABULARY,
+        vocab_size=vocabulary,
         hidden_size=128,
         intermediate_size=256,
         moe_intermediate_size=64,
@@ -65,6 +67,7 @@ def random_experts(seed: int = 0) -> PreTrainedModel:
 
 def saved_config(folder: Path, model: PreTrainedModel) -> str:
     """A folder with the model's config.json and no weights: an engine needs no more."""
+    model.config.architectures = [type(model).__name__]  # as in a published model
     model.config.save_pretrained(folder)
     return str(folder)
 
