@@ -1,10 +1,12 @@
 """Top-level error handling of the commands: messages and exit codes."""
 
+import contextlib
 import errno
 import hashlib
 import logging
 import os
 import signal
+import stat
 import sys
 import tempfile
 from collections.abc import Callable
@@ -32,6 +34,7 @@ def world_size() -> int:
 def run_main(command: Callable[[], int]) -> int:
     """Run a command, print user-facing errors, and return the exit code."""
     _open_closed_streams()
+    _ensure_home()
     try:
         with escaped_output():
             code = command()
@@ -87,6 +90,23 @@ def _open_closed_streams() -> None:
             os.set_inheritable(descriptor, True)
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(descriptor, mode))
+
+
+def _ensure_home() -> None:
+    """Set HOME to a private temporary folder if this user has no home folder, as in a container
+    with an unknown user id. MLflow cannot even be imported without one.
+    """
+    try:
+        Path.home()
+    except RuntimeError:
+        folder = Path(tempfile.gettempdir()) / f"loptune-home-{os.getuid()}"
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        status = folder.lstat()
+        is_private = stat.S_IMODE(status.st_mode) == 0o700 and status.st_uid == os.getuid()
+        if not stat.S_ISDIR(status.st_mode) or not is_private:  # made by another user
+            folder = Path(tempfile.mkdtemp(prefix="loptune-home-"))
+        os.environ["HOME"] = str(folder)
 
 
 def _is_first_to_report(error: str) -> bool:

@@ -9,12 +9,30 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from loptune.errors import StorageError
+
+VARIABLE = "LOPTUNE_CACHE"
 _held: list[FileLock] = []  # locks of `exclusive_folder`, held until the process exits
 
 
 def cache_folder() -> Path:
-    """Return ``$LOPTUNE_CACHE``, or ``~/.cache/loptune``."""
-    return Path(os.environ.get("LOPTUNE_CACHE") or Path.home() / ".cache" / "loptune")
+    """Return ``$LOPTUNE_CACHE``, or ``~/.cache/loptune``.
+
+    Raises:
+        StorageError: this user has no home folder, as in a container with an unknown user id.
+    """
+    given = os.environ.get(VARIABLE)
+    if given:
+        return Path(given)
+    try:
+        return Path.home() / ".cache" / "loptune"
+    except RuntimeError:
+        raise StorageError(
+            "this user has no home folder for the cache",
+            f"HOME, {VARIABLE}",
+            f"set {VARIABLE} to a writable folder",
+            code="no-home",
+        ) from None
 
 
 def exclusive_folder(folder: Path) -> Path:

@@ -206,7 +206,7 @@ def _copy_empty_store(path: Path) -> None:
         folder = ensure_folder(cache_folder() / f"mlflow-{VERSION}", _make_empty_store)
         shutil.copyfile(folder / _EMPTY_STORE, unfinished)
         unfinished.rename(path)
-    except (OSError, sqlite3.Error, MlflowException, SQLAlchemyError) as error:
+    except (OSError, StorageError, sqlite3.Error, MlflowException, SQLAlchemyError) as error:
         logger.debug("MLflow creates its store itself: %s", error)
         unfinished.unlink(missing_ok=True)
 

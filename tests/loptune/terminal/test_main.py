@@ -1,7 +1,9 @@
 import errno
 import os
+import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -81,3 +83,29 @@ def test_a_disk_that_is_full_is_no_fault_of_the_output(capsys):
 
     assert run_main(command) == 4
     assert capsys.readouterr().err.startswith("error: cannot use the disk")
+
+
+@pytest.mark.parametrize("mode", [None, 0o777], ids=["free", "taken by another user"])
+def test_a_user_without_a_home_folder_gets_a_private_one(mode, monkeypatch, tmp_path):
+    expanduser = os.path.expanduser
+    monkeypatch.setattr(
+        "os.path.expanduser", lambda path: expanduser(path) if "HOME" in os.environ else path
+    )
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("HOME", "restored afterwards")
+    monkeypatch.delenv("HOME")
+    usual = tmp_path / f"loptune-home-{os.getuid()}"
+    if mode is not None:
+        usual.mkdir()
+        usual.chmod(mode)
+    assert run_main(lambda: 0) == 0
+    home = Path(os.environ["HOME"])
+    assert home.parent == tmp_path and stat.S_IMODE(home.stat().st_mode) == 0o700
+    assert (home == usual) == (mode is None)
+
+
+def test_a_home_folder_stays(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert run_main(lambda: 0) == 0
+    assert os.environ["HOME"] == str(tmp_path)

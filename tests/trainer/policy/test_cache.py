@@ -3,7 +3,24 @@ import sys
 
 import pytest
 
-from trainer.policy.cache import ensure_folder, exclusive_folder
+from loptune.errors import StorageError
+from tests.refusals import refused
+from trainer.doctor.machine import _models
+from trainer.policy.cache import cache_folder, ensure_folder, exclusive_folder
+from trainer.rollouts.vllm.guard import server_token
+
+
+def test_without_a_home_the_cache_needs_its_variable(tmp_path, monkeypatch):
+    """Of a container that runs as an unknown user: pathlib cannot tell the home folder."""
+    monkeypatch.delenv("LOPTUNE_CACHE", raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    with refused("no-home", StorageError, names=["LOPTUNE_CACHE"]):
+        cache_folder()
+    monkeypatch.setenv("LOPTUNE_SERVER_TOKEN", "secret")
+    assert server_token() == "secret"
+    assert _models().state == "ok"
+    monkeypatch.setenv("LOPTUNE_CACHE", str(tmp_path))
+    assert cache_folder() == tmp_path
 
 
 def test_a_folder_is_made_once(tmp_path):

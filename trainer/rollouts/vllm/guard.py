@@ -31,12 +31,14 @@ def server_token() -> str:
     """Return ``$LOPTUNE_SERVER_TOKEN``, or else the token in the cache folder; create it if needed.
 
     Raises:
-        StorageError: the cache cannot be written or read.
+        StorageError: there is no cache folder, or it cannot be written or read.
     """
     given = os.environ.get(TOKEN_VARIABLE)
+    if given:
+        return given
     path = cache_folder() / "server-token"
     try:
-        return given or _stored_token(path)
+        return _stored_token(path)
     except OSError as error:
         raise StorageError(
             f"cannot store the vLLM server token: {error.strerror}",

@@ -39,7 +39,7 @@ def test_sound_run_passes(started, caplog):
 
 
 def test_weights_that_were_not_synced_are_found(started):
-    weight = started.models.causal_lm.model.layers[0].self_attn.q_proj.weight
+    weight = started.models.causal_lm.model.layers[0].self_attn.o_proj.weight
     before = weight.detach().clone()
     with torch.no_grad():
         weight.mul_(1.5)
