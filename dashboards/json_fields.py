@@ -56,20 +56,7 @@ def guard_fields(results: Results, judged: Verdict | None) -> list[dict[str, Any
     """Return the guards of the verdict's configuration."""
     if judged is None:
         return []
-    fields = []
-    for checked in results.checked_guards(judged.best):
-        found = checked.found
-        fields.append(
-            {
-                "metric": checked.metric,
-                "margin": checked.margin,
-                "larger_is_better": checked.sign > 0,
-                "outcome": checked.outcome,
-                "difference": None if found is None else found.measured(checked.sign),
-                "interval": None if found is None else found.measured_interval(checked.sign),
-            }
-        )
-    return fields
+    return [checked.fields() for checked in results.checked_guards(judged.best)]
 
 
 def rule_fields(result: RuleResult) -> dict[str, Any]:

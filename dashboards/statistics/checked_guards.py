@@ -6,8 +6,9 @@ probability of a false claim is at most the level of one test (intersection-unio
 Technometrics 24, 1982).
 """
 
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from dashboards.statistics.difference import Difference
 
@@ -23,6 +24,24 @@ class CheckedGuard:
     sign: int  # -1 if smaller is better
     outcome: GuardState
     found: Difference | None  # None if there is no score to compare
+
+    def fields(self) -> dict[str, Any]:
+        """Return the keys of ``--json``, in units of the metric; an infinite bound is None."""
+        interval = None
+        if self.found is not None:
+            interval = self.found.measured_interval(self.sign)
+        return {
+            "metric": self.metric,
+            "margin": self.margin,
+            "larger_is_better": self.sign > 0,
+            "outcome": self.outcome,
+            "difference": None if self.found is None else self.found.measured(self.sign),
+            "interval": interval and [_finite(bound) for bound in interval],
+        }
+
+
+def _finite(bound: float) -> float | None:
+    return bound if math.isfinite(bound) else None
 
 
 def state_of(checked: list[CheckedGuard]) -> GuardState:

@@ -4,17 +4,24 @@ The proposal gets one seed first and more only while its gain may still be worth
 interim analysis it is kept, discarded, or needs more seeds. The test is that of `group_sequential`:
 whether the gain is above 0, at the level that the campaign allows (`online_levels`), and whether it
 is below the smallest worthwhile gain. Noise and gain are those of `campaign_noise`.
+
+Guards are metrics on which the proposal must not be worse. Each is tested in the same analyses at
+the same level: whether its loss is below its margin. A proposal is kept at the first analysis at
+which its score and all guards pass. A harmful change passes its own guard with at most the level,
+so it is kept with at most the level (intersection-union test, `checked_guards`).
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from scipy import special
 
 from dashboards.statistics.campaign_noise import Runs, SeedModel, estimate, relative_variance
-from dashboards.statistics.difference import Difference
+from dashboards.statistics.checked_guards import CheckedGuard, GuardState, state_of
+from dashboards.statistics.difference import Difference, guard_outcome
 from dashboards.statistics.group_sequential import (
     Design,
     claim_spending,
@@ -38,18 +45,36 @@ _INFLATION = 1.08  # sequential boundaries are slightly wider than that of a sin
 
 
 @dataclass(frozen=True, kw_only=True)
+class GuardRuns:
+    """A guard, and its values in the runs of a proposal and of its baseline."""
+
+    metric: str
+    margin: float  # largest tolerated loss, in units of the metric
+    sign: int  # -1 if smaller is better
+    proposal: Runs  # larger is better
+    baseline: Runs
+    model: SeedModel
+
+
+@dataclass(frozen=True, kw_only=True)
 class Answer:
     """The interim decision on a proposal."""
 
     difference: Difference  # the interval's lower bound is minus infinity before `FIRST_CLAIM`
     next_seeds: int | None  # number of seeds at the next interim analysis; None if decided
+    guards: tuple[CheckedGuard, ...] = ()
 
     @property
     def outcome(self) -> GateOutcome:
         """What comes of the proposal. One that the last analysis leaves undecided is discarded."""
-        if self.difference.outcome == "better":
+        if self.difference.outcome == "better" and self.guard_state == "holds":
             return "keep"
         return "discard" if self.next_seeds is None else "more"
+
+    @property
+    def guard_state(self) -> GuardState:
+        """Whether all guards hold; without guards they do."""
+        return state_of(list(self.guards))
 
 
 def answer(
@@ -60,6 +85,7 @@ def answer(
     worthwhile: float,
     level: float,
     most_seeds: int,
+    guards: Sequence[GuardRuns] = (),
 ) -> Answer:
     """Return the interim decision on a proposal from its runs so far.
 
@@ -70,6 +96,7 @@ def answer(
         worthwhile: smallest gain that matters, in units of the score.
         level: significance level of this proposal.
         most_seeds: maximum number of seeds of the proposal.
+        guards: metrics on which the proposal must not be worse, in the same runs.
 
     Raises:
         ValueError: there are no runs, the baseline has no run on a seed of the proposal, or the
@@ -79,58 +106,92 @@ def answer(
         raise ValueError("the baseline needs a run on every seed of the proposal")
     if not model.sd > 0:
         raise ValueError("the scores do not vary between seeds")
-    design = make_design(
-        model=model,
-        worthwhile=worthwhile,
-        level=level,
-        baseline_seeds=len(baseline),
-        most_seeds=most_seeds,
-    )
+    plan = _Plan(level=level, baseline_seeds=len(baseline), most_seeds=most_seeds)
+    last = plan.last_analysis(model, worthwhile)
+    for guard in guards:
+        last = max(last, plan.last_analysis(guard.model, guard.margin))
+    design = plan.design(model, worthwhile, last)
+    difference = _difference(proposal, baseline, model, design, level)
+    assert difference.interval is not None
+    difference = replace(difference, outcome=decide(difference.interval, worthwhile))
+    checked = []
+    for guard in guards:
+        its_design = plan.design(guard.model, guard.margin, last)
+        found = _difference(guard.proposal, guard.baseline, guard.model, its_design, level)
+        checked.append(
+            CheckedGuard(
+                guard.metric, guard.margin, guard.sign, guard_outcome(found, guard.margin), found
+            )
+        )
+    state = state_of(checked)
+    waits_for_guards = difference.outcome == "better" and state == "undecided"
+    next_seeds = None
+    if waits_for_guards or (difference.outcome == "undecided" and state != "fails"):
+        next_seeds = design.next_analysis(len(proposal))
+    return Answer(difference=difference, next_seeds=next_seeds, guards=tuple(checked))
+
+
+def _difference(
+    proposal: Runs, baseline: Runs, model: SeedModel, design: Design, level: float
+) -> Difference:
+    """Return the gain with its interval at the latest analysis, without a conclusion."""
     seeds = len(proposal)
     gain, error = estimate(proposal, baseline, model)
     bounds = design.thresholds(seeds)
     assert bounds is not None  # the first analysis is at one seed
-    interval = gain - bounds[0] * error, gain + bounds[1] * error
-    outcome = decide(interval, worthwhile)
-    difference = Difference(
+    # nothing is claimed before `FIRST_CLAIM`, also without noise
+    low = gain - bounds[0] * error if math.isfinite(bounds[0]) else -math.inf
+    return Difference(
         configuration="proposal",
         baseline="baseline",
         gain=gain,
         seeds=seeds,
-        interval=interval,
+        interval=(low, gain + bounds[1] * error),
         level=level,
-        outcome=outcome,
     )
-    next_seeds = design.next_analysis(seeds) if outcome == "undecided" else None
-    return Answer(difference=difference, next_seeds=next_seeds)
 
 
-def make_design(
-    *, model: SeedModel, worthwhile: float, level: float, baseline_seeds: int, most_seeds: int
-) -> Design:
-    """Plan interim analyses until a worthwhile gain can be distinguished from no gain.
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """How the interim analyses of one proposal are planned."""
 
-    The last analysis is the first that distinguishes a worthwhile gain from no gain, or the one at
-    ``most_seeds``. Nothing is claimed before `FIRST_CLAIM` seeds.
-    """
-    level = _round_down(level)
-    needed = _INFLATION * float(-special.stdtrit(model.dof, level) - special.ndtri(FUTILITY_ERROR))
-    seeds: list[int] = []
-    information: list[float] = []
-    for count in (*(analysis for analysis in ANALYSES if analysis < most_seeds), most_seeds):
-        variance = relative_variance(count, baseline_seeds, model.correlation)
-        seeds.append(count)
-        information.append(round(1 / variance, 6))
-        if count >= FIRST_CLAIM and needed * model.sd * math.sqrt(variance) <= worthwhile:
-            break
-    keep, discard = boundaries(tuple(seeds), tuple(information), level)
-    return Design(
-        analyses=tuple(seeds),
-        finalists=1,
-        worthwhile=worthwhile,
-        efficacy=_as_t(keep, model.dof),
-        futility=_as_t(discard, model.dof),
-    )
+    level: float
+    baseline_seeds: int
+    most_seeds: int
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The numbers of seeds at which an analysis is possible."""
+        return (*(count for count in ANALYSES if count < self.most_seeds), self.most_seeds)
+
+    def last_analysis(self, model: SeedModel, worthwhile: float) -> int:
+        """Return the number of seeds that distinguishes a worthwhile gain from no gain, at most
+        ``most_seeds``.
+        """
+        level = _round_down(self.level)
+        quantiles = -special.stdtrit(model.dof, level) - special.ndtri(FUTILITY_ERROR)
+        needed = _INFLATION * float(quantiles) * model.sd
+        for count in self.counts:
+            variance = relative_variance(count, self.baseline_seeds, model.correlation)
+            if count >= FIRST_CLAIM and needed * math.sqrt(variance) <= worthwhile:
+                return count
+        return self.most_seeds
+
+    def design(self, model: SeedModel, worthwhile: float, last: int) -> Design:
+        """Return the analyses up to ``last`` seeds. Nothing is claimed before `FIRST_CLAIM`."""
+        seeds = tuple(count for count in self.counts if count <= last)
+        information = []
+        for count in seeds:
+            variance = relative_variance(count, self.baseline_seeds, model.correlation)
+            information.append(round(1 / variance, 6))
+        keep, discard = boundaries(seeds, tuple(information), _round_down(self.level))
+        return Design(
+            analyses=seeds,
+            finalists=1,
+            worthwhile=worthwhile,
+            efficacy=_as_t(keep, model.dof),
+            futility=_as_t(discard, model.dof),
+        )
 
 
 def boundaries(

@@ -21,6 +21,7 @@ from sweep.gate.arm import ArmName
 from sweep.gate.exit_status import EXIT_CODES
 
 if TYPE_CHECKING:
+    from dashboards.statistics.checked_guards import CheckedGuard
     from dashboards.statistics.difference import Difference
     from dashboards.statistics.moved import Move
     from sweep.gate.campaign import Campaign
@@ -80,6 +81,14 @@ def start(
     mode: Annotated[
         Literal["max", "min"] | None, Option("whether larger or smaller is better")
     ] = None,
+    guard: Annotated[
+        Sequence[str],
+        Option(
+            "metrics on which a kept change must not be worse by more than the margin (default "
+            "margin: 0); METRIC:MARGIN:min if smaller values are better",
+            metavar="METRIC:MARGIN",
+        ),
+    ] = (),
     worthwhile: Annotated[Positive | None, Option("smallest gain that matters")] = None,
     false_keeps: FalseKeeps = 0.1,
     first_seeds: Annotated[Count, Option("runs of every new baseline")] = 8,
@@ -106,6 +115,7 @@ def start(
     Raises:
         UserError: the folder has a campaign, or the settings are wrong.
     """
+    from dashboards.sources.scores import guards_of
     from sweep.gate.batch import store_program
     from sweep.gate.campaign import start_campaign
     from sweep.gate.limits import read_deadline
@@ -122,14 +132,6 @@ def start(
         path = str(file.resolve())
         spec = load_space(file)
         _check_metric(metric, space, spec)
-        if spec.objective.guards:
-            raise ConfigError(
-                "a campaign does not ask the guards of its space yet",
-                space,
-                "remove objective.guards, and look at these metrics before you adopt a change",
-                key="objective.guards",
-                code="guards-not-possible",
-            )
         name = spec.objective.name
         direction = mode or spec.objective.mode
         if "worthwhile" in spec.objective.model_fields_set:
@@ -144,6 +146,11 @@ def start(
         )
     check_false_keeps(false_keeps)
     _check_seeds(first_seeds, most_seeds)
+    guards = list(guard)
+    if spec is not None:
+        guards = [*spec.objective.guards, *guard]
+        spec = spec.with_guards(guards)
+    guards_of(guards)  # refuses what it cannot read
     assigned = dict(map(parse_override, settings))
     program: str | None = None
     revision: str | None = None
@@ -183,6 +190,7 @@ def start(
             false_keeps=false_keeps,
             first_seeds=first_seeds,
             most_seeds=most_seeds,
+            guards=guards,
             protect=list(protect),
             max_runs=max_runs,
             max_hours=max_hours,
@@ -332,11 +340,17 @@ def record(
     proposal: Annotated[
         int | None, Option("number of the proposal that ran, if several are open")
     ] = None,
+    guard: Annotated[
+        Sequence[str],
+        Option(
+            "value of a guard in the run, for every guard of the campaign", metavar="METRIC=VALUE"
+        ),
+    ] = (),
 ) -> Standing:
     """Record the score of a run that you did yourself. A score is final.
 
     Raises:
-        UserError: nothing asked for this run, or it has a score.
+        UserError: nothing asked for this run, it has a score, or a guard has no value.
     """
     from sweep.gate.campaign import Campaign
 
@@ -352,8 +366,31 @@ def record(
                 code="no-score",
             ) from None
     with Campaign(Path(campaign)).change() as changed:
-        changed.record(arm, seed, number, proposal=proposal)
+        changed.record(arm, seed, number, proposal=proposal, guards=_guard_values(guard))
         return Standing(changed, changed.decide())
+
+
+def _guard_values(words: Sequence[str]) -> dict[str, float]:
+    """Return metric -> value of ``METRIC=VALUE`` words.
+
+    Raises:
+        ConfigError: a word is not of this form.
+    """
+    values = {}
+    for word in words:
+        metric, _, value = word.rpartition("=")
+        try:
+            values[metric] = float(value)
+        except ValueError:
+            metric = ""
+        if not metric:
+            raise ConfigError(
+                f"not a value of a guard: {word!r}",
+                "--guard",
+                "write METRIC=NUMBER, e.g. --guard length=812",
+                code="no-guard-value",
+            )
+    return values
 
 
 def run(campaign: Folder, *, parallel: Parallel = None) -> Standing:
@@ -468,14 +505,25 @@ def _show_status(standing: Standing) -> None:
     """Print the proposals of a campaign, how its scores moved, and its verdict."""
     if standing.campaign.proposals:
         _print_history([_history(standing.campaign, each) for each in standing.campaign.proposals])
-    for _, move in standing.campaign.moves():
+    for metric, _, move in _moves(standing.campaign):
         if move.has_moved:
             print(
-                f"Scores moved: the baseline, run again, scores {move.change:+.4g} "
-                f"({move.low:+.4g} to {move.high:+.4g}, p {move.p:.2g}) compared with its earlier "
-                "runs. Look for what changed: a library, the data, the machine."
+                f"{metric} moved: the baseline's mean, run again, changed by {move.change:+.4g} "
+                f"({move.low:+.4g} to {move.high:+.4g}, p {move.p:.2g}). Look for what changed: a "
+                "library, the data, the machine."
             )
     show(standing)
+
+
+def _moves(campaign: "Campaign") -> list[tuple[str, int, "Move"]]:
+    """Return (metric, index of the baseline, change) for the score and every guard of each
+    baseline that was measured again.
+    """
+    changes = [(campaign.spec.metric, index, move) for index, move in campaign.moves()]
+    for guard in campaign.spec.guard_specs():
+        for index, move in campaign.moves(guard.metric):
+            changes.append((guard.metric, index, move))
+    return changes
 
 
 def fields(standing: Standing) -> dict[str, Any]:
@@ -494,13 +542,16 @@ def fields(standing: Standing) -> dict[str, Any]:
         "outcome": verdict.outcome,
         "reason": verdict.reason,
         "proposal": verdict.proposal,
-        **numbers(verdict.answer),
+        **{"guards": [], **numbers(verdict.answer)},
         "needs": [_need(need) for need in verdict.needs],
         "baseline": {
             "settings": campaign.baseline.settings,
             "command": campaign.baseline.command,
             "revision": campaign.baseline.revision,
             "mean": _mean(campaign.baseline.scores),
+            "guards": {
+                metric: _mean(values) for metric, values in campaign.baseline.guards.items()
+            },
             "seeds": sorted(campaign.baseline.scores),
             "kept_from": kept_from,
         },
@@ -511,7 +562,7 @@ def fields(standing: Standing) -> dict[str, Any]:
         "open": [proposal.number for proposal in campaign.open_proposals],
         "runs": campaign.runs,
         "by_hand": [{"what": name, "seeds": seeds} for name, seeds in campaign.by_hand],
-        "moves": [_move(number, move) for number, move in campaign.moves()],
+        "moves": [_move(*each) for each in _moves(campaign)],
         "history": [_history(campaign, each) for each in campaign.proposals],
         "kept": campaign.kept,
         "recheck_due": campaign.recheck_due,
@@ -525,9 +576,10 @@ def _need(need: "Need") -> dict[str, Any]:
     return {"arm": need.arm, "seeds": list(need.seeds), **numbered}
 
 
-def _move(baseline: int, move: "Move") -> dict[str, Any]:
+def _move(metric: str, baseline: int, move: "Move") -> dict[str, Any]:
     """Return how the scores of a baseline changed since it ran before."""
     return {
+        "metric": metric,
         "baseline": baseline,
         "change": move.change,
         "low": move.low,
@@ -551,6 +603,7 @@ def _history(campaign: "Campaign", proposal: "Proposal") -> dict[str, Any]:
         "protected": proposal.protected,
         "reason": decision.get("reason", ""),
         "gain": decision.get("gain"),
+        "guards": decision.get("guards", []),
         "seeds": proposal.runs,
         "by_hand": proposal.all_by_hand,
     }
@@ -641,9 +694,13 @@ def _sentences(campaign: "Campaign", verdict: "GateVerdict") -> list[str]:
             if len(campaign.open_proposals) > 1 and need.proposal is not None:
                 numbered = ["--proposal", str(need.proposal)]
             words = [need.arm, str(need.seeds[0]), "SCORE", *numbered]
+            for guard in campaign.spec.guard_specs():
+                words += ["--guard", f"{guard.metric}=VALUE"]
             lines.append(f"next: {campaign.command('record', *words)}")
         else:
             lines.append(f"next: {campaign.command('run')}")
+    if verdict.answer is not None:
+        lines += [_guard_sentence(guard) for guard in verdict.answer.guards]
     if campaign.by_hand:
         listed = "; ".join(f"{name}: {_listed(seeds)}" for name, seeds in campaign.by_hand)
         lines.append(f"Recorded by hand, not by the campaign's own runs: {listed}.")
@@ -662,6 +719,24 @@ def _measured(difference: "Difference") -> str:
     low, high = difference.interval
     interval = f"{low:+.4g} to {high:+.4g}" if math.isfinite(low) else f"below {high:+.4g}"
     return f" Gain {difference.gain:+.4g} ({interval}) on {counted(difference.seeds, 'seed')}."
+
+
+def _guard_sentence(guard: "CheckedGuard") -> str:
+    """Return what the seeds show of a guard, in units of its metric."""
+    verb = {"holds": "holds", "fails": "fails", "undecided": "is undecided"}[guard.outcome]
+    better = "larger" if guard.sign > 0 else "smaller"
+    fields = guard.fields()
+    low, high = fields["interval"]
+    if low is None:
+        interval = f"at most {high:+.4g}"
+    elif high is None:
+        interval = f"at least {low:+.4g}"
+    else:
+        interval = f"{low:+.4g} to {high:+.4g}"
+    return (
+        f"Guard {guard.metric} {verb}: {fields['difference']:+.4g} ({interval}; margin "
+        f"{guard.margin:g}, {better} is better)."
+    )
 
 
 def _protected_lines(campaign: "Campaign") -> list[str]:

@@ -22,6 +22,8 @@ class Arm:
     files: dict[str, str] = field(default_factory=dict)
     scores: dict[int, float] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)  # seed -> reason
+    # metric of a guard -> seed -> value, for every seed with a score
+    guards: dict[str, dict[int, float]] = field(default_factory=dict)
     # seeds whose results were recorded by hand in a campaign that runs a program
     by_hand: list[int] = field(default_factory=list)
 
@@ -29,6 +31,10 @@ class Arm:
     def program(self) -> tuple[dict[str, Any], list[str] | None, str | None]:
         """The settings, command and revision of its runs."""
         return self.settings, self.command, self.revision
+
+    def values(self, metric: str | None) -> dict[int, float]:
+        """Return the values of a guard by seed; of the score for None."""
+        return self.scores if metric is None else self.guards.get(metric, {})
 
     def missing(self, seeds: Iterable[int]) -> tuple[int, ...]:
         """Return the seeds on which it has no score, in the given order."""

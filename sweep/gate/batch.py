@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from loptune.errors import INTERRUPTED, ConfigError
-from loptune.files import write_atomically
+from loptune.files import read_records, write_atomically
 from loptune.run_names import MAX_NAME_LENGTH
 from sweep.gate.spec import PROGRAM
-from sweep.record.sweep_record import open_sweep
+from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.search.history import explained_by_settings
 from sweep.space.file import dump_space, load_space
 from sweep.space.fixed import fixed_space
+from sweep.space.scoring import scoring_of
 from sweep.space.spec import SweepSpec
+from trainer.run_folder import RunFolder
 
 _SCALARS = (str, int, float, bool)
 _STDERR = 2  # file descriptor of standard error
@@ -45,6 +47,8 @@ class BatchResults:
     failed: dict[int, str]  # reason
     # seeds that may have failed because of the machine: out of memory, or killed by a signal
     killed: dict[int, str] = field(default_factory=dict)
+    # metric of a guard -> seed -> value
+    guards: dict[str, dict[int, float]] = field(default_factory=dict)
 
 
 def batch_name(label: str, seeds: Sequence[int]) -> str:
@@ -218,13 +222,26 @@ def _results(runs_dir: Path, batch: Batch) -> list[BatchResults]:
     results = [
         BatchResults(scores={}, failed={}, killed={}) for _ in (batch.settings, *batch.further)
     ]
-    for trial in open_sweep(runs_dir, batch.name).trials():
+    sweep = open_sweep(runs_dir, batch.name)
+    for trial in sweep.trials():
         own = results[int(trial.configuration)]
         seed = int(trial.seed)
         if trial.state == "COMPLETE":
             own.scores[seed] = trial.score
+            for metric, value in _guard_values(sweep, trial.name).items():
+                own.guards.setdefault(metric, {})[seed] = value
         elif explained_by_settings(trial.reason):
             own.failed[seed] = trial.reason
         else:
             own.killed[seed] = trial.reason
     return results
+
+
+def _guard_values(sweep: SweepRecord, trial: str) -> dict[str, float]:
+    """Return metric of a guard -> value of a complete trial; NaN if the trial did not log it."""
+    guarded = sweep.spec.objective.guarded
+    if not guarded:
+        return {}
+    scoring = scoring_of(sweep.spec).of(*guarded)
+    values = scoring.values(read_records(RunFolder(sweep.folder.trial(trial)).metrics))
+    return {metric: scoring.of(metric).score(values) for metric in guarded}

@@ -16,7 +16,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from dashboards.statistics.campaign_noise import SeedModel
 from loptune.errors import ConfigError, MissingError
 from loptune.files import JsonLines, Record, storage_error, write_atomically
 from loptune.run_names import CAMPAIGN, command_line, lock_folder
-from loptune.yaml_document import dump_yaml, read_yaml, validate
+from loptune.yaml_document import dump_yaml, nearest, read_yaml, validate
 from sweep.gate import git
 from sweep.gate.arm import BASELINE, FIRST, PROPOSAL, Arm, ArmName
 from sweep.gate.limits import are_all_made, spent, within_limits
@@ -51,6 +51,8 @@ class Finished:
     arm: ArmName
     scores: Mapping[int, float]
     failed: Mapping[int, str]  # seed -> reason
+    # metric of a guard -> seed -> value
+    guards: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     proposal: int | None = None  # number, if a proposal ran
 
 
@@ -283,6 +285,7 @@ class Campaign(State):
         reason: str = "",
         *,
         proposal: int | None = None,
+        guards: Mapping[str, float] | None = None,
     ) -> None:
         """Record the score of one run; None for a run that failed.
 
@@ -292,13 +295,17 @@ class Campaign(State):
             score: score of the run.
             reason: why the run failed.
             proposal: number of the proposal that ran; None: the only open one.
+            guards: metric of a guard -> value in this run, for all guards.
 
         Raises:
-            ConfigError: the campaign does not need such a run, or has recorded it already.
+            ConfigError: the campaign does not need such a run, or has recorded it already; the
+                values of the guards are not given.
         """
         target = self._recorded(arm, seed, proposal)
-        if score is not None and not math.isfinite(score):
-            score, reason = None, reason or f"its score is {score}"
+        guards = guards or {}
+        if score is not None:
+            self._check_guards(guards)
+            score, reason = _usable(score, guards, reason)
         if seed in target.scores or seed in target.failed:
             raise ConfigError(
                 f"the {arm}'s seed {seed} has a result already",
@@ -321,6 +328,8 @@ class Campaign(State):
             "score": score,
             "reason": reason,
         }
+        if guards and score is not None:
+            event["guards"] = dict(guards)
         if isinstance(target, Proposal):
             event["number"] = target.number
         self._add(event)
@@ -339,17 +348,47 @@ class Campaign(State):
         for arm in finished:
             needed = self._needed_seeds(arm.arm, arm.proposal)
             results: list[tuple[int, float | None, str]] = []
+            guards: dict[str, list[tuple[int, float]]] = {}
             for seed, score in arm.scores.items():
-                if seed in needed and math.isfinite(score):
-                    results.append((seed, score, ""))
-                elif seed in needed:
-                    results.append((seed, None, f"its score is {score}"))
+                if seed not in needed:
+                    continue
+                values = {metric: arm.guards[metric][seed] for metric in arm.guards}
+                usable, reason = _usable(score, values, "")
+                results.append((seed, usable, reason))
+                if usable is not None:
+                    for metric, value in values.items():
+                        guards.setdefault(metric, []).append((seed, value))
             failed = arm.failed.items()
             results += [(seed, None, reason) for seed, reason in failed if seed in needed]
             if results:
-                parts.append({"arm": arm.arm, "number": arm.proposal, "results": results})
+                part = {"arm": arm.arm, "number": arm.proposal, "results": results}
+                parts.append({**part, "guards": guards} if guards else part)
         if parts:
             self._add({"event": "batch", "parts": parts})
+
+    def _check_guards(self, guards: Mapping[str, float]) -> None:
+        """Check that a run has a value for every guard of the campaign, and no others.
+
+        Raises:
+            ConfigError: names the first one that is missing or unknown.
+        """
+        asked = [guard.metric for guard in self.spec.guard_specs()]
+        unknown = [metric for metric in guards if metric not in asked]
+        if unknown:
+            raise ConfigError(
+                f"{unknown[0]} is not a guard of the campaign",
+                "--guard",
+                nearest(unknown[0], asked) if asked else "leave --guard out",
+                code="no-guard",
+            )
+        missing = [metric for metric in asked if metric not in guards]
+        if missing:
+            raise ConfigError(
+                f"the run has no value for the guard {missing[0]}",
+                "--guard",
+                "add " + " ".join(f"--guard {metric}=VALUE" for metric in asked),
+                code="guard-missing",
+            )
 
     def withdraw(self, number: int | None = None) -> Proposal:
         """Withdraw an open proposal, by default the latest one. It is treated as discarded.
@@ -522,6 +561,18 @@ class Campaign(State):
                     key=key,
                     code="campaign-edited",
                 )
+
+
+def _usable(score: float, guards: Mapping[str, float], reason: str) -> tuple[float | None, str]:
+    """Return the score of a run and the reason why it failed; None for a score if the score or a
+    guard is not finite.
+    """
+    if not math.isfinite(score):
+        return None, reason or f"its score is {score}"
+    for metric, value in guards.items():
+        if not math.isfinite(value):
+            return None, reason or f"its {metric} is {value}"
+    return score, reason
 
 
 def _digest(path: Path) -> str:

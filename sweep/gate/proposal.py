@@ -49,6 +49,7 @@ class Proposal(Arm):
         """Start the comparison with another baseline, on its seeds."""
         before = Arm(self.settings, self.command, self.revision, self.note, self.files)
         before.scores, before.failed, before.by_hand = self.scores, self.failed, self.by_hand
+        before.guards = self.guards
         self.earlier.append((self.baseline, before))
         self.settings = configuration.settings
         self.command = configuration.command
@@ -56,6 +57,7 @@ class Proposal(Arm):
         self.files = configuration.files
         self.scores = {}
         self.failed = {}
+        self.guards = {}
         self.by_hand = []
         self.baseline = index
         self.beside = index

@@ -148,7 +148,13 @@ def _record(
     finished = []
     for need, own in zip(needs, results, strict=True):
         finished.append(
-            Finished(arm=need.arm, scores=own.scores, failed=own.failed, proposal=need.proposal)
+            Finished(
+                arm=need.arm,
+                scores=own.scores,
+                failed=own.failed,
+                guards=own.guards,
+                proposal=need.proposal,
+            )
         )
         killed |= own.killed
     campaign.record_batch(finished)

@@ -1,6 +1,6 @@
 """The settings of a campaign."""
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -8,6 +8,9 @@ from dashboards.statistics.campaign_noise import OWN_VARIATION
 from dashboards.statistics.gate import FIRST_CLAIM
 from loptune.section import Count, Positive, Section
 from sweep.gate.recheck import SEEDS_APART
+
+if TYPE_CHECKING:
+    from dashboards.sources.scores import GuardSpec
 
 PROGRAM = "program.yaml"  # file in a campaign's folder: the resolved search space of its program
 
@@ -31,6 +34,9 @@ class CampaignSpec(Section):
     """runs per new baseline"""
     most_seeds: Annotated[int, Field(ge=FIRST_CLAIM, le=SEEDS_APART)] = 32
     """maximum number of runs per proposal"""
+    guards: list[str] = Field([])
+    """METRIC:MARGIN: a kept proposal must not be worse by more; METRIC:MARGIN:min if smaller values
+    are better"""
     protect: list[str] = Field([])
     """evaluation files and folders: every revision runs with the version of the first baseline"""
     max_runs: Count | None = None
@@ -41,3 +47,11 @@ class CampaignSpec(Section):
     """date and time at which the campaign ends, in ISO 8601; null: no limit"""
     max_proposals: Count | None = None
     """maximum number of proposals in the campaign; null: no limit"""
+
+    def guard_specs(self) -> "list[GuardSpec]":
+        """Return the metrics of the guards with their margins and directions."""
+        if not self.guards:
+            return []
+        from dashboards.sources.scores import guards_of  # imports pandas
+
+        return guards_of(self.guards)

@@ -102,14 +102,14 @@ class State:
             marked.append(("re-check", [*recheck.first.by_hand, *recheck.latest.by_hand]))
         return [(name, seeds) for name, seeds in marked if seeds]
 
-    def moves(self) -> list[tuple[int, Move]]:
+    def moves(self, metric: str | None = None) -> list[tuple[int, Move]]:
         """Return (index, change of the scores in units of the score) for each baseline that was
-        measured again.
+        measured again; of a guard's values for its metric.
         """
         changes = []
         for before, after in self.again:
-            earlier = list(self.baselines[before].scores.values())
-            later = list(self.baselines[after].scores.values())
+            earlier = list(self.baselines[before].values(metric).values())
+            later = list(self.baselines[after].values(metric).values())
             if min(len(earlier), len(later)) >= 2:
                 changes.append((after, moved(earlier, later)))
         return changes
@@ -180,7 +180,8 @@ class State:
     def _apply_result(self, event: Record) -> None:
         seed = event["seed"]
         one = [seed, event["score"], event["reason"]]
-        self._apply_results({**event, "results": [one]})
+        guards = {metric: [[seed, value]] for metric, value in event.get("guards", {}).items()}
+        self._apply_results({**event, "results": [one], "guards": guards})
         arm = self.target(event["arm"], seed, event.get("number"))
         if arm is not None and self.started.get("campaign", {}).get("space"):
             arm.by_hand.append(seed)
@@ -197,6 +198,11 @@ class State:
                 arm.failed[seed] = reason
             else:
                 arm.scores[seed] = score
+        for metric, values in event.get("guards", {}).items():
+            for seed, value in values:
+                arm = self.target(event["arm"], seed, event.get("number"))
+                assert arm is not None
+                arm.guards.setdefault(metric, {})[seed] = value
 
     def _apply_asked(self, event: Record) -> None:
         number = event.get("number")

@@ -1,13 +1,15 @@
 """The verdict on a proposal, a re-check or a baseline, from the runs so far."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from dashboards.statistics import gate
 from dashboards.statistics.campaign_noise import Runs, SeedModel, seed_model
+from dashboards.statistics.checked_guards import CheckedGuard
 from dashboards.statistics.difference import Difference
 from dashboards.statistics.moved import moved
 from dashboards.statistics.online_levels import lord_level
@@ -19,6 +21,9 @@ from sweep.gate.proposal import Proposal, transferred
 from sweep.gate.recheck import Recheck
 from sweep.gate.spec import CampaignSpec
 from sweep.gate.state import SEEDS_OF_A_BASELINE, State
+
+if TYPE_CHECKING:
+    from dashboards.sources.scores import GuardSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +146,8 @@ class Judge:
                 needs=(Need(arm=BASELINE, seeds=missing),),
             )
         again = state.baselines[proposal.beside]
-        if not moved(list(base.scores.values()), list(again.scores.values())).has_moved:
+        metrics = [None, *(guard.metric for guard in self._guards)]
+        if not any(_has_moved(base.values(metric), again.values(metric)) for metric in metrics):
             return keep
         return _compared(proposal, proposal.beside, proposal)
 
@@ -173,6 +179,7 @@ class Judge:
             worthwhile=self._spec.worthwhile,
             level=self._spec.false_keeps,
             most_seeds=self._spec.most_seeds,
+            guards=self._guard_runs(recheck.latest, recheck.first, asked),
         )
         if answer.next_seeds is not None:
             needs = _recheck_needs(recheck, recheck.usable_seeds(answer.next_seeds))
@@ -185,12 +192,18 @@ class Judge:
         if answer.outcome == "keep":
             reason = "the baseline is better than the first one"
             return GateVerdict(outcome="confirmed", reason=reason, answer=answer)
+        if answer.guard_state == "fails" or answer.difference.outcome == "better":
+            return GateVerdict(
+                outcome="unconfirmed", reason=_reason_of_guards(answer), answer=answer
+            )
         seeds = answer.difference.seeds
         reason = f"{seeds} seeds do not show an improvement over the first baseline"
         return GateVerdict(outcome="unconfirmed", reason=reason, answer=answer)
 
-    def model(self) -> SeedModel | None:
-        """Return the model of seed variation, estimated from all runs of the campaign."""
+    def model(self, guard: "GuardSpec | None" = None) -> SeedModel | None:
+        """Return the model of seed variation of the score, or of a guard, estimated from all runs
+        of the campaign.
+        """
         baselines = self._state.baselines
         arms: list[Arm] = [*baselines, *self._state.proposals]
         pairs: list[tuple[Arm, Arm]] = []  # pairs of arms that ran on the same seeds
@@ -203,8 +216,8 @@ class Judge:
             arms += [recheck.latest, recheck.first]
             pairs.append((recheck.latest, recheck.first))
         return seed_model(
-            [self._gains(arm) for arm in arms if arm.scores],
-            [(self._gains(one), self._gains(other)) for one, other in pairs],
+            [self._gains(arm, guard) for arm in arms if arm.scores],
+            [(self._gains(one, guard), self._gains(other, guard)) for one, other in pairs],
         )
 
     def _answer(self, proposal: Proposal) -> gate.Answer:
@@ -213,18 +226,51 @@ class Judge:
         # A keep raises the significance level of the proposals after it.
         kept = [each.decided_at for each in self._state.proposals if each.kept]
         before = sorted(place for place in kept if place < proposal.number)
+        base = self._state.baselines[proposal.baseline]
+        shared = self._shared(proposal)
         return gate.answer(
-            self._oriented(self._shared(proposal)),
-            self._gains(self._state.baselines[proposal.baseline]),
+            self._oriented(shared),
+            self._gains(base),
             model=model,
             worthwhile=self._spec.worthwhile,
             level=lord_level(before, proposal.number, self._spec.false_keeps),
             most_seeds=self._spec.most_seeds,
+            guards=self._guard_runs(proposal, base, shared),
         )
 
-    def _gains(self, arm: Arm) -> Runs:
-        """Return the scores of an arm by seed, oriented so that larger is better."""
-        return self._oriented(arm.scores)
+    @cached_property
+    def _guards(self) -> "list[GuardSpec]":
+        return self._spec.guard_specs()
+
+    def _guard_runs(self, proposal: Arm, base: Arm, seeds: Collection[int]) -> list[gate.GuardRuns]:
+        """Return the guards with their values in the runs of a proposal, on the given seeds, and of
+        its baseline.
+        """
+        runs = []
+        for guard in self._guards:
+            model = self.model(guard)
+            assert model is not None  # each run with a score has a value of every guard
+            values = self._gains(proposal, guard)
+            runs.append(
+                gate.GuardRuns(
+                    metric=guard.metric,
+                    margin=guard.margin,
+                    sign=sign_of(guard.mode),
+                    proposal={seed: values[seed] for seed in values if seed in seeds},
+                    baseline=self._gains(base, guard),
+                    model=model,
+                )
+            )
+        return runs
+
+    def _gains(self, arm: Arm, guard: "GuardSpec | None" = None) -> Runs:
+        """Return the scores of an arm by seed, or its values of a guard, oriented so that larger is
+        better.
+        """
+        if guard is None:
+            return self._oriented(arm.scores)
+        sign = sign_of(guard.mode)
+        return {seed: sign * value for seed, value in arm.values(guard.metric).items()}
 
     def _oriented(self, scores: Mapping[int, float]) -> Runs:
         sign = sign_of(self._spec.mode)
@@ -301,8 +347,12 @@ class Judge:
     def _reason(self, answer: gate.Answer) -> str:
         """Return the reason why a proposal was kept or discarded."""
         shown = answer.difference
-        if shown.outcome == "better":
+        if answer.guard_state == "fails":
+            return _reason_of_guards(answer)
+        if shown.outcome == "better" and answer.guard_state == "holds":
             return "its gain is above 0"
+        if shown.outcome == "better":
+            return _reason_of_guards(answer)
         if shown.outcome == "worse":
             return "it is worse: its gain is below 0"
         if shown.outcome == "not better":
@@ -311,6 +361,22 @@ class Judge:
             f"no gain detected with {shown.seeds} seeds; a worthwhile one would probably "
             "have been detected"
         )
+
+
+def _has_moved(before: Mapping[int, float], after: Mapping[int, float]) -> bool:
+    return moved(list(before.values()), list(after.values())).has_moved
+
+
+def _reason_of_guards(answer: gate.Answer) -> str:
+    """Return which guards do not hold."""
+    failed = [guard.metric for guard in answer.guards if guard.outcome == "fails"]
+    if failed:
+        return f"it is worse than its margin on {' and '.join(failed)}"
+    undecided = [guard.metric for guard in answer.guards if guard.outcome == "undecided"]
+    return (
+        f"its gain is above 0, but {answer.difference.seeds} seeds do not show that its loss on "
+        f"{' and '.join(undecided)} is below the margin"
+    )
 
 
 def _compared(proposal: Proposal, index: int, arm: Arm) -> Record:
@@ -337,13 +403,16 @@ def numbers(answer: gate.Answer | None) -> Record:
     if answer is None or answer.difference.interval is None:
         return {}
     low, high = answer.difference.interval
-    return {
+    fields = {
         "gain": answer.difference.gain,
         "low": low if math.isfinite(low) else None,  # JSON has no infinity
         "high": high,
         "level": answer.difference.level,
         "seeds": answer.difference.seeds,
     }
+    if answer.guards:
+        fields["guards"] = [guard.fields() for guard in answer.guards]
+    return fields
 
 
 def recorded_verdict(decision: Record) -> GateVerdict:
@@ -360,10 +429,23 @@ def recorded_verdict(decision: Record) -> GateVerdict:
             level=decision["level"],
             outcome="better" if decision["outcome"] in ("keep", "confirmed") else "undecided",
         )
-        answer = gate.Answer(difference=difference, next_seeds=None)
+        guards = tuple(_recorded_guard(each, difference) for each in decision.get("guards", []))
+        answer = gate.Answer(difference=difference, next_seeds=None, guards=guards)
     return GateVerdict(
         outcome=decision["outcome"],
         proposal=decision.get("number"),
         reason=decision["reason"],
         answer=answer,
     )
+
+
+def _recorded_guard(fields: Record, score: Difference) -> CheckedGuard:
+    """Return a guard from its fields in a decision, which also has the score's difference."""
+    sign = 1 if fields["larger_is_better"] else -1
+    interval = None
+    if fields["interval"] is not None:
+        bounds = [math.nan if bound is None else sign * bound for bound in fields["interval"]]
+        low, high = bounds[::sign]
+        interval = (-math.inf if math.isnan(low) else low, high)
+    found = replace(score, gain=sign * fields["difference"], interval=interval, outcome="undecided")
+    return CheckedGuard(fields["metric"], fields["margin"], sign, fields["outcome"], found)

@@ -240,6 +240,11 @@ class SweepSpec(Section):
         """Return the space with another program of the same kind."""
         return self.model_copy(update={program.space_key: program})
 
+    def with_guards(self, guards: list[str]) -> "SweepSpec":
+        """Return the space with other guards."""
+        objective = self.objective.model_copy(update={"guards": guards})
+        return self.model_copy(update={"objective": objective})
+
     @property
     def searched(self) -> dict[str, list[Any]]:
         """The program's searched keys with their values, or the two bounds of a range."""
