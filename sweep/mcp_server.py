@@ -274,9 +274,11 @@ def _check_inside(tool: Tool, values: dict[str, Any]) -> None:
         value = values.get(argument.name)
         if not argument.option.is_path or not value:
             continue
-        if not (folder / value).resolve().is_relative_to(folder):
+        for path in value if argument.is_list else [value]:
+            if (folder / path).resolve().is_relative_to(folder):
+                continue
             raise ConfigError(
-                f"{value} is outside of the server's folder",
+                f"{path} is outside of the server's folder",
                 f"tool {tool.name}, {argument.name}",
                 f"pass a path inside {folder}, or start the server with `sweep mcp "
                 "--allow-outside`",

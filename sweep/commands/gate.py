@@ -1,6 +1,7 @@
 """``sweep gate``: keep or discard changes that are proposed one at a time."""
 
 import math
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -93,6 +94,26 @@ def start(
     false_keeps: FalseKeeps = 0.1,
     first_seeds: Annotated[Count, Option("runs of every new baseline")] = 8,
     most_seeds: Annotated[Count, Option("maximum number of runs per proposal")] = 32,
+    secret: Annotated[
+        str | None,
+        Option(
+            "text from which the seeds of the runs are drawn (default: a random one for a space; "
+            "without a space, seeds are counted from 0)",
+            metavar="TEXT",
+        ),
+    ] = None,
+    after: Annotated[
+        Sequence[str],
+        Option(
+            "folders of earlier campaigns to carry on (default: those beside this one that run the "
+            "same space)",
+            metavar="CAMPAIGN",
+            is_path=True,
+        ),
+    ] = (),
+    new_budget: Annotated[
+        bool, Option("spend a new error budget, whatever earlier campaigns have spent")
+    ] = False,
     protect: Annotated[
         Sequence[str],
         Option(
@@ -118,6 +139,7 @@ def start(
     from dashboards.sources.scores import guards_of
     from sweep.gate.batch import store_program
     from sweep.gate.campaign import start_campaign
+    from sweep.gate.earlier import Earlier, earlier_campaigns
     from sweep.gate.limits import read_deadline
     from sweep.gate.program_files import file_digests, tracked_revision
     from sweep.gate.spec import PROGRAM, CampaignSpec
@@ -179,6 +201,9 @@ def start(
             "pass a --space whose program git tracks, or leave --protect out",
             code="protect-needs-git",
         )
+    earlier: list[Earlier] = []
+    if not new_budget:
+        earlier = earlier_campaigns(Path(campaign), path, name, list(map(Path, after)))
     started = start_campaign(
         Path(campaign),
         CampaignSpec(
@@ -200,6 +225,8 @@ def start(
         program=program,
         revision=revision,
         files=files,
+        secret=secrets.token_hex(16) if secret is None and spec is not None else secret,
+        earlier=earlier,
     )
     return Standing(started, started.verdict())
 
@@ -501,6 +528,21 @@ def show(standing: Standing) -> None:
         print(line)
 
 
+def _show_start(standing: Standing) -> None:
+    """Print which earlier campaigns a new one carries on, and its verdict."""
+    from sweep.gate.earlier import positions
+
+    earlier = standing.campaign.started.get("earlier", [])
+    if earlier:
+        made, kept = positions(earlier)
+        folders = ", ".join(Path(fields["folder"]).name for fields in earlier)
+        print(
+            f"Carries on the error budget of {folders}: {counted(made, 'proposal')}, "
+            f"{len(kept)} kept."
+        )
+    show(standing)
+
+
 def _show_status(standing: Standing) -> None:
     """Print the proposals of a campaign, how its scores moved, and its verdict."""
     if standing.campaign.proposals:
@@ -559,6 +601,10 @@ def fields(standing: Standing) -> dict[str, Any]:
         "larger_is_better": sign_of(campaign.spec.mode) > 0,
         **noise,
         "proposals": len(campaign.proposals),
+        "earlier": [
+            {key: fields[key] for key in ("folder", "proposals", "kept")}
+            for fields in campaign.started.get("earlier", [])
+        ],
         "open": [proposal.number for proposal in campaign.open_proposals],
         "runs": campaign.runs,
         "by_hand": [{"what": name, "seeds": seeds} for name, seeds in campaign.by_hand],
@@ -676,7 +722,6 @@ def _sentences(campaign: "Campaign", verdict: "GateVerdict") -> list[str]:
             )
         lines.append(f"next: {campaign.command('propose')} {change}")
     else:
-        lines += _protected_lines(campaign)
         subject = "The baseline"
         if len(campaign.open_proposals) > 1:
             subject = "The campaign"
@@ -699,6 +744,7 @@ def _sentences(campaign: "Campaign", verdict: "GateVerdict") -> list[str]:
             lines.append(f"next: {campaign.command('record', *words)}")
         else:
             lines.append(f"next: {campaign.command('run')}")
+    lines += _protected_lines(campaign, verdict.proposal)
     if verdict.answer is not None:
         lines += [_guard_sentence(guard) for guard in verdict.answer.guards]
     if campaign.by_hand:
@@ -739,14 +785,19 @@ def _guard_sentence(guard: "CheckedGuard") -> str:
     )
 
 
-def _protected_lines(campaign: "Campaign") -> list[str]:
-    """Return which files of open proposals have no effect, because they are protected."""
-    return [
-        f"Proposal {proposal.number} changes protected files, and runs with the baseline's: "
-        f"{', '.join(proposal.protected)}"
-        for proposal in campaign.open_proposals
-        if proposal.protected
-    ]
+def _protected_lines(campaign: "Campaign", decided: int | None) -> list[str]:
+    """Return which files of the decided and of open proposals have no effect, because they are
+    protected.
+    """
+    lines = []
+    for proposal in campaign.proposals:
+        is_shown = proposal.decision is None or proposal.number == decided
+        if proposal.protected and is_shown:
+            lines.append(
+                f"Proposal {proposal.number} changes protected files, and runs with the "
+                f"baseline's: {', '.join(proposal.protected)}"
+            )
+    return lines
 
 
 def _print_history(entries: list[dict[str, Any]]) -> None:
@@ -766,9 +817,13 @@ def _exit_code(standing: Standing) -> int:
 
 
 def _command(function: Any, example: str) -> Command:
-    text = _show_status if function is status else show
+    texts = {start: _show_start, status: _show_status}
     return Command(
-        function=function, show=text, fields=fields, exit_code=_exit_code, example=example
+        function=function,
+        show=texts.get(function, show),
+        fields=fields,
+        exit_code=_exit_code,
+        example=example,
     )
 
 

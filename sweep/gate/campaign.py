@@ -27,12 +27,14 @@ from loptune.run_names import CAMPAIGN, command_line, lock_folder
 from loptune.yaml_document import dump_yaml, nearest, read_yaml, validate
 from sweep.gate import git
 from sweep.gate.arm import BASELINE, FIRST, PROPOSAL, Arm, ArmName
+from sweep.gate.earlier import Earlier, as_records
 from sweep.gate.limits import are_all_made, spent, within_limits
 from sweep.gate.program_files import check_files
 from sweep.gate.proposal import Proposal
 from sweep.gate.recheck import SEEDS_APART, Recheck
+from sweep.gate.seeds import SEEDS_OF_A_BASELINE
 from sweep.gate.spec import PROGRAM, CampaignSpec
-from sweep.gate.state import SEEDS_OF_A_BASELINE, State
+from sweep.gate.state import State
 from sweep.gate.verdict import GateVerdict, Judge, numbers, recorded_verdict
 from sweep.search.event_log import read_checked, with_checksum
 
@@ -586,6 +588,8 @@ def start_campaign(
     program: str | None = None,
     revision: str | None = None,
     files: Mapping[str, str] | None = None,
+    secret: str | None = None,
+    earlier: Sequence[Earlier] = (),
 ) -> Campaign:
     """Start a campaign in a new or empty folder.
 
@@ -595,6 +599,8 @@ def start_campaign(
         program: the resolved search space whose program runs; None: scores are recorded by hand.
         revision: commit that the baseline runs; None: the program does not run in a checkout.
         files: SHA-256 of the program's files, if it does not run in a checkout.
+        secret: text from which the seeds of the runs are drawn; None: seeds are counted from 0.
+        earlier: campaigns of the same program, whose error budget is carried on.
 
     Raises:
         ConfigError: the folder already contains a campaign, or other files.
@@ -622,6 +628,10 @@ def start_campaign(
         "campaign": spec.model_dump(mode="json"),
         "protected": {path: git.content_hash(revision or "HEAD", path) for path in spec.protect},
     }
+    if secret is not None:
+        first["secret"] = secret
+    if earlier:
+        first["earlier"] = as_records(earlier)
     making = folder / _MAKING
     try:
         shutil.rmtree(making, ignore_errors=True)

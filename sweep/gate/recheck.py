@@ -12,9 +12,10 @@ from typing import Any
 
 from dashboards.statistics.gate import FIRST_CLAIM
 from sweep.gate.arm import Arm
+from sweep.gate.seeds import Seeds
 
 DUE_AFTER = 5  # kept changes since the last re-check
-SEEDS_APART = 500  # distance from a baseline's first seed to the seeds of its re-check
+SEEDS_APART = 500  # distance from the number of a baseline's first run to those of its re-check
 
 
 @dataclass
@@ -24,7 +25,8 @@ class Recheck:
     first: Arm
     latest: Arm
     baseline: int  # index of the current baseline
-    first_seed: int
+    first_number: int  # of its runs
+    seeds: Seeds
     asked: int = FIRST_CLAIM  # seeds per baseline at the next interim analysis
     decision: dict[str, Any] | None = field(default=None)  # event that decided the re-check
 
@@ -32,5 +34,5 @@ class Recheck:
         """Return the first ``count`` seeds of the re-check on which the first baseline has not
         failed.
         """
-        end = self.first_seed + count + len(self.first.failed)
-        return self.first.not_failed(range(self.first_seed, end))
+        end = self.first_number + count + len(self.first.failed)
+        return self.first.not_failed(map(self.seeds.of, range(self.first_number, end)))

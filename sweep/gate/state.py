@@ -1,7 +1,7 @@
 """The state of a campaign, computed from its events.
 
-Baselines are numbered from 0, and baseline k uses seeds 1000 k and above. A new baseline is added
-when a proposal is kept, when a re-check returns to an earlier baseline, and when the same
+Baselines are numbered from 0, and each has seeds of its own (`sweep.gate.seeds`). A new baseline is
+added when a proposal is kept, when a re-check returns to an earlier baseline, and when the same
 configuration is measured again because its runs are old.
 """
 
@@ -13,8 +13,8 @@ from loptune.files import Record
 from sweep.gate.arm import BASELINE, FIRST, PROPOSAL, Arm
 from sweep.gate.proposal import Proposal
 from sweep.gate.recheck import DUE_AFTER, Recheck
+from sweep.gate.seeds import Seeds
 
-SEEDS_OF_A_BASELINE = 1000  # distance between the first seeds of successive baselines
 # Number of proposals without a keep after which the baseline runs again. With a drift of 0.01 SD
 # per proposal, baseline runs that are 100 proposals old would make more than half of the campaigns
 # keep a change without effect.
@@ -30,6 +30,7 @@ class State:
         self.rechecks: list[Recheck] = []
         self.again: list[tuple[int, int]] = []  # (index of a baseline, index of its repetition)
         self.started: Record = {}  # the first event
+        self.seeds = Seeds()
         self._confirmed = 0  # index of the last baseline that was confirmed
 
     @property
@@ -116,7 +117,7 @@ class State:
 
     def baseline_of(self, seed: int) -> Arm:
         """Return the baseline that runs on a seed; for other seeds the current one."""
-        index = seed // SEEDS_OF_A_BASELINE
+        index = self.seeds.baseline(seed)
         return self.baselines[index] if 0 <= index < len(self.baselines) else self.baseline
 
     def target(self, arm: str, seed: int, number: int | None = None) -> Arm | None:
@@ -160,6 +161,7 @@ class State:
 
     def _apply_start(self, event: Record) -> None:
         self.started = event
+        self.seeds = Seeds(event.get("secret"))
         self.baselines.append(_configuration(event))
 
     def _apply_proposal(self, event: Record) -> None:
@@ -233,7 +235,9 @@ class State:
     def _apply_recheck(self, event: Record) -> None:
         index = len(self.baselines) - 1
         first, latest = self.baselines[0].again(), self.baseline.again()
-        self.rechecks.append(Recheck(first, latest, index, event["first_seed"]))
+        self.rechecks.append(
+            Recheck(first, latest, index, first_number=event["first_seed"], seeds=self.seeds)
+        )
 
     def _apply_rechecked(self, event: Record) -> None:
         """Mark a chain as confirmed, or return to the last confirmed baseline."""

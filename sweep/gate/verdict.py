@@ -17,10 +17,12 @@ from dashboards.trial import sign_of
 from loptune.errors import ConfigError
 from loptune.files import Record
 from sweep.gate.arm import BASELINE, FIRST, PROPOSAL, Arm, ArmName
+from sweep.gate.earlier import positions
 from sweep.gate.proposal import Proposal, transferred
 from sweep.gate.recheck import Recheck
+from sweep.gate.seeds import SEEDS_OF_A_BASELINE
 from sweep.gate.spec import CampaignSpec
-from sweep.gate.state import SEEDS_OF_A_BASELINE, State
+from sweep.gate.state import State
 
 if TYPE_CHECKING:
     from dashboards.sources.scores import GuardSpec
@@ -224,8 +226,10 @@ class Judge:
         model = self.model()
         assert model is not None  # the baseline has its first seeds
         # A keep raises the significance level of the proposals after it.
-        kept = [each.decided_at for each in self._state.proposals if each.kept]
-        before = sorted(place for place in kept if place < proposal.number)
+        made, kept = positions(self._state.started.get("earlier", []))
+        kept += [made + each.decided_at for each in self._state.proposals if each.kept]
+        number = made + proposal.number
+        before = sorted(place for place in kept if place < number)
         base = self._state.baselines[proposal.baseline]
         shared = self._shared(proposal)
         return gate.answer(
@@ -233,7 +237,7 @@ class Judge:
             self._gains(base),
             model=model,
             worthwhile=self._spec.worthwhile,
-            level=lord_level(before, proposal.number, self._spec.false_keeps),
+            level=lord_level(before, number, self._spec.false_keeps),
             most_seeds=self._spec.most_seeds,
             guards=self._guard_runs(proposal, base, shared),
         )
@@ -306,7 +310,9 @@ class Judge:
     def _seeds(self, index: int, count: int) -> tuple[int, ...]:
         """Return the first ``count`` seeds of a baseline on which it has not failed."""
         first = index * SEEDS_OF_A_BASELINE
-        seeds = range(first, first + SEEDS_OF_A_BASELINE)
+        failed = self._state.baselines[index].failed
+        numbers_of_runs = range(first, first + count + len(failed))
+        seeds = map(self._state.seeds.of, numbers_of_runs)
         return self._state.baselines[index].not_failed(seeds)[:count]
 
     def _missing(self, index: int) -> tuple[int, ...]:

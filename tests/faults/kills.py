@@ -1,4 +1,4 @@
-"""SIGKILL at random points of a sweep, a confirmation in rounds and a campaign, until all are done.
+"""SIGKILL at random points of sweeps, confirmations and campaigns, until all are done.
 
     # a minute on an idle core; also: make chaos
     python -m tests.faults.kills --kills 200
@@ -44,6 +44,7 @@ PROGRAM = Path(__file__).with_name("killed_program.py")
 MOST_FAILURES = 20  # of a command in a row, without a kill
 LIMIT_S = 1800  # of a command, which is said to hang after it
 KEPT, DISCARDED = 0.2, 0.05  # learning rates of proposals, from 0.1
+SWARM = (0.2, 0.05, 0.22, 0.06, 0.07, 0.08, 0.09, 0.3)  # of proposals that are open together
 NAME = "toy"
 
 Run = tuple[float, int]  # learning rate and seed
@@ -289,6 +290,7 @@ def next_of_campaign(folder: Path) -> list[str] | None:
     path = folder / "camp"
     if not (path / "campaign.yaml").exists():
         words = ["--space", "space.yaml", "--worthwhile", "0.02", "--first-seeds", "5"]
+        words += ["--secret", "kills"]  # the same seeds in every job
         return ["gate", "start", "camp", *words, "--most-seeds", "12"]
     campaign = Campaign(path)
     undecided = campaign.open is not None or campaign.open_recheck is not None
@@ -303,6 +305,23 @@ def next_of_campaign(folder: Path) -> list[str] | None:
     return None
 
 
+def next_of_swarm(folder: Path) -> list[str] | None:
+    """Return the next command of a campaign with eight open proposals."""
+    from sweep.gate.campaign import Campaign
+
+    path = folder / "camp"
+    if not (path / "campaign.yaml").exists():
+        return next_of_campaign(folder)
+    campaign = Campaign(path)
+    made = len(campaign.proposals)
+    if not made and campaign.verdict().outcome == "more":
+        return ["gate", "run", "camp"]
+    if made < len(SWARM):
+        return ["gate", "propose", "camp", f"lr={SWARM[made]}"]
+    is_measured = campaign.verdict().outcome != "more"
+    return None if is_measured and not campaign.open_proposals else ["gate", "run", "camp"]
+
+
 def campaign_of(folder: Path) -> Any:
     """The events of a campaign, the results of a batch in the order of their seeds.
 
@@ -310,13 +329,11 @@ def campaign_of(folder: Path) -> Any:
         AssertionError: a run was recorded twice.
     """
     events = []
-    seen: set[tuple[str, int, int]] = set()
-    questions = 0  # baselines, proposals and re-checks so far
+    seen: set[tuple[str, int | None, int]] = set()
     for event in records(folder / "camp" / "events.jsonl"):
-        questions += event["event"] in ("baseline", "proposal", "recheck")
         for part in event.get("parts", ()):
             for seed, _, _ in part["results"]:
-                key = part["arm"], questions if part["arm"] != "baseline" else 0, seed
+                key = part["arm"], part["number"], seed
                 assert key not in seen, f"{key} was recorded twice"
                 seen.add(key)
         kept = {name: value for name, value in event.items() if name not in ("time", "crc32")}
@@ -343,6 +360,7 @@ JOBS = (
         ),
     ),
     Job("campaign", next_of_campaign, campaign_of, ("command", "sweep", "all")),
+    Job("swarm", next_of_swarm, campaign_of, ("command", "sweep", "all")),
 )
 
 

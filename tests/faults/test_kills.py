@@ -11,8 +11,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def test_killed_sweeps_confirmations_and_campaigns_end_as_undisturbed_ones():
-    line = [sys.executable, "-m", "tests.faults.kills", "--kills", "12", "--seed", "1"]
+    line = [sys.executable, "-m", "tests.faults.kills", "--kills", "16", "--seed", "1"]
     ended = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    for job in ("sweep", "confirmation", "campaign"):
+    for job in ("sweep", "confirmation", "campaign", "swarm"):
         assert f"{job}: 4 kills" in ended.stdout

@@ -245,6 +245,102 @@ def test_prints_of_a_command_do_not_reach_the_protocol(place):
     assert content(answers[0])["verdict"]["difference"] == pytest.approx(0.2)
 
 
+SERVER = """
+import random
+import sys
+import time
+from pathlib import Path
+
+from sweep.cli import main
+from sweep.gate import runs
+from sweep.gate.batch import BatchResults
+
+
+def run_batch(folder, batch, place, **options):
+    while Path("slow").exists() and batch.name.startswith("proposal"):
+        time.sleep(0.01)  # until the client gives up
+    both = []
+    for settings in (batch.settings, *batch.further):
+        lr = settings.get("lr", 0.1)
+        scores = {seed: lr + random.Random(f"{seed} {lr}").gauss(0, 0.02) for seed in batch.seeds}
+        both.append(BatchResults(scores, {}))
+    return both
+
+
+runs.run_batch = run_batch
+sys.exit(main(["mcp", "--allow-run"]))
+"""
+TOY = """
+name: toy
+program: {command: [python, toy.py, "{lr}", "{seed}"], defaults: {lr: 0.1}}
+objective: {metric: score, window: 1, worthwhile: 0.05}
+baselines: [{}]
+search: {configurations: 0}
+"""
+
+
+def test_a_session_goes_on_where_the_client_of_another_gave_up(place):
+    """Over standard input and output, as an agent talks to it. Only trainings are replaced."""
+    (place / "toy.py").write_text("")
+    (place / "toy.yaml").write_text(TOY)
+    (place / "slow").write_text("")
+    server = StdioServerParameters(
+        command=sys.executable,
+        args=["-P", "-c", SERVER],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=place,
+    )
+    _, [started, measured], _ = converse(
+        server,
+        [
+            ("gate_start", {"campaign": "camp", "space": "./toy.yaml"}),
+            ("gate_run", {"campaign": "camp"}),
+        ],
+    )
+    assert [content(each)["outcome"] for each in (started, measured)] == ["more", "ready"]
+
+    async def give_up():
+        async with Client(server) as client:
+            words = {"campaign": "camp", "settings": ["lr=0.3"], "run": True}
+            async with anyio.create_task_group() as group:
+                group.start_soon(client.call_tool, "gate_propose", words)
+                while '"proposal"' not in (place / "camp" / "events.jsonl").read_text():
+                    await anyio.sleep(0.05)
+                group.cancel_scope.cancel()
+
+    anyio.run(give_up)
+    (place / "slow").unlink()
+    campaign = {"campaign": "camp"}
+    _, answers, _ = converse(
+        server,
+        [
+            ("gate_status", campaign),
+            ("gate_run", campaign),
+            ("gate_propose", {**campaign, "settings": ["lr=0.4"]}),
+            ("gate_withdraw", campaign),
+            ("gate_withdraw", campaign),
+            ("gate_run", campaign),
+            ("gate_propose", {**campaign, "settings": ["lr=0.2"]}),
+        ],
+    )
+    still_open, run, proposed, withdrawn, again, measured, second = answers
+    assert (content(still_open)["outcome"], content(still_open)["open"]) == ("more", [1])
+    assert (content(run)["outcome"], content(run)["kept"]) == ("keep", [1])
+    assert content(proposed)["open"] == [2]
+    assert content(withdrawn)["history"][1]["reason"] == "withdrawn"
+    assert code_of(again) == "no-open-proposal"
+    assert content(measured)["outcome"] == "ready"
+    [need] = content(second)["needs"]
+    words = {**campaign, "arm": "proposal", "seed": need["seeds"][0], "score": 0.2}
+    _, [recorded, told], _ = converse(
+        server, [("gate_record", words), ("gate_log", {**campaign, "search": "lr=0.2"})]
+    )
+    assert content(recorded)["outcome"] == "discard"
+    assert content(recorded)["by_hand"] == [{"what": "proposal 3", "seeds": need["seeds"]}]
+    [entry] = content(told)["proposals"]
+    assert (entry["proposal"], entry["outcome"]) == (3, "discard")
+
+
 def test_without_the_package_the_error_names_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "mcp", None)
     with refused("missing-extra", MissingError) as caught:

@@ -130,22 +130,23 @@ def test_a_campaign_without_a_program_runs_nothing(here, capsys):
 
 def test_scores_recorded_by_hand_beside_a_program_are_marked_in_every_answer(here, capsys):
     (here / "toy.yaml").write_text(SPACE % sys.executable)
-    answer(capsys, "start", "camp", "--space", "./toy.yaml", "--first-seeds", "3")
+    _, said = answer(capsys, "start", "camp", "--space", "./toy.yaml", "--first-seeds", "3")
+    first, second, third = said["needs"][0]["seeds"]
     with Campaign(here / "camp").change() as changed:
-        ran = Finished(arm="baseline", scores={0: 0.5, 1: 0.52}, failed={})
+        ran = Finished(arm="baseline", scores={first: 0.5, second: 0.52}, failed={})
         changed.record_batch([ran])
     _, said = answer(capsys, "status", "camp")
     assert said["by_hand"] == []
-    _, said = answer(capsys, "record", "camp", "baseline", "2", "0.51")
-    assert said["by_hand"] == [{"what": "baseline", "seeds": [2]}]
+    _, said = answer(capsys, "record", "camp", "baseline", str(third), "0.51")
+    assert said["by_hand"] == [{"what": "baseline", "seeds": [third]}]
     answer(capsys, "propose", "camp", "lr=0.3")
-    _, said = answer(capsys, "record", "camp", "proposal", "0", "0.3")
+    _, said = answer(capsys, "record", "camp", "proposal", str(first), "0.3")
     assert said["outcome"] == "discard"
-    assert said["history"][0]["by_hand"] == [0]
+    assert said["history"][0]["by_hand"] == [first]
     main(["gate", "status", "camp"])
     shown = capsys.readouterr().out
     assert "1 (1 by hand)" in shown
-    assert "own runs: baseline: seed 2; proposal 1: seed 0." in shown
+    assert f"own runs: baseline: seed {third}; proposal 1: seed {first}." in shown
 
 
 @pytest.mark.slow
@@ -171,7 +172,7 @@ def test_a_campaign_runs_its_trainings_and_survives_a_kill(here, capsys):
     assert (said["outcome"], said["proposal"], said["kept"]) == ("keep", 1, [1])
     assert said["gain"] == pytest.approx(0.2, abs=0.05)
     campaign = Campaign(here / "camp")
-    assert sorted(campaign.baselines[0].scores) == list(range(8))
+    assert list(campaign.baselines[0].scores) == list(map(campaign.seeds.of, range(8)))
 
 
 def said_error(capsys, *words):
@@ -328,7 +329,8 @@ def test_a_program_that_ignores_its_seed_is_found(here, capsys, monkeypatch):
     code, hint = said_error(capsys, "propose", "camp", "lr=0.3", "--run")
     assert code == "seed-without-effect"
     assert "sweep noise" in hint
-    assert ran[0] == ({}, (0, 1, 2))
+    seeds = Campaign(here / "camp").seeds
+    assert ran[0] == ({}, tuple(map(seeds.of, range(3))))
 
 
 def git(*words):
@@ -347,8 +349,8 @@ def test_a_revision_is_checked_out_and_run_as_the_proposal(here, capsys):
     (here / "toy.py").write_text(PROGRAM.replace("arguments.lr + noise", "noise - 0.3"))
     git("commit", "-q", "-am", "worse")
     git("checkout", "-q", "main")
-    answer(capsys, "start", "camp", "--space", "./toy.yaml", "--first-seeds", "3")
-    for seed, score in enumerate((0.09, 0.11, 0.1)):
+    _, said = answer(capsys, "start", "camp", "--space", "./toy.yaml", "--first-seeds", "3")
+    for seed, score in zip(said["needs"][0]["seeds"], (0.09, 0.11, 0.1), strict=True):
         answer(capsys, "record", "camp", "baseline", str(seed), str(score))
     assert said_error(capsys, "propose", "camp", "--revision", "none")[0] == "no-revision"
     with warm_interpreters():
