@@ -68,3 +68,45 @@ def test_runs_without_a_partner_are_refused():
     model = SeedModel(sd=1.0, correlation=0.0, dof=5)
     with pytest.raises(ValueError):
         gate.answer({9: 1.0}, {0: 1.0}, model=model, worthwhile=1, level=0.05, most_seeds=8)
+
+
+def _guarded(loss: float, level: float, generator: np.random.Generator) -> gate.Answer:
+    """Decide on a proposal with a gain that is beyond doubt, and a loss in margins of a guard."""
+    model = SeedModel(sd=1.0, correlation=0.0, dof=10_000)
+    score = {seed: float(seed % 2) for seed in range(32)}
+    better = {seed: 100.0 + value for seed, value in score.items()}
+    baseline, proposal = generator.standard_normal(32), generator.standard_normal(32) - loss
+    count: int | None = 1
+    while count is not None:
+        guard = gate.GuardRuns(
+            metric="length",
+            margin=1.0,
+            sign=-1,
+            proposal=dict(enumerate(proposal[:count])),
+            baseline=dict(enumerate(baseline[: max(8, count)])),
+            model=model,
+        )
+        said = gate.answer(
+            dict(list(better.items())[:count]),
+            dict(list(score.items())[: max(8, count)]),
+            model=model,
+            worthwhile=1.0,
+            level=level,
+            most_seeds=32,
+            guards=[guard],
+        )
+        count = said.next_seeds
+    return said
+
+
+def test_a_change_that_loses_the_margin_is_kept_with_at_most_the_level():
+    generator = np.random.default_rng(5)
+    level, tries = 0.1, 1500
+    kept = np.mean([_guarded(1.0, level, generator).outcome == "keep" for _ in range(tries)])
+    assert kept < level + 3 * (level * (1 - level) / tries) ** 0.5
+    harmful = [_guarded(2.0, level, generator) for _ in range(200)]
+    assert not any(answer.outcome == "keep" for answer in harmful)
+    states = [answer.guard_state for answer in harmful]
+    assert np.mean([state == "fails" for state in states]) > 0.9
+    harmless = [_guarded(0.0, level, generator).outcome == "keep" for _ in range(200)]
+    assert np.mean(harmless) > 0.8
