@@ -139,7 +139,8 @@ def start(
     from dashboards.sources.scores import guards_of
     from sweep.gate.batch import store_program
     from sweep.gate.campaign import start_campaign
-    from sweep.gate.earlier import Earlier, earlier_campaigns
+    from sweep.gate.earlier import Earlier
+    from sweep.gate.earlier_campaigns import earlier_campaigns
     from sweep.gate.limits import read_deadline
     from sweep.gate.program_files import file_digests, tracked_revision
     from sweep.gate.spec import PROGRAM, CampaignSpec
