@@ -97,7 +97,7 @@ def start(
     secret: Annotated[
         str | None,
         Option(
-            "text from which the seeds of the runs are drawn (default: a random one for a space; "
+            "text from which the seeds of the runs are derived (default: random for a space; "
             "without a space, seeds are counted from 0)",
             metavar="TEXT",
         ),
@@ -105,8 +105,8 @@ def start(
     after: Annotated[
         Sequence[str],
         Option(
-            "folders of earlier campaigns to carry on (default: those beside this one that run the "
-            "same space)",
+            "folders of earlier campaigns to carry on (default: those in the same parent folder "
+            "that run the same space)",
             metavar="CAMPAIGN",
             is_path=True,
         ),

@@ -599,7 +599,7 @@ def start_campaign(
         program: the resolved search space whose program runs; None: scores are recorded by hand.
         revision: commit that the baseline runs; None: the program does not run in a checkout.
         files: SHA-256 of the program's files, if it does not run in a checkout.
-        secret: text from which the seeds of the runs are drawn; None: seeds are counted from 0.
+        secret: text from which the seeds of the runs are derived; None: seeds are counted from 0.
         earlier: campaigns of the same program, whose error budget is carried on.
 
     Raises:

@@ -17,8 +17,8 @@ def earlier_campaigns(
     carry on.
 
     Args:
-        folder: folder of the new campaign. The folders beside it are searched.
-        space: search space of the new campaign; campaigns beside it with the same one are found.
+        folder: folder of the new campaign. The folders in its parent folder are searched.
+        space: search space of the new campaign; other campaigns with the same one are found.
         metric: metric of the new campaign.
         named: folders of further campaigns.
 
@@ -26,9 +26,9 @@ def earlier_campaigns(
         ConfigError: an earlier campaign is damaged.
         MissingError: a named folder contains no campaign.
     """
-    beside = [] if space is None else _beside(folder, space, metric)
+    found_here = [] if space is None else _same_parent(folder, space, metric)
     found: dict[float, Earlier] = {}
-    for path in [*beside, *named]:
+    for path in [*found_here, *named]:
         try:
             campaign = Campaign(path)
         except UserError as error:
@@ -48,8 +48,8 @@ def earlier_campaigns(
     return [found[started] for started in sorted(found)]
 
 
-def _beside(folder: Path, space: str, metric: str) -> list[Path]:
-    """Return the folders of campaigns beside a folder that run a space for a metric."""
+def _same_parent(folder: Path, space: str, metric: str) -> list[Path]:
+    """Return the folders of campaigns in the same parent folder that run a space for a metric."""
     place = folder.resolve().parent
     if not place.is_dir():
         return []
