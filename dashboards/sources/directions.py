@@ -1,5 +1,7 @@
 """Decide whether larger or smaller scores are better if the command line does not specify it."""
 
+import re
+
 from dashboards.sources.roles import words_of
 from dashboards.trial import Mode
 from loptune.errors import ConfigError
@@ -11,13 +13,20 @@ _SMALLER_WORDS = (
     "perplexity", "ppl", "bpb", "bpc", "regret", "cost", "costs", "fid", "kid", "wer", "cer", "ter",
     "eer", "mcd", "lpips", "latency", "runtime", "brier", "ece", "logloss", "deviance", "hausdorff",
     "chamfer", "crps", "misclassification", "collisions", "violations", "crossentropy", "rmsle",
-    "perplexities", "entropy", "distance", "residual", "discrepancy",
+    "perplexities", "entropy", "distance", "residual", "discrepancy", "toxicity", "hallucination",
+    "hallucinations", "forgetting", "gap", "divergence", "delay", "incorrect",
+    "wrong", "failure", "failures", "crashes", "timeouts", "refusals", "repetition", "repetitions",
 )  # fmt: skip
 # names of costs: smaller is better for a guard; for a score the direction would be ambiguous
 _USED_WORDS = (
     "length", "lengths", "token", "tokens", "second", "seconds", "time", "hours", "memory", "flops",
-    "kl", "failures", "timeouts", "repetition", "repetitions",
+    "kl",
 )  # fmt: skip
+# what it takes to reach a goal, such as steps_to_90; and a mean rank
+_SMALLER_NAME = re.compile(
+    r"(?:steps?|iterations?|iters?|epochs?|episodes?|samples?|frames?|tokens|time|seconds|hours)"
+    r"[ _-]+(?:to|until|till)[ _-]|(?:avg|average|mean|median)[ _-]ranks?$"
+)
 _LARGER_WORDS = ("neg", "negative", "minus", "reduction", "improvement", "gain")
 
 
@@ -33,7 +42,8 @@ def direction(score: str, mode: Mode | None, of_source: Mode | None) -> tuple[Mo
         verb, better = ("maximized", "larger") if of_source == "max" else ("minimized", "smaller")
         return of_source, [f"The search {verb} {score}, so {better} values are better."]
     words = {word.rstrip("0123456789") for word in words_of(score)}
-    if words.intersection(_SMALLER_WORDS) and not words.intersection(_LARGER_WORDS):
+    smaller = words.intersection(_SMALLER_WORDS) or _SMALLER_NAME.search(score.lower())
+    if smaller and not words.intersection(_LARGER_WORDS):
         raise ConfigError(
             f"smaller values of {score} are usually better, but --mode is not set",
             "--mode",

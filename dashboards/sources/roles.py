@@ -35,10 +35,15 @@ _STEP_WORDS = (
 )  # fmt: skip
 # columns with run names, most informative first
 NAMES = ("ID", "run_id", "id", "trial_id", "Name", "name", "run_name", "run", "Run", "trial")
-_REPEATS = (
+_RUNS = (
     "rep", "reps", "repeat", "repeats", "repetition", "repetitions", "replicate", "replicates",
-    "replica", "trial", "trials", "run", "runs", "idx", "index", "id", "attempt", "try",
-    "tries", "execution", "number",
+    "replica", "trial", "trials", "run", "runs", "attempt", "try", "tries", "execution",
+)  # fmt: skip
+_REPEATS = (*_RUNS, "idx", "index", "id", "number")
+# what one evaluation has many of: an id of these is shared by all runs
+_OF_PROBLEMS = (
+    "prompt", "problem", "question", "query", "item", "example", "instance", "case", "puzzle",
+    "doc", "document", "sentence", "image", "dialog", "conversation", "sample",
 )  # fmt: skip
 # names of columns that describe where and when a run was made
 _OF_PLACE = (
@@ -278,6 +283,8 @@ def check_explained(
 
 def _may_be_task(column: str) -> bool:
     words = set(words_of(column))
+    if words.intersection(_OF_PROBLEMS):
+        return True
     return not (words.intersection((*_OF_PLACE, *_REPEATS)) or column in NAMES)
 
 
@@ -345,8 +352,18 @@ def quoted(text: str) -> str:
 
 
 def is_named(table: pd.DataFrame) -> bool:
-    """Return whether every row is a run by its name."""
+    """Return whether every row has the name of a run of its own."""
     return is_run_table(table) or any(table[name].is_unique for name in _name_columns(table))
+
+
+def is_numbered(table: pd.DataFrame, columns: RunColumns) -> bool:
+    """Return whether a column such as ``repeat`` numbers the runs of every configuration."""
+    point = [*columns.point, *columns.task]
+    for column in map(str, table):
+        named = set(words_of(column)).intersection(_RUNS) and column not in (*point, columns.score)
+        if named and not table.duplicated([*point, column]).any():
+            return True
+    return False
 
 
 def _name_columns(table: pd.DataFrame) -> list[str]:

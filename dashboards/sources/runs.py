@@ -1,5 +1,6 @@
 """Build results from a table of any program's runs: one row per run or per evaluation."""
 
+import re
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
@@ -25,7 +26,7 @@ from dashboards.sources.shapes import one_row_per_run, without_lists
 from dashboards.sources.states import row_states, run_state, state_column
 from dashboards.sources.tasks import over_tasks
 from dashboards.sources.units import check_units
-from dashboards.sources.unseeded_runs import LABELS, with_labels
+from dashboards.sources.unseeded_runs import LABELS, check_independence, with_labels
 from dashboards.sources.unseeded_runs import NOTE as UNSEEDED
 from dashboards.sources.wandb_tables import RUN_COLUMNS, is_run_table
 from dashboards.statistics.budgets import Budget
@@ -42,6 +43,7 @@ _SETTINGS = (
 _STATE = "state of a row"  # column with the state of each row's run
 _MAX_NAMED = 8  # at most this many names in a message
 _MAX_CHARS = 80  # length limit of a value in a message
+_MAX_SPELLINGS = 4
 _MAX_LISTED_CHARS = 600  # length limit of a list of configurations
 _ROUNDING = 1e-3  # tolerance for scores rounded in the table
 _TOO_LARGE = (1e100, np.finfo(float).max)  # finite, but too large to square
@@ -74,6 +76,7 @@ def read_runs(table: pd.DataFrame, columns: RunColumns, *, adaptive: bool = True
             notes.append(f"The seed is the column {seed}.")
     table, left_out = without_summaries(table, columns)
     notes += left_out
+    to_be_independent = not columns.seed and columns.pairing == "auto"
     if not columns.seed:
         table, columns = with_labels(table, columns)
         notes.append(UNSEEDED)
@@ -96,6 +99,9 @@ def read_runs(table: pd.DataFrame, columns: RunColumns, *, adaptive: bool = True
     numbers = {point: str(number) for number, point in enumerate(points)}
     notes += _check_unlisted_settings(runs, columns, state)
     check_explained(runs, columns, _spoken(runs, columns, state))
+    if to_be_independent:
+        check_independence(runs, columns)
+    notes += _spelled_alike(points)
     arm = _arm_names(points, columns)
     counter = counter_of(runs, columns)
     trials = _trials(runs, columns, numbers, arm, counter)
@@ -611,6 +617,27 @@ def _arm_names(
         values = zip(keys, point[: len(keys)], strict=True)
         texts[point] = " ".join(f"{names[column]}={shown(value)}" for column, value in values)
     return texts
+
+
+def _spelled_alike(points: Sequence[tuple[Any, ...]]) -> list[str]:
+    """Return a note on configurations that may be one: their names differ only in case, blanks,
+    hyphens and underscores.
+    """
+    spellings: dict[tuple[Any, ...], list[str]] = {}
+    for point in points:
+        letters = []
+        for value in point:
+            text = isinstance(value, str)
+            letters.append(re.sub(r"[\s_-]", "", value).casefold() if text else value)
+        spellings.setdefault(tuple(letters), []).append(" ".join(map(shown, point)))
+    notes = []
+    for names in spellings.values():
+        if len(names) > 1:
+            notes.append(
+                f"Compared as different configurations: {listed(names, _MAX_SPELLINGS)}. If they "
+                "are one, write its name in one way."
+            )
+    return notes
 
 
 def _baseline(

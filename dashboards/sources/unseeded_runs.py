@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from dashboards.sources.roles import check_repeats, is_named, named_runs
+from dashboards.sources.roles import check_repeats, is_named, is_numbered, named_runs
 from dashboards.sources.row_order import check_order
 from dashboards.sources.run_columns import RunColumns
 from loptune.errors import ConfigError
@@ -28,7 +28,21 @@ def with_labels(table: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFrame,
         )
     check_repeats(table, columns)
     numbers = named_runs(table, columns)
-    if columns.pairing == "auto" and numbers.is_unique and not is_named(table):
-        check_order(table, columns)
     chosen = replace(columns, seed=LABELS, pairing="unpaired")
     return table.assign(**{LABELS: numbers}), chosen
+
+
+def check_independence(runs: pd.DataFrame, columns: RunColumns) -> None:
+    """Reject rows that are each counted as a run, but look like the evaluations of one.
+
+    Args:
+        runs: the rows, with their run numbers.
+        columns: the roles of columns, with `LABELS` as the seed column.
+
+    Raises:
+        ConfigError: no column tells rows apart, and their scores are not in a random order.
+    """
+    given = runs.drop(columns=LABELS)
+    told_apart = is_named(given) or is_numbered(given, columns)
+    if runs[LABELS].is_unique and not told_apart:
+        check_order(runs, columns)

@@ -11,7 +11,8 @@ from tests.refusals import refused
 SMALLER = (
     "loss", "val/loss", "eval_loss", "test-error", "RMSE", "mse", "nll", "perplexity", "valPPL",
     "bpb", "regret", "FID", "wer", "CER", "log_loss", "latency", "top1_err", "brier", "ece", "cost",
-    "mean_absolute_error",
+    "mean_absolute_error", "steps_to_90", "time to solve", "avg_rank", "toxicity", "failure_rate",
+    "generalization_gap",
 )  # fmt: skip
 
 
@@ -27,7 +28,9 @@ def test_a_verdict_on_a_loss_asks_first():
         judge(runs().rename(columns={"acc": "val_loss"}), **{**ASKED, "score": "val_loss"})
 
 
-@pytest.mark.parametrize("name", ["accuracy", "return", "neg_mean_squared_error", "lossless", "r2"])
+@pytest.mark.parametrize(
+    "name", ["accuracy", "return", "neg_mean_squared_error", "lossless", "r2", "rank_accuracy"]
+)
 def test_other_names_are_larger_is_better(name):
     assert direction(name, None, None) == ("max", [])
 

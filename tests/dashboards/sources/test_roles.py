@@ -2,6 +2,7 @@
 
 import itertools
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -127,3 +128,12 @@ def test_rows_that_summarize_others_are_left_out_and_named():
     verdict = judged(table)
     assert [arm.runs for arm in verdict.arms] == [4, 4, 4]
     assert any("6 rows" in note and "avg" in note for note in verdict.results.warnings)
+
+
+def test_prompts_with_numbers_are_not_counted_as_runs():
+    scores = {"model": ["a"] * 50 + ["b"] * 50, "prompt_id": [*range(50)] * 2}
+    table = pd.DataFrame(scores).assign(score=np.random.default_rng(0).normal(size=100))
+    asked = {"by": ["model"], "baseline": {"model": "a"}, "score": "score"}
+    with refused("not-repeats", names=["prompt_id"]):
+        judge(table, **asked)
+    assert judge(table.rename(columns={"prompt_id": "run_id"}), **asked).arms[1].runs == 50

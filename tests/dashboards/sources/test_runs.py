@@ -318,3 +318,11 @@ def test_metrics_of_lm_eval_are_found_with_their_filter():
     options = {"by": ["loss"], "baseline": {"loss": "grpo"}, "seed": "seed"}
     verdict = judge(table, score="results.gsm8k.exact_match,none", **options)
     assert verdict.verdict.difference > 0
+
+
+def test_names_that_differ_only_in_spelling_are_told():
+    table = runs()
+    mixed = table.assign(loss=table.loss.where(table.seed < 2, table.loss.str.upper()))
+    noted = " ".join(judge(mixed, **ASKED).results.warnings)
+    assert "different configurations: grpo, GRPO" in noted
+    assert "different configurations" not in " ".join(judge(table, **ASKED).results.warnings)
