@@ -68,7 +68,7 @@ class Objective:
 
 
 class Directed(Protocol):
-    """Anything that has a direction of optimization."""
+    """Protocol of anything with an optimization direction."""
 
     @property
     def mode(self) -> Mode:

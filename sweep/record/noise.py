@@ -176,9 +176,9 @@ def noise_lines(forecast: NoiseForecast | None, spec: SweepSpec, planned: int) -
 def _cheaper_text(found: ProblemsOrSeeds) -> str:
     return (
         f"{found.evaluation_fraction:.0%} of the variance of a difference comes from evaluating on "
-        f"few problems; an interval narrower by {found.narrower:.0%} costs "
-        f"{found.cost_of_problems:.0%} more time with twice the problems and "
-        f"{found.cost_of_seeds:.0%} with more seeds: {found.cheaper} are cheaper"
+        f"few problems; narrowing the interval by {found.narrower:.0%} takes "
+        f"{found.cost_of_problems:.0%} more time with twice the problems, and "
+        f"{found.cost_of_seeds:.0%} more with more seeds: {found.cheaper} are cheaper"
     )
 
 

@@ -6,6 +6,7 @@ models it then drops every space. Therefore the tokenizer used for training is c
 published one.
 """
 
+import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -72,4 +73,6 @@ def decode(tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int]) -> str:
 
 
 def _shown(text: str, characters: int = 60) -> str:
-    return repr(text if len(text) <= characters else text[: characters - 3] + "...")
+    shown = text if len(text) <= characters else text[: characters - 3] + "..."
+    # accents written as separate characters look like composed ones
+    return repr(shown) if unicodedata.is_normalized("NFC", shown) else ascii(shown)

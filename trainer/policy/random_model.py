@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 _SHAPE = {
@@ -36,6 +36,8 @@ def write_random_model(folder: Path) -> None:
         OSError: the folder cannot be written.
     """
     byte_tokenizer = byte_level_tokenizer()
+    # transformers loads the tokenizer of a Qwen2 folder with NFC, whatever its file says
+    byte_tokenizer.normalizer = normalizers.NFC()
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=byte_tokenizer,
         clean_up_tokenization_spaces=False,
