@@ -67,8 +67,12 @@ class Assignment:
     # relative paths and reward modules of the configuration are looked up here
     working_dir: Path = Path()
     stall_timeout_s: float = 1800
-    # defaults to the context's metric
-    scoring: Scoring | None = None
+    scoring: Scoring | None = None  # None: the last evaluations of the context's metric
+
+    @property
+    def scored_by(self) -> Scoring:
+        """How the trial's evaluations become its score."""
+        return self.scoring or Scoring((self.context.metric,), self.context.window)
 
 
 class TrialRun(Protocol):

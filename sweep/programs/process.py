@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import itertools
 import json
 import math
 import os
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -73,13 +74,15 @@ class CommandRun:
         self._waiting: deque[tuple[Record, dict[str, Position]]] = deque()
         self._earlier: _Values = {}  # recorded lines of earlier processes
         self._own: _Values = {}  # lines of this process
+        self._metrics = assignment.scored_by.metrics
+        self._evaluations = _Evaluations(self._metrics)
         self._files = {
-            "metrics": _Lines(RunFolder(self._folder).metrics, "", assignment.context.metric),
-            "stdout": _Lines(RunFolder(self._run_dir).stdout, PREFIX, assignment.context.metric),
+            "metrics": _Lines(RunFolder(self._folder).metrics, "", self._metrics),
+            "stdout": _Lines(RunFolder(self._run_dir).stdout, PREFIX, self._metrics),
         }
         self._read_so_far = ReadSoFar(self._run_dir, RunFolder(self._folder).correctness)
-        # step of this process's latest value of the objective, by file
-        self._objective_steps: dict[str, int] = {}
+        # step of this process's latest value of each metric of the score, by file and metric
+        self._objective_steps: dict[tuple[str, str], int] = {}
         self._abandoned_seconds = (
             0.0  # time of abandoned steps that is not yet part of a new record
         )
@@ -95,7 +98,7 @@ class CommandRun:
 
     @property
     def history(self) -> Mapping[int, float]:
-        """The objective by training step, without abandoned steps."""
+        """The first metric of the score by training step, without abandoned steps."""
         return self._tracker.history
 
     def resume(self) -> int:
@@ -106,6 +109,7 @@ class CommandRun:
         self._is_used = any(self._folder.iterdir())
         for line in read_records(RunFolder(self._run_dir).metrics):
             self._earlier |= _values(line)
+            self._evaluations.add(line)
             self.step = max(self.step, line["step"])
         for name, file in self._files.items():
             file.position = self._read_so_far.positions.get(name, file.position)
@@ -168,19 +172,19 @@ class CommandRun:
         return process
 
     def train_until_evaluation(self) -> MetricValues:
-        """Record lines up to the next evaluation, and return its metrics.
+        """Record lines until every metric of the score has a value at one step, and return what
+        was logged of this evaluation.
 
         Raises:
             ConfigError: a line cannot be read, or the command ended without an evaluation.
             RuntimeError: the command failed, or wrote no line for too long.
         """
-        metric = self._assignment.context.metric
         stall_s = self._assignment.stall_timeout_s
         if self._process is None:
             self._moved = time.monotonic()
             for line in self._recorded():  # lines of an earlier process
-                if metric in line:
-                    return line
+                if evaluation := self._evaluations.add(line):
+                    return evaluation
             self._read_so_far.begin_process(self._positions)
             self._tracker.begin_process()
             self._process = self._start()
@@ -189,8 +193,8 @@ class CommandRun:
             code = self._process.poll()
             self._read(ended=code is not None)
             for line in self._recorded():
-                if metric in line:
-                    return line
+                if evaluation := self._evaluations.add(line):
+                    return evaluation
             if self._assignment.stop_file.exists():
                 self._stop()
                 return {"step": self.step}
@@ -250,11 +254,11 @@ class CommandRun:
         The score is the mean of the evaluations at the largest steps. If steps decrease, as in a
         countdown, those would be the first evaluations.
         """
-        metric = self._assignment.context.metric
-        if self._process is None or metric not in line:
+        if self._process is None:
             return
-        for file in files:
-            last = self._objective_steps.get(file, step)
+        logged = [metric for metric in self._metrics if metric in line]
+        for file, metric in itertools.product(files, logged):
+            last = self._objective_steps.get((file, metric), step)
             if step < last:
                 raise ConfigError(
                     f"steps decrease: the command logged {metric} at step {step} after step {last}",
@@ -263,7 +267,7 @@ class CommandRun:
                     key="step",
                     code="steps-decrease",
                 )
-            self._objective_steps[file] = step
+            self._objective_steps[file, metric] = step
 
     def _is_new(self, line: Record) -> bool:
         """Drop earlier records of steps that the running process repeats; return whether the line
@@ -286,6 +290,7 @@ class CommandRun:
         dropped = self._tracker.abandon(step)
         self._abandoned_seconds += sum(float(line.get(_SECONDS) or 0) for line in dropped)
         self._read_so_far.abandon(step)
+        self._evaluations.abandon(step)
         for key in list(self._earlier):
             recorded_step, _ = key
             if recorded_step > step:
@@ -311,9 +316,10 @@ class CommandRun:
             if code < 0:
                 cause = f"was ended by {signal.Signals(-code).name}"
             raise RuntimeError(f"the command {cause}: {errors}")
-        metric = self._assignment.context.metric
         logged = {name for _, name in [*self._earlier, *self._own]}
-        if metric not in logged:
+        absent = [metric for metric in self._metrics if metric not in logged]
+        if absent:
+            metric = absent[0]
             names = sorted(logged - {"step"})
             hint = (
                 f'print or append lines such as {{"step": 20, "{metric}": 0.61}}; a command that '
@@ -364,13 +370,37 @@ def _values(line: Record) -> _Values:
     return values
 
 
+class _Evaluations:
+    """The values of the score's metrics so far, which may be logged on several lines of a step."""
+
+    def __init__(self, metrics: Sequence[str]) -> None:
+        self._metrics = metrics
+        self._by_step: dict[int, Record] = {}
+
+    def add(self, line: Record) -> Record | None:
+        """Add a line. Return everything logged at its step if the line has a metric of the score
+        and none is missing there; else None.
+        """
+        logged = self._by_step.setdefault(line["step"], {})
+        for name, value in line.items():
+            if name not in OF_RECORD:
+                logged[name] = value
+        has_any = any(metric in line for metric in self._metrics)
+        has_all = all(metric in logged for metric in self._metrics)
+        return dict(logged) if has_any and has_all else None
+
+    def abandon(self, step: int) -> None:
+        """Forget the later steps."""
+        self._by_step = {at: line for at, line in self._by_step.items() if at <= step}
+
+
 class _Lines:
     """New metric lines of a growing file."""
 
-    def __init__(self, path: Path, prefix: str, metric: str) -> None:
+    def __init__(self, path: Path, prefix: str, metrics: Sequence[str]) -> None:
         self.path = path
         self._prefix = prefix
-        self._metric = metric
+        self._metrics = metrics
         self._offset = 0
         self._last = b""  # end of the line before the offset
 
@@ -451,12 +481,12 @@ class _Lines:
         start = text.find(self._prefix)
         while start >= 0 and text:
             text = text[start + len(self._prefix) :].strip()
-            metrics, end = self._metrics(text)
+            metrics, end = self._parsed(text)
             yield metrics
             text = text[end:]
             start = text.find(self._prefix) if self._prefix else -1
 
-    def _metrics(self, text: str) -> tuple[Record, int]:
+    def _parsed(self, text: str) -> tuple[Record, int]:
         """Return the metrics at the start of a string, and the position after them."""
         try:
             # another rank may append to the line
@@ -464,14 +494,16 @@ class _Lines:
             line = dict(content)
         except (ValueError, TypeError):
             raise self._invalid(text, "not a JSON object") from None
-        score = line.get(self._metric)
-        if score is not None and not isinstance(score, int | float):
+        for metric in self._metrics:
+            score = line.get(metric)
+            if score is None or isinstance(score, int | float):
+                continue
             kind = "text" if isinstance(score, str) else type(score).__name__
             raise ConfigError(
-                f"{self._metric} is {kind}, not a number: {shortened(json.dumps(score), 80)}",
+                f"{metric} is {kind}, not a number: {shortened(json.dumps(score), 80)}",
                 str(self.path),
-                f'write {{"step": 20, "{self._metric}": 0.61}}; NaN or null if there is no score',
-                self._metric,
+                f'write {{"step": 20, "{metric}": 0.61}}; NaN or null if there is no score',
+                metric,
                 code="metric-not-a-number",
             )
         try:
@@ -492,6 +524,6 @@ class _Lines:
         return ConfigError(
             f"invalid metric line ({why}): {shortened(text, 80)}",
             str(self.path),
-            f'write {{"step": 20, "{self._metric}": 0.61}}',
+            f'write {{"step": 20, "{self._metrics[0]}": 0.61}}',
             code="invalid-metric-line",
         )

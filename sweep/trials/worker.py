@@ -92,8 +92,7 @@ class RankWorker:
         take_credentials(assignment.credentials)
         started = time.monotonic()
         self._context = assignment.context
-        context = assignment.context
-        self._scoring = assignment.scoring or Scoring((context.metric,), context.window)
+        self._scoring = assignment.scored_by
         self._run = program.start(assignment)
         gc.set_threshold(_AS_USUAL)  # everything is imported; see `prepare_worker`
         step = self._run.resume()

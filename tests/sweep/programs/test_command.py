@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from dashboards.statistics.scoring import Scoring
 from loptune.errors import ConfigError, MissingError
 from loptune.files import read_records
 from sweep.programs.base import Assignment
@@ -250,7 +251,9 @@ def test_the_command_line_of_the_space_reaches_a_default(tmp_path):
 
 
 @contextmanager
-def trial(tmp_path, script, stall_s=60.0, launcher="", *, preload=(), name="c000-s0"):
+def trial(
+    tmp_path, script, stall_s=60.0, launcher="", *, preload=(), name="c000-s0", scoring=None
+):
     """A trial of a Python script in the rank's own process, begun."""
     (tmp_path / "script.py").write_text(script)
     run_dir = tmp_path / "trials" / name
@@ -263,7 +266,12 @@ def trial(tmp_path, script, stall_s=60.0, launcher="", *, preload=(), name="c000
     )
     context = RunContext(run_dir, tmp_path, "demo", "name")
     assignment = Assignment(
-        name, program.configure({"seed": 4}), context, tmp_path / "stop", stall_timeout_s=stall_s
+        name,
+        program.configure({"seed": 4}),
+        context,
+        tmp_path / "stop",
+        stall_timeout_s=stall_s,
+        scoring=scoring,
     )
     run = program.start(assignment)
     errors = os.dup(2)
@@ -357,6 +365,57 @@ for step in (3, 2, 1):
             run.train_until_evaluation()
 
 
+COMPOSITE = Scoring(("math", "amc"))
+
+
+def test_an_evaluation_ends_when_its_step_has_every_metric_of_the_score(tmp_path):
+    """Each benchmark has its own line, as evaluation harnesses print them."""
+    script = """
+import json
+for step in (1, 2):
+    for name, score in (("math", 0.5), ("loss", 9.0), ("amc", 0.25 * step)):
+        print("[loptune]", json.dumps({"step": step, name: score}), flush=True)
+print("[loptune]", json.dumps({"step": 3, "math": 0.75}), flush=True)
+"""
+    with trial(tmp_path, script, scoring=COMPOSITE) as run:
+        ends = [run.train_until_evaluation() for _ in range(3)]
+        assert run.done
+    assert ends == [
+        {"step": 1, "math": 0.5, "loss": 9.0, "amc": 0.25},
+        {"step": 2, "math": 0.5, "loss": 9.0, "amc": 0.5},
+        {"step": 3},  # ended without amc
+    ]
+
+
+def test_an_evaluation_that_two_processes_log_ends_once(tmp_path):
+    script = """
+import sys
+print('[loptune] {"step": 1, "NAME": 0.5}', flush=True)
+sys.exit(CODE)
+"""
+    first = script.replace("NAME", "math").replace("CODE", "7")
+    with (
+        trial(tmp_path, first, scoring=COMPOSITE) as run,
+        pytest.raises(RuntimeError, match="ended with 7"),
+    ):
+        run.train_until_evaluation()
+    second = script.replace("NAME", "amc").replace("CODE", "0")
+    with trial(tmp_path, second, scoring=COMPOSITE) as run:
+        assert run.train_until_evaluation() == {"step": 1, "math": 0.5, "amc": 0.5}
+
+
+def test_a_metric_of_a_composite_that_is_never_logged_is_named(tmp_path):
+    script = """
+print('[loptune] {"step": 1, "math": 0.5, "amc23": 0.5}')
+"""
+    with (
+        trial(tmp_path, script, scoring=COMPOSITE) as run,
+        refused("metric-not-logged", ConfigError, "amc") as caught,
+    ):
+        run.train_until_evaluation()
+    assert "amc23" in caught.value.hint
+
+
 def test_an_argument_above_the_limit_of_linux_names_the_file_with_every_value(tmp_path):
     with trial(tmp_path, "") as run:
         run._assignment.config.command.append("x" * 200_000)
@@ -367,7 +426,7 @@ def test_an_argument_above_the_limit_of_linux_names_the_file_with_every_value(tm
 
 def test_a_progress_bar_without_newlines_is_read_once(tmp_path):
     path = tmp_path / "stdout.log"
-    lines = _Lines(path, "[loptune]", "acc")
+    lines = _Lines(path, "[loptune]", ("acc",))
     path.write_bytes(b"")
     frames = 0
     for _ in range(50):
