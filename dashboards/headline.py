@@ -99,6 +99,8 @@ def _guards(results: Results, name: Name) -> str:
     answer = results.answer
     if not results.guards or answer is None or answer.is_baseline_alone:
         return ""
+    if results.arms:  # the headline states them
+        return ""
     return words.guards(results.checked_guards(answer.best), name(answer.best))
 
 
@@ -227,8 +229,13 @@ def _in_rounds(fresh: Results, rounds: Rounds, name: Name) -> str:
         return f"Confirmed: {label} beats the baseline{baseline}: {signed(best.gain)} ({seeds})."
     if rounds.outcome == "not better":
         finding = f"improves by less than {rounds.worthwhile:g}"
-        if all(result.outcome == "worse" for result in rounds.last):
+        outcomes = {result.outcome for result in rounds.last}
+        if outcomes == {"worse"}:
             finding = "is worse"
+        elif outcomes == {"fails a guard"}:
+            finding = "fails a guard"
+        elif "fails a guard" in outcomes:
+            finding = f"fails a guard or {finding}"
         baseline = "" if base is None else f" {name(base)}"
         return f"Keep the baseline{baseline}: fresh seeds show that every finalist {finding}."
     if not rounds.results:
@@ -260,7 +267,12 @@ def _decided(results: Results, fresh: Results, decision: Rounds, name: Name) -> 
 
     estimates = []
     for result in decision.last:
-        text = words.interim_result_text(name(result.configuration), result, decision.worthwhile)
+        text = words.interim_result_text(
+            name(result.configuration),
+            result,
+            decision.worthwhile,
+            results.checked_guards(result.configuration),
+        )
         estimates.append(text)
     compared = {result.configuration for result in decision.results}  # without the baseline
     most_seeds = decision.planned[-1]

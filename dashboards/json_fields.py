@@ -52,15 +52,26 @@ def cost_fields(results: Results) -> dict[str, dict[str, float]]:
     return {judged.labels[number]: row for number, row in judged.cost_ratios.items()}
 
 
-def guard_fields(results: Results, judged: Verdict | None) -> list[dict[str, Any]]:
-    """Return the guards of the verdict's configuration."""
-    if judged is None:
-        return []
-    return [checked.fields() for checked in results.checked_guards(judged.best)]
+def guard_fields(results: Results, configuration: str) -> list[dict[str, Any]]:
+    """Return the guards of a configuration."""
+    fields = []
+    for checked in results.checked_guards(configuration):
+        found = checked.found
+        fields.append(
+            {
+                "metric": checked.metric,
+                "margin": checked.margin,
+                "larger_is_better": checked.sign > 0,
+                "outcome": checked.outcome,
+                "difference": None if found is None else found.measured(checked.sign),
+                "interval": None if found is None else found.measured_interval(checked.sign),
+            }
+        )
+    return fields
 
 
-def rule_fields(result: RuleResult) -> dict[str, Any]:
-    """Return the fields of a rule that was tuned separately."""
+def rule_fields(results: Results, result: RuleResult) -> dict[str, Any]:
+    """Return the fields of a rule that was tuned separately, with its guards."""
     found = result.found
     return {
         "rule": result.rule,
@@ -70,6 +81,7 @@ def rule_fields(result: RuleResult) -> dict[str, Any]:
         "p_worse": found.p_worse,
         "refusal": result.refusal,
         "coverage": found.coverage,
+        "guards": guard_fields(results, results.setting_of(result.rule)),
     }
 
 

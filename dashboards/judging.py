@@ -80,8 +80,8 @@ class Judgement:
                 score: [arm_fields(arm) for arm in part.arm_table]
                 for score, part in results.by_score.items()
             },
-            "guards": guard_fields(results, self.verdict),
-            "tuned": [rule_fields(result) for result in tuned],
+            "guards": [] if self.verdict is None else guard_fields(results, self.verdict.best),
+            "tuned": [rule_fields(results, result) for result in tuned],
         }
 
     def __str__(self) -> str:
@@ -145,6 +145,7 @@ def judge(
     checked = []
     for each in guards:
         runs = read(each.metric, mode=each.mode, worthwhile=0.0, not_worse_by=each.margin)
+        runs = replace(runs, chosen_by=results.choosing_scores)
         checked.append(Guard(each.metric, each.margin, runs))
     return Judgement.of(replace(results, guards=tuple(checked)))
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from dashboards import words
 from dashboards.fresh_seeds import ARM_SEEDS, FRESH_SEEDS, MIN_SEEDS, MOST_SEEDS
 from dashboards.results import Results, Rounds
+from dashboards.statistics.checked_guards import state_of
 from dashboards.statistics.difference import Difference
 from dashboards.statistics.verdict import Tested, Undecided, Verdict
 from dashboards.words import Name, device_time
@@ -60,13 +61,14 @@ def chosen(results: Results) -> Choice | None:
 
 def chosen_rule(results: Results) -> str | None:
     """Return the rule that completed fresh seeds select: the best of the rules shown to be better
-    than the first, or the first if all others are shown to be worse. None if they select no rule.
+    than the first and whose guards hold, or the first if all others are shown to be worse. None if
+    they choose none.
     """
     compared = results.arm_results
     if results.fresh is None or not results.fresh.finished or not compared:
         return None
     for result in compared:  # the best first
-        if result.better:
+        if result.better and state_of(results.arm_guards(result.rule)) == "holds":
             return result.rule
     if all(result.worse for result in compared):
         return results.arms[0]
@@ -170,6 +172,8 @@ def _after_tuning(results: Results) -> NextStep | None:
     if rule is None:
         command = results.command("export", "--baseline")
         advice = f"keep {base}, which no rule is shown to beat"
+        if any(result.better for result in compared):
+            advice = f"keep {base}: no rule that beats it is shown to hold its guards"
     else:
         command = results.command("export")
         advice = f"keep {base}" if rule == base else f"train with {rule}"

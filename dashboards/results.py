@@ -62,6 +62,8 @@ class Rounds:
     outcome: str  # better, not better, undecided or open
     # in order of the analyses; finalists numbered as in the search
     results: tuple[Difference, ...]
+    # finalist -> metric of a guard -> its difference at the latest analysis
+    guards: Mapping[str, Mapping[str, Difference]] = field(default_factory=dict)
 
     @property
     def last(self) -> list[Difference]:
@@ -89,17 +91,31 @@ class Guard:
     margin: float
     results: "Results"
 
-    def check(self, configuration: str) -> "CheckedGuard":
-        """Compare a configuration with the baseline on this metric."""
-        comparison = self.results.fresh_comparison or self.results.comparison
-        found = None
-        if comparison is not None:
-            for difference in comparison.differences:
-                if difference.configuration == configuration:
-                    found = difference
-        outcome = "undecided" if found is None else guard_outcome(found, self.margin)
+    def check(self, configuration: str, found: Difference | None = None) -> "CheckedGuard":
+        """Compare a configuration with the baseline on this metric; ``found`` is their difference
+        at an interim analysis, if there was one.
+        """
+        if found is None:
+            found = self._difference(configuration)
+        outcome = guard_outcome(found, self.margin)
         sign = self.results.objective.sign
         return CheckedGuard(self.metric, self.margin, sign, outcome, found)
+
+    def _difference(self, configuration: str) -> Difference | None:
+        """Return a configuration's difference to the baseline; with arms, its arm's difference,
+        whose interval includes tuning variance.
+        """
+        if self.results.arms:
+            arm = self.results.arm_of[configuration]
+            rules = [result.found for result in self.results.arm_results if result.rule == arm]
+            return next(iter(rules), None)
+        comparison = self.results.fresh_comparison or self.results.comparison
+        if comparison is None:
+            return None
+        for difference in comparison.differences:
+            if difference.configuration == configuration:
+                return difference
+        return None
 
 
 @dataclass(frozen=True)
@@ -140,6 +156,8 @@ class Results:
     baseline: str | None = None
     # values tuned separately with equal budgets; the first is the baseline
     arms: tuple[str, ...] = ()
+    # configuration -> what the best of an arm is chosen by, larger is better; empty: the score
+    chosen_by: Mapping[str, float] = field(default_factory=dict)
     fresh: "Results | None" = None  # finalists on fresh seeds, numbered as in this search
     # configuration -> its label in the search, for finalists
     search_labels: Mapping[str, str] = field(default_factory=dict)
@@ -399,7 +417,9 @@ class Results:
         if not self.guards or not isinstance(answer, Tested):
             return None
         rounds = None if self.fresh is None else self.fresh.rounds
-        if answer.claim == "none" and (rounds is None or rounds.winner is None):
+        if rounds is not None and rounds.winner is None:
+            return None
+        if rounds is None and answer.claim == "none":
             return None
         return None if self.guard_state(answer.best) == "holds" else answer
 
@@ -417,6 +437,7 @@ class Results:
             objective = replace(objective, worthwhile=0.0)
         return replace(
             self,
+            chosen_by=self.choosing_scores,
             objective=objective,
             trials=tuple(trials),
             fresh=fresh,
@@ -428,12 +449,26 @@ class Results:
         )
 
     def checked_guards(self, configuration: str) -> list[CheckedGuard]:
-        """Return what the seeds show about every guard for a configuration."""
-        return [guard.check(configuration) for guard in self.guards]
+        """Return what the seeds show of every guard for a configuration."""
+        rounds = None if self.fresh is None else self.fresh.rounds
+        decided: Mapping[str, Difference] = {}
+        if rounds is not None:
+            decided = rounds.guards.get(configuration, {})
+        return [guard.check(configuration, decided.get(guard.metric)) for guard in self.guards]
 
     def guard_state(self, configuration: str) -> GuardState:
         """Return whether all guards hold for a configuration; without guards they do."""
         return state_of(self.checked_guards(configuration))
+
+    @property
+    def choosing_scores(self) -> dict[str, float]:
+        """Configuration -> mean score, larger is better, by which the best of an arm was chosen;
+        empty without arms.
+        """
+        if not self.arms:
+            return {}
+        means = self.complete_means
+        return {number: self.objective.sign * means[number] for number in means.index}
 
     @property
     def _guarded(self) -> set[str]:
@@ -569,11 +604,28 @@ class Results:
             return []
         parameters = self._varied_in_arms.sum(axis="columns")
         means = self.arm_means
-        tunings = {arm: tournament.Tuning(list(means[arm]), int(parameters[arm])) for arm in fresh}
+        tunings = {}
+        for arm in fresh:
+            chosen_by = None
+            if self.chosen_by:
+                chosen_by = [self.chosen_by[number] for number in means[arm].index]
+            tunings[arm] = tournament.Tuning(
+                list(means[arm]), int(parameters[arm]), chosen_by=chosen_by
+            )
         repeats = repeats_factor(self.fresh.earlier_confirmations) if self.fresh else 1
         return tournament.compare_rules(
             fresh, self.arms[0], tunings, self.objective.mode, repeats=repeats
         )
+
+    def arm_guards(self, arm: str) -> list[CheckedGuard]:
+        """Return what fresh seeds show of every guard for an arm."""
+        return self.checked_guards(self.setting_of(arm))
+
+    def setting_of(self, arm: str) -> str:
+        """Return the configuration of an arm that ran on fresh seeds, else its first one."""
+        numbers = [number for number, of in self.arm_of.items() if of == arm]
+        confirmed = () if self.fresh is None else self.fresh.seed_scores
+        return next((number for number in numbers if number in confirmed), numbers[0])
 
     @cached_property
     def fresh_arm_scores(self) -> Scores:

@@ -67,6 +67,7 @@ _OUTCOME_TEXT: Mapping[Outcome, str] = {
     "better": "is better than the baseline",
     "not better": "is shown to improve by less than {:g}",
     "worse": "is worse than the baseline",
+    "fails a guard": "fails a guard",
     "undecided": "is undecided",
 }
 
@@ -114,9 +115,13 @@ def percent_interval(covers: float) -> str:
 
 def between(interval: tuple[float, float], covers: float | None = None) -> str:
     """Format an interval with its coverage, by default the usual one."""
-    return (
-        f"{percent_interval(covers or coverage())} {signed(interval[0])} to {signed(interval[1])}"
-    )
+    return f"{percent_interval(covers or coverage())} {to(interval)}"
+
+
+def to(interval: tuple[float, float]) -> str:
+    """Format the bounds of a difference."""
+    low, high = interval
+    return f"{signed(low)} to {signed(high)}"
 
 
 def gain(verdict: Verdict, kind: str = "seed") -> str:
@@ -229,7 +234,12 @@ def guard(checked: CheckedGuard) -> str:
         return f"{checked.metric} {verb}: no score to compare"
     measured = signed(checked.found.measured(checked.sign) + 0.0)  # no -0
     interval = checked.found.measured_interval(checked.sign)
-    within = "" if interval is None else f"{between(interval, checked.found.coverage)}, "
+    within = ""
+    if interval is not None:
+        covers = checked.found.coverage
+        # an interim analysis has no p value, and its bounds have no common coverage
+        shown_interval = between(interval, covers) if checked.found.p is not None else to(interval)
+        within = f"{shown_interval}, "
     better = "larger" if checked.sign > 0 else "smaller"
     return (
         f"{checked.metric} {verb}: {measured} ({within}margin {checked.margin:g}, {better} is "
@@ -522,10 +532,15 @@ def bounds(result: Difference) -> str:
     return f"{signed(result.gain)} ({low} to {high})"
 
 
-def interim_result_text(name: str, result: Difference, worthwhile: float) -> str:
-    """State the decision on a finalist after its latest interim analysis."""
+def interim_result_text(
+    name: str, result: Difference, worthwhile: float, checked: Sequence[CheckedGuard] = ()
+) -> str:
+    """State the decision on a finalist after its latest interim analysis, with its guards."""
     decided = _OUTCOME_TEXT[result.outcome].format(worthwhile)
-    return f"{name} {decided} after {counted(result.seeds, 'seed')}: {bounds(result)}"
+    text = f"{name} {decided} after {counted(result.seeds, 'seed')}: {bounds(result)}"
+    if not checked:
+        return text
+    return f"{text}; guards: {', '.join(map(guard, checked))}"
 
 
 def rule_bounds(rule: RuleResult) -> str:

@@ -13,7 +13,7 @@ from dashboards.pictures.theme import MUTED, Picture, add_points, figure, label_
 from dashboards.results import Results
 from dashboards.statistics.tournament import RuleResult
 from dashboards.trial import Objective
-from dashboards.words import failures, number, percent_interval, rule_bounds, rules, signed
+from dashboards.words import failures, guards, number, percent_interval, rule_bounds, rules, signed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +131,12 @@ def tournament_line(results: Results) -> str:
         for trial in results.fresh.trials:
             if trial.state == "FAIL":
                 failed[results.arm_of[trial.configuration]] += 1
-    return f"{rules(compared, base)} {tuned}. {failures(failed)}".rstrip()
+    guarded = []
+    for result in compared:
+        if result.better:
+            guarded.append(guards(results.arm_guards(result.rule), result.rule))
+    sentences = [rules(compared, base), *guarded, f"{tuned}.", failures(failed)]
+    return " ".join(sentence for sentence in sentences if sentence)
 
 
 def rule_table(results: Results) -> tuple[list[str], list[list[object]]]:

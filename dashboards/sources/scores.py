@@ -144,15 +144,14 @@ def check_several(
         )
     if not guards:
         return
-    for option in ("tuned", "against"):
-        if options.get(option):
-            raise ConfigError(
-                f"guards cannot be combined with --{option}",
-                "--guard",
-                "guards compare every configuration of --by with the baseline: leave out one "
-                "of the two options",
-                code="guards-not-possible",
-            )
+    if options.get("against"):
+        raise ConfigError(
+            "guards cannot be combined with --against",
+            "--guard",
+            "a guard compares with the runs of a baseline, and a number has none: leave out one of "
+            "the two options",
+            code="guards-not-possible",
+        )
 
 
 def combined(parts: Mapping[str, Results], composite: Composite) -> Results:

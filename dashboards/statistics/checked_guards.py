@@ -6,11 +6,11 @@ probability of a false claim is at most the level of one test (intersection-unio
 Technometrics 24, 1982).
 """
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dashboards.statistics.difference import Difference
+from dashboards.statistics.difference import Difference, Outcome
 
 GuardState = Literal["holds", "fails", "undecided"]
 
@@ -44,7 +44,18 @@ def _finite(bound: float) -> float | None:
     return bound if math.isfinite(bound) else None
 
 
-def state_of(checked: list[CheckedGuard]) -> GuardState:
+def decided_with_guards(outcome: Outcome, guards: GuardState) -> Outcome:
+    """Return the decision of an interim analysis on a finalist, given its score's decision and the
+    state of its guards: it is better only if all guards hold at the same analysis.
+    """
+    if guards == "fails":
+        return "fails a guard"
+    if outcome == "better" and guards == "undecided":
+        return "undecided"
+    return outcome
+
+
+def state_of(checked: Sequence[CheckedGuard]) -> GuardState:
     """Return ``fails`` if any guard fails, ``undecided`` if any is undecided, else ``holds``."""
     outcomes = {guard.outcome for guard in checked}
     if "fails" in outcomes:

@@ -13,8 +13,9 @@ from dashboards.fresh_seeds import MIN_SEEDS
 from dashboards.statistics.levels import SIGNIFICANCE_LEVEL
 
 Layout = Literal["paired", "partly paired", "unpaired", "by task", "against a number"]
-# not better: improvement below the worthwhile amount, in rounds; not worse: loss below the margin
-Outcome = Literal["better", "worse", "not better", "not worse", "undecided"]
+# not better: improvement below the worthwhile amount, in rounds; fails a guard: in rounds; not
+# worse: loss below the margin
+Outcome = Literal["better", "worse", "not better", "fails a guard", "not worse", "undecided"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,9 +108,13 @@ def outcome_of(
     return "worse" if high < 0 else "undecided"
 
 
-def guard_outcome(found: Difference, margin: float) -> Literal["holds", "fails", "undecided"]:
-    """Return whether a gain is shown not to be a loss larger than the margin."""
-    if found.interval is None or found.seeds < MIN_SEEDS:
+def guard_outcome(
+    found: Difference | None, margin: float
+) -> Literal["holds", "fails", "undecided"]:
+    """Return whether a gain is shown not to be a loss larger than the margin; undecided if there is
+    no score to compare.
+    """
+    if found is None or found.interval is None or found.seeds < MIN_SEEDS:
         return "undecided"
     low, high = found.interval
     if low >= -margin:

@@ -49,6 +49,9 @@ class Tuning:
 
     scores: Sequence[float]  # scores of its complete trials
     parameters: int  # number of parameters with several values
+    # what its best trial is chosen by, larger is better; None: these scores. Scores of a guard
+    # choose nothing.
+    chosen_by: Sequence[float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,14 +88,19 @@ class RuleResult:
         return self.found.worse
 
 
-def tuning_variance(scores: Sequence[float]) -> float:
-    """Return the variance of the largest score of a tuning with half the budget."""
+def tuning_variance(scores: Sequence[float], chosen_by: Sequence[float]) -> float:
+    """Return the variance of the score of the best trial of a tuning with half the budget; the best
+    has the largest value of ``chosen_by``.
+    """
     values = np.array(scores, dtype=float)
+    deciding = np.array(chosen_by, dtype=float)
     half = len(scores) // 2
     order = np.random.default_rng(0).permuted(np.tile(np.arange(len(values)), (_SPLITS, 1)), axis=1)
-    drawn = values[order]
-    apart = drawn[:, :half].max(axis=1) - drawn[:, half : 2 * half].max(axis=1)
-    return float(np.mean(apart**2)) / 2
+    best = []
+    for drawn in (order[:, :half], order[:, half : 2 * half]):
+        places = deciding[drawn].argmax(axis=1)
+        best.append(values[np.take_along_axis(drawn, places[:, None], axis=1)[:, 0]])
+    return float(np.mean((best[0] - best[1]) ** 2)) / 2
 
 
 def compare_rules(
@@ -116,7 +124,8 @@ def compare_rules(
     variances: dict[int, list[float]] = {}  # number of parameters -> variances
     for tuning in tunings.values():
         if len(tuning.scores) >= MIN_TRIALS:
-            variance = tuning_variance([sign * score for score in tuning.scores])
+            scores = [sign * score for score in tuning.scores]
+            variance = tuning_variance(scores, tuning.chosen_by or scores)
             variances.setdefault(tuning.parameters, []).append(variance)
     gains = oriented(fresh, sign)
     paired = paired_differences(gains, baseline)

@@ -156,9 +156,9 @@ class SearchableProgram(Section, ABC):
         """Raise ConfigError for a key that cannot be searched."""
 
     @abstractmethod
-    def check_metric(self, metric: str, searched: Values, document: YamlDocument) -> None:
-        """Raise ConfigError for an objective that the program does not measure, or a parameter that
-        changes how it is measured.
+    def check_metric(self, metric: str, key: str, searched: Values, document: YamlDocument) -> None:
+        """Raise ConfigError for a metric that the program does not measure, or a parameter that
+        changes how it is measured; ``key`` is the metric's key below ``objective``.
         """
 
     @abstractmethod

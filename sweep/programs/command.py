@@ -185,12 +185,12 @@ class CommandProgram(Program):
                 code="reserved-key",
             )
 
-    def check_metric(self, metric: str, searched: Values, document: YamlDocument) -> None:
+    def check_metric(self, metric: str, key: str, searched: Values, document: YamlDocument) -> None:
         """Raise ConfigError for the reserved names; the command may log any other metric."""
         if metric in ("", "step", *OF_RECORD):
             raise document.error(
                 f"{metric!r} cannot be the objective",
-                ("objective", "metric"),
+                ("objective", key),
                 "choose a metric that the command logs",
                 code="invalid-objective",
             )

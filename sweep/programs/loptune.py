@@ -210,14 +210,14 @@ class LoptuneProgram(Program):
             )
         check_key(key, document.place(("parameters", key)))
 
-    def check_metric(self, metric: str, searched: Values, document: YamlDocument) -> None:
+    def check_metric(self, metric: str, key: str, searched: Values, document: YamlDocument) -> None:
         """Raise ConfigError for a metric that a search does not measure, or a parameter that
         changes the evaluation.
         """
         if metric.endswith(f"/{_TEST_SET}"):
             raise document.error(
                 f"{metric} belongs to the held-out set, which is not used during a search",
-                ("objective", "metric"),
+                ("objective", key),
                 "choose another set, or eval/accuracy",
                 code="held-out-objective",
             )
@@ -228,12 +228,13 @@ class LoptuneProgram(Program):
         judges = {correctness_reward(functions) for functions in searched_rewards}
         if len(judges) > 1:
             ruler.append("reward.functions")  # the reward determines the accuracy
-        for key in searched:
-            if key.startswith(tuple(ruler)):
+        for parameter in searched:
+            if parameter.startswith(tuple(ruler)):
                 raise document.error(
-                    f"{key} changes what {metric} measures, so scores would not be comparable",
-                    ("parameters", key),
-                    f"fix it: trainer.{key}=VALUE",
+                    f"{parameter} changes what {metric} measures, so scores would not be "
+                    "comparable",
+                    ("parameters", parameter),
+                    f"fix it: trainer.{parameter}=VALUE",
                     code="changes-the-objective",
                 )
         with contextlib.suppress(KeyError):
@@ -243,7 +244,7 @@ class LoptuneProgram(Program):
         measured = [name for name in METRICS if name.startswith("eval/")]
         raise document.error(
             f"no evaluation measures {metric}",
-            ("objective", "metric"),
+            ("objective", key),
             nearest(metric, measured, "trainer metrics eval/"),
             "unmeasured-objective",
         )

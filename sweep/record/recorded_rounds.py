@@ -2,7 +2,8 @@
 
 import itertools
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from dashboards.statistics.difference import Difference
@@ -25,6 +26,8 @@ class RecordedRounds:
     known: Noise  # seed noise, from the sweep being confirmed
     # per interim analysis: the finalists that were still open
     analyses: tuple[tuple[Difference, ...], ...] = ()
+    # finalist -> metric of a guard -> its difference at the latest analysis
+    guards: Mapping[str, Mapping[str, Difference]] = field(default_factory=dict)
 
     @property
     def retired(self) -> set[str]:
@@ -39,8 +42,9 @@ class RecordedRounds:
 
     @property
     def outcome(self) -> RoundsOutcome:
-        """better: a finalist is better. not better: none is better by the worthwhile gain.
-        undecided: no analysis is left. open: more analyses follow.
+        """better: a finalist is better, and its guards hold. not better: each finalist improves by
+        less than the worthwhile gain, or fails a guard. undecided: no analysis is left. open: more
+        analyses follow.
         """
         if any(result.outcome == "better" for result in self.results):
             return "better"
@@ -78,11 +82,14 @@ def _result(record: dict[str, Any]) -> Difference:
 def _read(sweep: SweepRecord) -> RecordedRounds | None:
     plan = None
     analyses = []
+    guards: dict[str, dict[str, Difference]] = {}
     for record in sweep.events:
         if record.get("event") == PLAN:
             plan = record
         elif record.get("event") == ANALYSIS:
             analyses.append(tuple(_result(result) for result in record["results"]))
+            for finalist, by_metric in record.get("guards", {}).items():
+                guards[finalist] = {metric: _result(of) for metric, of in by_metric.items()}
     if plan is None:
         return None
     design: dict[str, Any] = {}
@@ -90,4 +97,4 @@ def _read(sweep: SweepRecord) -> RecordedRounds | None:
         # JSON has no tuples
         design[key] = tuple(value) if isinstance(value, list) else value
     sd = math.nan if plan["sd"] is None else plan["sd"]
-    return RecordedRounds(Design(**design), Noise(sd, plan["dof"]), tuple(analyses))
+    return RecordedRounds(Design(**design), Noise(sd, plan["dof"]), tuple(analyses), guards)

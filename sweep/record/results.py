@@ -339,9 +339,13 @@ def _rounds(sweep: SweepRecord) -> Rounds | None:
         number = str(spec.reported(int(result.configuration)))
         baseline = str(spec.reported(int(result.baseline)))
         results.append(dataclasses.replace(result, configuration=number, baseline=baseline))
+    guards = {}
+    for finalist, by_metric in recorded.guards.items():
+        guards[str(spec.reported(int(finalist)))] = by_metric
     return Rounds(
         planned=recorded.design.analyses,
         worthwhile=recorded.design.worthwhile,
         outcome=recorded.outcome,
         results=tuple(results),
+        guards=guards,
     )

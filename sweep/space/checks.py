@@ -35,8 +35,10 @@ def check_space(spec: SweepSpec, document: YamlDocument) -> None:
             code="reserved-name",
         )
     objective = spec.objective
-    for metric in (*objective.metrics, *objective.guarded):
-        spec.program.check_metric(metric, spec.searched, document)
+    for metric in objective.metrics:
+        spec.program.check_metric(metric, "metric", spec.searched, document)
+    for metric in objective.guarded:
+        spec.program.check_metric(metric, "guards", spec.searched, document)
     _check_axis(spec, document)
     for key in ("worthwhile", "published"):
         is_accuracy = spec.trainer and objective.metrics[0].startswith("eval/accuracy")
@@ -337,14 +339,6 @@ def _check_arms(spec: SweepSpec, document: YamlDocument) -> None:
             hint,
             key="search.tune_within",
             code="invalid-arms",
-        )
-    if spec.objective.guards:
-        raise ConfigError(
-            "rules that are tuned separately are compared without guards",
-            document.where(("objective", "guards")),
-            "remove objective.guards or search.tune_within",
-            key="objective.guards",
-            code="guards-not-possible",
         )
     if spec.search.configurations == 0:
         where = document.where(("search", "configurations"))

@@ -8,9 +8,10 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from dashboards.fresh_seeds import MAX_SEEDS_IN_ROUNDS
+from dashboards.statistics.checked_guards import decided_with_guards, state_of
 from dashboards.statistics.difference import Difference
 from dashboards.statistics.rounds import interim_results, make_design
 from dashboards.statistics.seed_noise import Noise
@@ -20,6 +21,7 @@ from loptune.run_names import lock_folder
 from loptune.terminal.table import counted
 from sweep.record.baseline import is_baseline
 from sweep.record.folder import read_spec, write_spec
+from sweep.record.guard_scores import checked, interim_guards
 from sweep.record.noise import score, sweep_noise
 from sweep.record.recorded_rounds import RecordedRounds, recorded_rounds
 from sweep.record.sweep_record import SweepRecord
@@ -85,15 +87,14 @@ def decide(
         rounds = _analyze(fresh, rounds)
         place = f"round {len(rounds.analyses)} of at most {len(rounds.design.analyses)}"
         for result in rounds.analyses[-1]:
-            name = f"#{_reported(result, fresh.spec)}"
-            say(f"{place}: {interim_result_text(name, result, rounds.design.worthwhile)}")
+            say(f"{place}: {_decision_text(result, rounds, fresh)}")
         if rounds.outcome == "open" and all(
             result.interval is None for result in rounds.analyses[-1]
         ):
             say(f"Stopped, because further rounds would not decide. {no_spread()}")
             say(f"Undecided. To run the next round anyway: {options.resume_command}")
             return INTERRUPTED, rounds
-    say(f"{sweep.folder.name}: {_outcome_text(rounds, fresh.spec)}")
+    say(f"{sweep.folder.name}: {_outcome_text(rounds, fresh)}")
     return code, rounds
 
 
@@ -127,11 +128,6 @@ def _open_confirmation(
 
 def _numbers(configurations: Sequence[int]) -> str:
     return ", ".join(f"#{number}" for number in configurations)
-
-
-def _reported(result: Difference, space: SweepSpec) -> str:
-    """Return the finalist's number in the sweep that selected it."""
-    return str(space.reported(int(result.configuration)))
 
 
 def _create(sweep: SweepRecord, options: RoundsOptions) -> None:
@@ -186,35 +182,62 @@ def _analyze(fresh: SweepRecord, rounds: RecordedRounds) -> RecordedRounds:
             code="baseline-failed",
         )
     every = interim_results(rounds.design, scores, _BASELINE, fresh.spec.objective.mode)
-    results = tuple(result for result in every if result.configuration not in rounds.retired)
+    differences = interim_guards(fresh, rounds.design, _BASELINE)
+    results = []
+    guards = {}
+    for result in every:
+        finalist = result.configuration
+        if finalist in rounds.retired:
+            continue
+        guards[finalist] = differences.get(finalist, {})
+        state = state_of(checked(fresh, guards[finalist]))
+        results.append(replace(result, outcome=decided_with_guards(result.outcome, state)))
     with lock_folder(fresh.folder.root, "sweep", create=False):
         EventLog(fresh.folder.event_log).append(
             {
                 "event": ANALYSIS,
                 "results": [asdict(result) for result in results],
+                "guards": {
+                    finalist: {metric: asdict(difference) for metric, difference in row.items()}
+                    for finalist, row in guards.items()
+                },
                 "time": time.time(),
             }
         )
-    return RecordedRounds(rounds.design, rounds.known, (*rounds.analyses, results))
+    return replace(
+        rounds, analyses=(*rounds.analyses, tuple(results)), guards={**rounds.guards, **guards}
+    )
 
 
-def _outcome_text(rounds: RecordedRounds, space: SweepSpec) -> str:
+def _decision_text(result: Difference, rounds: RecordedRounds, fresh: SweepRecord) -> str:
+    """Return the decision of an interim analysis on a finalist, with its guards."""
+    return interim_result_text(
+        f"#{fresh.spec.reported(int(result.configuration))}",
+        result,
+        rounds.design.worthwhile,
+        checked(fresh, rounds.guards.get(result.configuration, {})),
+    )
+
+
+def _outcome_text(rounds: RecordedRounds, fresh: SweepRecord) -> str:
     """Return the result of all rounds as a sentence."""
-    worthwhile = rounds.design.worthwhile
-    latest = {f"#{_reported(result, space)}": result for result in rounds.results}
-    better = [name for name, result in latest.items() if result.outcome == "better"]
+    latest = {result.configuration: result for result in rounds.results}
+    better = [result for result in latest.values() if result.outcome == "better"]
     if better:
-        best = max(better, key=lambda name: latest[name].gain)
-        return interim_result_text(best, latest[best], worthwhile)
+        best = max(better, key=lambda result: result.gain)
+        return _decision_text(best, rounds, fresh)
     if rounds.outcome == "not better":
-        texts = []
-        for name, result in latest.items():
-            texts.append(interim_result_text(name, result, worthwhile))
+        texts = [_decision_text(result, rounds, fresh) for result in latest.values()]
         return "; ".join(texts)
-    return (
+    worthwhile = rounds.design.worthwhile
+    undecided = (
         "undecided: no finalist is shown to be better, and none is shown to improve by less than "
         f"{worthwhile:g}"
     )
+    if fresh.spec.objective.guards:
+        texts = [_decision_text(result, rounds, fresh) for result in latest.values()]
+        return f"{undecided}: {'; '.join(texts)}"
+    return undecided
 
 
 def _missing(fresh: SweepRecord) -> int:

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from dashboards import judge
+from dashboards.next_step import chosen_rule, next_step
 from dashboards.statistics.verdict import Tested, verdict
 from loptune.errors import ConfigError
 from tests.dashboards.table import results_of
@@ -143,6 +144,50 @@ def test_what_was_tuned_is_compared_at_its_own_best():
             fresh=tuned_runs().assign(seed=tuned_runs().seed + 9),
             **ASKED,
         )
+
+
+def tuned_with_amc(loss_of_amc, seeds=range(9, 17)):
+    """Two losses at eight learning rates on two seeds, and the best setting of each on fresh seeds;
+    dapo gains 0.05 in acc and loses some of amc.
+    """
+    noise = np.random.default_rng(3)
+    gains = {"grpo": 0.0, "dapo": 0.05}
+    losses = {"grpo": 0.0, "dapo": loss_of_amc}
+    search = [(loss, 2.0**power, seed) for loss in gains for power in range(8) for seed in (0, 1)]
+    fresh = [(loss, 4.0, seed) for loss in gains for seed in seeds]
+    tables = []
+    for rows in (search, fresh):
+        table = pd.DataFrame(rows, columns=["loss", "lr", "seed"])
+        distance = abs(np.log2(table.lr / 4))
+        table["acc"] = 0.5 + table.loss.map(gains) - 0.01 * distance
+        table["amc"] = 0.4 - table.loss.map(losses)
+        for metric in ("acc", "amc"):
+            table[metric] += noise.normal(0, 0.002, len(table))
+        tables.append(table)
+    return tables
+
+
+@pytest.mark.parametrize(
+    ("loss", "outcome", "rule"),
+    [(0.0, "holds", "loss=dapo"), (0.1, "fails", None), (0.02, "undecided", None)],
+)
+def test_a_rule_is_chosen_only_if_its_guards_hold(loss, outcome, rule):
+    search, fresh = tuned_with_amc(loss)
+    judged = judge(search, tuned=["lr"], fresh=fresh, guard="amc:0.02", **ASKED)
+    (result,) = judged.results.arm_results
+    assert result.better and result.difference == pytest.approx(0.05, abs=0.005)
+    (fields,) = judged.fields()["tuned"]
+    assert fields["guards"][0]["outcome"] == outcome
+    assert fields["guards"][0]["difference"] == pytest.approx(-loss, abs=0.005)
+    verb = {"undecided": "is undecided"}.get(outcome, outcome)
+    assert f"Guards of loss=dapo: amc {verb}" in str(judged)
+    fresh_runs = replace(judged.results.fresh, planned=len(fresh))
+    of_a_sweep = replace(judged.results, name="demo", fresh=fresh_runs)
+    assert chosen_rule(of_a_sweep) == rule
+    advice = "train with loss=dapo"
+    if rule is None:
+        advice = "keep loss=grpo: no rule that beats it is shown to hold its guards"
+    assert next_step(of_a_sweep).text.startswith(f"Next: {advice}")
 
 
 def test_problems_say_what_limits_the_verdict():

@@ -12,7 +12,10 @@ from tests.tables import table
 
 def test_the_variance_of_tuning_is_that_of_the_best_of_halves():
     # However eight trials are split, one half has the 5 and the other a 1: half the square of 4.
-    assert tuning_variance([1, 5, *[1] * 6]) == pytest.approx(8.0)
+    scores = [1, 5, *[1] * 6]
+    assert tuning_variance(scores, scores) == pytest.approx(8.0)
+    # chosen by another metric, the trial with the 5 is the last choice
+    assert tuning_variance(scores, [-score for score in scores]) == 0.0
 
 
 @pytest.mark.parametrize("mode", ["max", "min"])

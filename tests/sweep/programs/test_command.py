@@ -251,9 +251,7 @@ def test_the_command_line_of_the_space_reaches_a_default(tmp_path):
 
 
 @contextmanager
-def trial(
-    tmp_path, script, stall_s=60.0, launcher="", *, preload=(), name="c000-s0", scoring=None
-):
+def trial(tmp_path, script, stall_s=60.0, launcher="", *, preload=(), name="c000-s0", scoring=None):
     """A trial of a Python script in the rank's own process, begun."""
     (tmp_path / "script.py").write_text(script)
     run_dir = tmp_path / "trials" / name

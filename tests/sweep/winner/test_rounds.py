@@ -1,18 +1,24 @@
 import itertools
+import json
 import math
 
 import numpy as np
 import pytest
 
+from dashboards.headline import headline, verdict
+from dashboards.next_step import chosen
+from dashboards.sources.stored import pack, unpack
 from loptune.errors import INTERRUPTED, ConfigError, MissingError
 from sweep.record.folder import read_spec, write_spec
 from sweep.record.recorded_rounds import recorded_rounds
+from sweep.record.results import read_results
 from sweep.record.sweep_record import SweepRecord
 from sweep.winner.confirm import finalists_of, fresh_space
 from sweep.winner.rounds import RoundsOptions, decide
 from tests.refusals import refused
 from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.search.instant_sweeps import searcher_in
+from trainer.run_folder import RunFolder
 
 # Configuration n has alpha n / 10; 1 and 2 look best. Residuals leave a deviation around 0.01.
 RESULTS = {
@@ -207,3 +213,85 @@ def test_rounds_stop_where_every_seed_differs_equally(tmp_path):
     code, rounds = decide(sweep, options, trains({0.0: 0.5, 0.1: 0.6}, sd=0.0), lines.append)
     assert (code, rounds.outcome, len(rounds.analyses)) == (INTERRUPTED, "open", 1)
     assert "seed reach the program" in lines[-2] and lines[-1].endswith(options.resume_command)
+
+
+AMC = "eval/accuracy/amc"
+GUARDED = {"worthwhile": 0.02, "guards": [f"{AMC}:0.02"]}
+
+
+def trains_with_guard(truth, losses, sd):
+    """As `trains`, and every trial logs the guard: 0.5 minus the loss of its alpha."""
+    train = trains(truth)
+
+    def run(fresh):
+        code = train(fresh)
+        for configuration in fresh.reloaded().configurations:
+            alpha = configuration.parameters["algorithm.ar_alpha"]
+            for seed, trial in configuration.results.items():
+                noise = np.random.default_rng([9, seed, round(100 * alpha)]).normal(0, sd)
+                line = {"step": 4, AMC: 0.5 - losses[alpha] + noise}
+                folder = RunFolder(fresh.folder.trial(trial.name))
+                folder.metrics.parent.mkdir(parents=True, exist_ok=True)
+                folder.metrics.write_text(json.dumps(line) + "\n")
+        return code
+
+    return run
+
+
+def test_the_winner_is_a_finalist_whose_guards_hold(tmp_path):
+    """Finalist 1 gains more than 2, but loses more on amc than its guard allows."""
+    sweep = write_sweep(tmp_path, "demo", RESULTS, objective=GUARDED)
+    lines = []
+    losses = {0.0: 0.0, 0.1: 0.1, 0.2: 0.0}
+    run = trains_with_guard({0.0: 0.5, 0.1: 0.65, 0.2: 0.6}, losses, sd=0.002)
+    _, rounds = decide(sweep, RoundsOptions(), run, lines.append)
+    assert {result.configuration: result.outcome for result in rounds.results} == {
+        "1": "fails a guard",
+        "2": "better",
+    }
+    assert lines[-1].startswith("demo: #2 is better than the baseline after 5 seeds")
+    assert f"guards: {AMC} holds" in lines[-1]
+    results = read_results(sweep.reloaded())
+    assert results.fresh.rounds.winner.configuration == "2"
+    assert chosen(results).configuration == "2"
+    assert headline(results).sentence.startswith("Confirmed: #2")
+    assert any("fails a guard after 5 seeds" in line for line in verdict(results))
+    again = read_results(sweep.reloaded())
+    assert unpack(pack(again), "results").guard_state("1") == "fails"
+
+
+def test_an_undecided_guard_gets_further_seeds(tmp_path):
+    sweep = write_sweep(tmp_path, "demo", RESULTS, objective=GUARDED)
+    lines = []
+    losses = dict.fromkeys((0.0, 0.1, 0.2), 0.0)
+    run = trains_with_guard({0.0: 0.5, 0.1: 0.65, 0.2: 0.5}, losses, sd=0.02)
+    _, rounds = decide(sweep, RoundsOptions(finalists=1, max_seeds=40), run, lines.append)
+    first, *_, last = rounds.results
+    # the score alone is decided at once
+    assert first.interval[0] > 0 and first.outcome == "undecided" and first.seeds == 5
+    assert last.outcome == "better" and last.seeds > 5
+    assert rounds.guards["1"][AMC].seeds == last.seeds
+
+
+def test_rounds_end_when_every_finalist_fails_a_guard(tmp_path):
+    sweep = write_sweep(tmp_path, "demo", RESULTS, objective=GUARDED)
+    losses = {0.0: 0.0, 0.1: 0.1, 0.2: 0.1}
+    run = trains_with_guard({0.0: 0.5, 0.1: 0.65, 0.2: 0.6}, losses, sd=0.002)
+    _, rounds = decide(sweep, RoundsOptions(), run, lambda line: None)
+    assert rounds.outcome == "not better" and rounds.retired == {"1", "2"}
+    results = read_results(sweep.reloaded())
+    sentence = headline(results).sentence
+    assert (
+        sentence.startswith("Keep the baseline #0") and "every finalist fails a guard" in sentence
+    )
+    assert chosen(results).configuration == "0"
+
+
+def test_a_guard_that_no_trial_logs_is_undecided(tmp_path):
+    sweep = write_sweep(tmp_path, "demo", RESULTS, objective=GUARDED)
+    lines = []
+    truth = {0.0: 0.5, 0.1: 0.65, 0.2: 0.5}
+    options = RoundsOptions(finalists=1, max_seeds=6)
+    _, rounds = decide(sweep, options, trains(truth), lines.append)
+    assert rounds.outcome == "undecided" and rounds.guards == {"1": {}}
+    assert f"{AMC} is undecided: no score to compare" in lines[-1]
