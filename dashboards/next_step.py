@@ -8,13 +8,14 @@ from dashboards.fresh_seeds import ARM_SEEDS, FRESH_SEEDS, MIN_SEEDS, MOST_SEEDS
 from dashboards.results import Results, Rounds
 from dashboards.statistics.checked_guards import state_of
 from dashboards.statistics.difference import Difference
-from dashboards.statistics.verdict import Tested, Undecided, Verdict
+from dashboards.statistics.verdict import MIN_SPREAD, Tested, Undecided, Verdict
 from dashboards.words import Name, device_time
 from loptune.terminal.table import counted
 
 NO_GAIN_LEFT = "After correcting for selection, no improvement is left: search another region."
 MORE_SEEDS = (
-    f"These seeds are too few to decide: run both configurations on at least {FRESH_SEEDS} seeds."
+    "These seeds are too few to decide: run the best configuration and the baseline on at least "
+    f"{FRESH_SEEDS} seeds."
 )
 FIX_FAILURES = "Fix what makes trials fail, then retry them."
 
@@ -204,6 +205,13 @@ def _confirm(results: Results, judged: Verdict, name: Name) -> NextStep:
     return NextStep(f"Next: {advice} Run `{command}`: {trials} trials{cost}. {rounds}", command)
 
 
+def _too_few(judged: Tested) -> bool:
+    """Return whether nothing is left of a gain only because so few seeds and configurations cannot
+    tell it from noise.
+    """
+    return judged.seeds < MIN_SEEDS and judged.comparisons < MIN_SPREAD
+
+
 def _fresh_seeds(judged: Verdict) -> int | None:
     """Return how many fresh seeds a first confirmation needs; None if there is nothing to
     confirm.
@@ -212,6 +220,8 @@ def _fresh_seeds(judged: Verdict) -> int | None:
         return _seeds_of_undecided(judged)
     if judged.claim != "none":
         return _fresh_at_least(judged)
+    if judged.improves and judged.confirmation_seeds is None and _too_few(judged):
+        return FRESH_SEEDS
     return judged.confirmation_seeds if judged.improves else None
 
 
@@ -310,8 +320,7 @@ def _advice(verdict: Verdict, name: Name) -> str:
         )
     # relative to the difference, because rounding rarely leaves exactly 0
     if verdict.shrunken / verdict.difference <= 1e-9:
-        few = verdict.seeds < MIN_SEEDS and verdict.comparisons == 1
-        return MORE_SEEDS if few else NO_GAIN_LEFT
+        return MORE_SEEDS if _too_few(verdict) else NO_GAIN_LEFT
     if verdict.confirmation_seeds is None:
         return (
             f"After correcting for picking the best, {verdict.shrunken:+.3g} is left, which takes "

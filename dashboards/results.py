@@ -449,7 +449,7 @@ class Results:
         )
 
     def checked_guards(self, configuration: str) -> list[CheckedGuard]:
-        """Return what the seeds show of every guard for a configuration."""
+        """Return what the seeds show about every guard for a configuration."""
         rounds = None if self.fresh is None else self.fresh.rounds
         decided: Mapping[str, Difference] = {}
         if rounds is not None:

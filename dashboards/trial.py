@@ -12,8 +12,8 @@ from typing import Any, Literal, Protocol, TypeVar
 from loptune.score import score
 
 FIELDS = (  # columns of `Results.table` other than parameters; label comes last
-    "trial", "configuration", "seed", "state", "score", "test", "step", "hours", "minutes",
-    "algorithm", "rule", "arm", "reason", "label",
+    "trial", "configuration", "seed", "state", "score", "second", "test", "step", "hours",
+    "minutes", "algorithm", "rule", "arm", "reason", "label",
 )  # fmt: skip
 
 TEST_SET = "test"  # held-out problems; only `sweep confirm` evaluates on them
@@ -52,6 +52,8 @@ class Objective:
     worthwhile: float = 0.01  # smallest improvement that matters
     held_out: bool = False  # whether the metric itself is measured on held-out problems
     benchmarks: tuple[str, ...] = ()  # metrics of a composite
+    second: str | None = None  # second objective, which decides no verdict
+    second_mode: Mode = "min"
 
     @property
     def held_out_metric(self) -> str:
@@ -114,6 +116,7 @@ class TrialRecord:
     task: str = ""  # name of the task, for runs on several tasks
     hours: float = math.nan  # device hours of recorded steps and evaluations
     test: float = math.nan  # score on the held-out problems
+    second: float = math.nan  # second objective, of a sweep that records one
     curves: Mapping[str, Curve] = field(default_factory=dict)
     # latest value of each tokens/* metric
     latest: Mapping[str, float] = field(default_factory=dict)

@@ -118,6 +118,12 @@ def between(interval: tuple[float, float], covers: float | None = None) -> str:
     return f"{percent_interval(covers or coverage())} {to(interval)}"
 
 
+def to_bounds(interval: tuple[float, float]) -> str:
+    """Format the bounds of a mean."""
+    low, high = interval
+    return f"{number(low)} to {number(high)}"
+
+
 def to(interval: tuple[float, float]) -> str:
     """Format the bounds of a difference."""
     low, high = interval

@@ -187,7 +187,8 @@ def told_as(lesson: str) -> History:
         seen = [study.frozen_trial(spec, space, each, for_sampler=True) for each in configurations]
         if lesson == "ignored":
             return seen
-        score = study.score_of_failed(spec, seen, as_median=lesson == "median")
+        modes = study.searched_modes(spec)
+        [score] = study.values_of_failed(modes, seen, as_median=lesson == "median")
         told = loptunes(spec, space, configurations)
         for number, configuration in enumerate(configurations):
             if told[number].state != TrialState.COMPLETE:

@@ -14,6 +14,7 @@ from dashboards.pictures.confirmation import finalists
 from dashboards.pictures.curves import failures, learning_curves, training_health
 from dashboards.pictures.differences import benchmarks, differences
 from dashboards.pictures.each_parameter import each_parameter
+from dashboards.pictures.front import two_objectives
 from dashboards.pictures.mechanism import probability_bands
 from dashboards.pictures.parameters import scores_against
 from dashboards.pictures.peaks import fitted_peaks
@@ -37,7 +38,15 @@ _FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
 # Chapters of a report in order. Each function creates one figure with a one-sentence finding, or
 # returns None if there is nothing to show.
 _CHAPTERS: dict[str, list[Callable[[Results], Picture | None]]] = {
-    "Verdict": [fitted_peaks, tournament, differences, benchmarks, finalists, precision],
+    "Verdict": [
+        fitted_peaks,
+        tournament,
+        differences,
+        benchmarks,
+        two_objectives,
+        finalists,
+        precision,
+    ],
     "What matters": [],  # each parameter by itself, then a plot per parameter
     "How training went": [learning_curves, training_health, probability_bands, failures],
 }
@@ -47,6 +56,7 @@ _DECIDES = {
     "tournament": "which rule to confirm, and which to tune with more trials",
     "paired": "whether to confirm, and which configuration",
     "benchmarks": "whether the gain is worth its losses",
+    "front": "how much of the second objective a better score is worth",
     "finalists": "which configuration to export",
     "each": "which parameter matters, and which value of it",
     "precision": "whether to add seeds or evaluation problems",
@@ -94,6 +104,8 @@ def report_html(results: Results, chapters: Mapping[str, Sequence[Picture]]) -> 
         window = f"mean of the last {objective.window} evaluations"
     if results.at_equal_amounts:
         window = f"at equal {plural(results.place)}"
+        if results.budget is not None:
+            window += f", {results.budget.at:.6g}"
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     meta = (
         f"Objective: {objective.mode} {objective.metric} "
@@ -118,10 +130,22 @@ def report_html(results: Results, chapters: Mapping[str, Sequence[Picture]]) -> 
 
 def _all_trials(results: Results) -> pd.DataFrame:
     """Return all trials as a table, with a column that marks fresh seeds if any were run."""
+    table = _with_other_scores(results)
     if results.fresh is None or not results.fresh.trials:
-        return results.table
-    parts = [results.table.assign(**{_FRESH: "no"}), results.fresh.table.assign(**{_FRESH: "yes"})]
-    return pd.concat(parts, ignore_index=True)
+        return table
+    fresh = _with_other_scores(results.fresh)
+    return pd.concat(
+        [table.assign(**{_FRESH: "no"}), fresh.assign(**{_FRESH: "yes"})], ignore_index=True
+    )
+
+
+def _with_other_scores(results: Results) -> pd.DataFrame:
+    """Return the trials with a column for each benchmark and guard, and for what they have used."""
+    more = [{**trial.costs, **trial.scores} for trial in results.trials]
+    others = pd.DataFrame(more, index=results.table.index)
+    known = {*results.table, results.objective.metric}  # the metric is in the column score
+    new = [name for name in others if name not in known]
+    return pd.concat([results.table, others[new]], axis="columns")
 
 
 def _plain_cells(table: pd.DataFrame) -> pd.DataFrame:

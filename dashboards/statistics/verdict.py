@@ -30,6 +30,8 @@ Why = Literal["alone", "no shared seed", "one seed", "no spread"]
 # than ``MIN_SEEDS`` seeds
 Claim = Literal["evidence", "candidate", "too few seeds", "none"]
 
+# differences from which their true spread can be estimated; with fewer, a gain is shrunk to zero
+MIN_SPREAD = 3
 COLLAPSE_LEVEL = 0.05  # probability of observing no collapse at the excluded rate
 
 
@@ -336,7 +338,7 @@ def shrunken_difference(
     counts = np.array([seeds[name] for name in gains])
     value = gains[best]
     noise = sd**2 / seeds[best]
-    if len(means) < 3:
+    if len(means) < MIN_SPREAD:
         return max(0.0, 1 - 2 * noise / value**2) * value if value else 0.0
     effects = max(0.0, float(means.var(ddof=1)) - float(np.mean(sd**2 / counts)))
     center = float(means.mean())

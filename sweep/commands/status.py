@@ -18,7 +18,7 @@ from loptune.terminal.commands import Command, Option, RunsDir, add_command
 from loptune.terminal.table import duration, number, print_table
 from sweep.commands.arguments import SweepName
 from sweep.driver.guard import dead_scratch, end_leftovers
-from sweep.record.best import BestWithCaveats, arm_lines, choose_best
+from sweep.record.best import BestWithCaveats, arm_lines, choose_best, front_of
 from sweep.record.folder import all_sweeps, existing_sweep, newest_sweep, read_spec, request_stop
 from sweep.record.identical_trials import identical_trials
 from sweep.record.sweep_record import SweepRecord, open_sweep
@@ -74,6 +74,7 @@ def status_fields(found: SweepStatus) -> dict[str, Any]:
         "running": found.running is not None,
         "planned": found.sweep.planned,
         "best": best and vars(best),
+        "front": front_of(found.sweep),
         "caveats": found.chosen.caveats,
         "next": found.chosen.next_step and vars(found.chosen.next_step),
         "trials": [table_row(trial) for trial in found.trials],
@@ -96,6 +97,10 @@ def show_status(found: SweepStatus) -> None:
         print(f"{trial}: about {duration(seconds)} left")
     if found.sweep_seconds_left is not None:
         print(f"sweep: about {duration(found.sweep_seconds_left)} left")
+    if members := front_of(sweep):
+        second = sweep.spec.objective.second
+        named = ", ".join(f"#{member}" for member in members)
+        print(f"front of {sweep.spec.objective.name} and {second and second.metric}: {named}")
     for line in identical_trials(sweep):
         print(f"warning: {line}")
     if best := found.chosen.text(sweep.spec.objective):

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final, Protocol, Self
 
 from dashboards.statistics.scoring import Scoring
 from loptune.errors import ConfigError
+from loptune.files import Record
 from loptune.section import Count, NonNegative, Section
 from loptune.yaml_document import YamlDocument
 from trainer.config.tracking import TrackingConfig
@@ -52,6 +53,16 @@ class ResourcesSpec(Section):
         return self.gpus_per_trial or self.cpus_per_trial
 
 
+class SecondObjective(Protocol):
+    """How the records of a trial become its value of the second objective."""
+
+    def value(self, records: Sequence[Record]) -> float:
+        """Return the value so far; NaN without one."""
+
+    def check(self, value: float) -> None:
+        """Raise ConfigError if a trial has ended without a value."""
+
+
 @dataclass(frozen=True)
 class Assignment:
     """The trial assigned to a rank."""
@@ -68,6 +79,7 @@ class Assignment:
     working_dir: Path = Path()
     stall_timeout_s: float = 1800
     scoring: Scoring | None = None  # None: the last evaluations of the context's metric
+    second: SecondObjective | None = None
 
     @property
     def scored_by(self) -> Scoring:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from loptune.terminal.table import counted, number
 from sweep.record.sweep_record import SweepRecord, planned_trials
 from sweep.record.trial_table import parameter_text, setting_text
-from sweep.search.history import Configuration, best, outcome
+from sweep.search.history import Configuration, best, front_numbers, outcome
 from sweep.space.arms import arm_of, arms
 from sweep.space.spec import ObjectiveSpec
 
@@ -95,6 +95,14 @@ def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> BestWit
     if results.nothing_chosen:  # these seeds are evidence
         candidate = scored_configuration(sweep, front.configuration) or candidate
     return BestWithCaveats(candidate, [front.sentence], step)
+
+
+def front_of(sweep: SweepRecord) -> list[int]:
+    """Return the configurations on the front of both objectives, the best of the first one first;
+    empty if the sweep records no second objective.
+    """
+    members = front_numbers(sweep.spec, sweep.configurations)
+    return [sweep.spec.reported(member) for member in members]
 
 
 def scored_configuration(sweep: SweepRecord, configuration: str | None) -> BestConfiguration | None:

@@ -22,7 +22,7 @@ from sweep.record.recorded_rounds import recorded_rounds
 from sweep.record.sweep_record import SweepRecord, spent_seconds
 from sweep.search.history import Configuration, open_trial
 from sweep.space.arms import arm_name, arms
-from sweep.space.scoring import axes, scoring_of
+from sweep.space.scoring import amount_of, axes, scoring_of, second_of
 from sweep.space.spec import STEP, SweepSpec
 from trainer.evaluation.correctness import read_correctness
 from trainer.run_folder import RunFolder
@@ -69,6 +69,8 @@ def _results(sweep: SweepRecord, searched: tuple[str, ...] | None = None) -> Res
         metric=scoring.name,
         mode=spec.objective.mode,
         window=scoring.window,
+        second=None if spec.objective.second is None else spec.objective.second.metric,
+        second_mode="min" if spec.objective.second is None else spec.objective.second.direction,
         worthwhile=spec.objective.worthwhile,
         held_out=spec.program.is_held_out,
         benchmarks=scoring.metrics if len(scoring.metrics) > 1 else (),
@@ -239,8 +241,16 @@ class _TrialReader:
             curves={metric: curve for metric, curve in curves.items() if curve.steps},
             scores={metric: self.scoring.of(metric).score(values) for metric in self.measured},
             costs=_amounts(spec, self.scoring, records),
+            second=self._second(trial, records),
             latest=_latest(records),
         )
+
+    def _second(self, trial: TrialRecord, records: list[Record]) -> float:
+        """Return the second objective: of an ended trial as recorded, else so far."""
+        second = second_of(self.sweep.spec)
+        if second is None or trial.ended:
+            return trial.second
+        return second.value(records)
 
     def _held_out_score(self, curves: Mapping[str, Curve], values: Values) -> float:
         """Return the score on held-out problems; NaN if there were none."""
@@ -273,19 +283,9 @@ def _amounts(spec: SweepSpec, scoring: Scoring, records: list[Record]) -> dict[s
     """Return axis -> the amount that a trial had used at the point of comparison; without time,
     which depends on the machine's load.
     """
-    amounts = {}
     named = axes(spec)
-    along = {} if scoring.axis is None else scoring.axis.amounts(records)
-    for name in spec.program.amounts:
-        used = named[name].amounts(records)
-        if not used or not any(used.values()):
-            continue
-        amounts[name] = used[max(used)]
-        if along:
-            steps = sorted(set(along).intersection(used))
-            places = [along[step] for step in steps]
-            amounts[name] = float(np.interp(scoring.at, places, [used[step] for step in steps]))
-    return amounts
+    amounts = {name: amount_of(named[name], scoring, records) for name in spec.program.amounts}
+    return {name: amount for name, amount in amounts.items() if amount > 0}
 
 
 def _curve(records: list[Record], metric: str, most: int | None = None) -> Curve:

@@ -25,6 +25,7 @@ def table_row(trial: TrialRecord) -> dict[str, Any]:
         "step": recorded_steps(trial),
         "total_steps": trial.total_steps,
         "score": None if math.isnan(trial.score) else trial.score,
+        "second": None if math.isnan(trial.second) else trial.second,
         "reason": trial.reason,
         "parameters": dict(trial.parameters),
     }
@@ -34,12 +35,16 @@ def print_trials(
     trials: Iterable[TrialRecord], spec: SweepSpec, points: Mapping[str, Parameters]
 ) -> None:
     """Print the trials of a sweep; ``points`` has each configuration's parameters with switches."""
+    second = spec.objective.second
     rows = []
     for trial in trials:
         parameters = setting_text(spec, trial.parameters, points.get(trial.configuration))
-        score = score_text(trial)
-        rows.append([trial.name, trial.state, step_text(trial), score, parameters, trial.reason])
-    print_table(["trial", "state", "step", "score", "parameters", "reason"], rows)
+        scores = [score_text(trial)]
+        if second is not None:
+            scores.append("" if math.isnan(trial.second) else number(trial.second))
+        rows.append([trial.name, trial.state, step_text(trial), *scores, parameters, trial.reason])
+    scores = ["score"] if second is None else ["score", second.metric]
+    print_table(["trial", "state", "step", *scores, "parameters", "reason"], rows)
 
 
 def setting_text(

@@ -11,11 +11,11 @@ from loptune.terminal.table import counted
 from loptune.yaml_document import nearest
 from sweep.record.folder import all_sweeps
 from sweep.record.sweep_record import SweepRecord, open_sweep, readable_sweeps
-from sweep.search.history import ranked
+from sweep.search.history import Configuration, front_numbers, ranked
 from sweep.space.arms import arm_of, arms
 from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Parameters, Space, fingerprint
-from sweep.space.spec import SweepSpec
+from sweep.space.spec import MULTI_OBJECTIVE, SweepSpec
 
 TOP_CONFIGURATIONS = 3  # best configurations taken from each sweep and arm
 
@@ -114,7 +114,7 @@ def _best(
     """
     space = Space(spec.parameters)
     usable: dict[str, list[Parameters]] = {name: [] for name in arms(spec)}  # best first
-    for configuration in ranked(earlier.configurations, earlier.spec.seeds, earlier.spec.objective):
+    for configuration in _best_first(spec, earlier):
         point = configuration.parameters
         if _could_propose(space, point) and is_new(point):
             usable[arm_of(spec, point)].append(dict(point))
@@ -123,6 +123,33 @@ def _best(
     for points in usable.values():
         taken += points[:count]
     return taken
+
+
+def _best_first(spec: SweepSpec, earlier: SweepRecord) -> list[Configuration]:
+    """Return the complete configurations of an earlier sweep by score; for a sampler that searches
+    with two objectives those on the front of both come first.
+    """
+    by_score = ranked(earlier.configurations, earlier.spec.seeds, earlier.spec.objective)
+    mine = spec.objective.second
+    theirs = earlier.spec.objective.second
+    if mine is None or theirs is None or spec.search.sampler not in MULTI_OBJECTIVE:
+        return by_score
+    if mine.metric != theirs.metric:
+        return by_score
+    members = front_numbers(earlier.spec, earlier.configurations)
+    spread = _ends_first(members)
+    on_front = {each.number: each for each in by_score if each.number in members}
+    others = [each for each in by_score if each.number not in members]
+    return [*(on_front[number] for number in spread), *others]
+
+
+def _ends_first(members: list[int]) -> list[int]:
+    """Return the members of a front such that the first few of them cover it: both ends, then the
+    middle.
+    """
+    middle = len(members) // 2
+    places = dict.fromkeys([0, len(members) - 1, middle, *range(len(members))])
+    return [members[place] for place in places if 0 <= place < len(members)]
 
 
 def _could_propose(space: Space, point: Parameters) -> bool:

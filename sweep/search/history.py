@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from dashboards.trial import Directed, TrialRecord, best_first
+from dashboards.statistics.front import front
+from dashboards.trial import Directed, TrialRecord, best_first, sign_of
 from loptune.files import Record
 from loptune.score import mean
 from sweep.space.points import Parameters
+from sweep.space.spec import SweepSpec
 
 _ConfigurationState = Literal["RUNNING", "COMPLETE", "PRUNED", "FAIL"]
 
@@ -65,6 +67,7 @@ class ConfigurationOutcome:
 
     state: _ConfigurationState
     score: float | None = None
+    second: float | None = None
     step: int | None = None
     time: float | None = None  # seconds since the epoch
 
@@ -100,6 +103,7 @@ def add_result(configurations: list[Configuration], record: Record) -> None:
         open_trial(configuration, record["seed"]),
         state=record["state"],
         score=_number(record["score"]),
+        second=_number(record.get("second")),
         step=_number(record["step"]),
         reason=record["reason"],
         time=record["time"],
@@ -137,7 +141,7 @@ def outcome(configuration: Configuration, seeds: Sequence[int]) -> Configuration
     It is RUNNING until all seeds have ended. Then it is FAIL if one seed failed (the mean of the
     others would favor configurations that fail on hard seeds), PRUNED if one was stopped early
     (score: the mean of the last scores; step: the earliest), and COMPLETE otherwise (score: the
-    mean).
+    mean). `second` is the mean over the seeds, None if one has none.
     """
     if configuration.open_seeds(seeds):
         return ConfigurationOutcome("RUNNING")
@@ -151,7 +155,11 @@ def outcome(configuration: Configuration, seeds: Sequence[int]) -> Configuration
     state: _ConfigurationState = "COMPLETE"
     if "PRUNED" in states:
         state = "PRUNED"
-    return ConfigurationOutcome(state, mean(scores), min(steps, default=None), time)
+    seconds = [result.second for result in results if math.isfinite(result.second)]
+    second = None
+    if len(seconds) == len(results):
+        second = mean(seconds)
+    return ConfigurationOutcome(state, mean(scores), second, min(steps, default=None), time)
 
 
 def failed_by_settings(configuration: Configuration) -> bool:
@@ -189,6 +197,22 @@ def ranked(
             complete[configuration.number] = configuration
             scores[configuration.number] = result.score
     return [complete[number] for number in best_first(scores, objective)]
+
+
+def front_numbers(spec: SweepSpec, configurations: Iterable[Configuration]) -> list[int]:
+    """Return the complete configurations that no other is better than in both objectives, the best
+    of the first one first; empty if the sweep records no second objective.
+    """
+    if spec.objective.second is None:
+        return []
+    points = {}
+    for configuration in configurations:
+        result = outcome(configuration, spec.seeds)
+        if result.state != "COMPLETE" or result.score is None or result.second is None:
+            continue
+        points[configuration.number] = (result.score, result.second)
+    first, second = map(sign_of, spec.directions)
+    return front(points, (first, second))
 
 
 def best(

@@ -124,6 +124,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
             seed=key.seed,
             state=state,
             score=score,
+            second=None if state == "FAIL" else report.second,
             step=report.step if result else None,
             reason=reason,
         )

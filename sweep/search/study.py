@@ -26,13 +26,13 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
-from dashboards.trial import sign_of
+from dashboards.trial import Mode, sign_of
 from sweep.search.history import Configuration, failed_by_settings, outcome
 from sweep.space.arms import arm_of, arms
 from sweep.space.checks import MAX_GRID
 from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Parameters, Space, fingerprint
-from sweep.space.spec import SearchSpec, SweepSpec
+from sweep.space.spec import MULTI_OBJECTIVE, SearchSpec, SweepSpec
 
 logger = logging.getLogger(__name__)
 
@@ -186,13 +186,16 @@ def make_sampler(search: SearchSpec, space: Space, number: int, attempt: int) ->
     startup = search.startup or (4 if search.sampler == "gp" else 10)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
-        if search.sampler == "tpe":
+        if search.sampler == "nsga2":
+            return optuna.samplers.NSGAIISampler(population_size=max(2, startup), seed=seed)
+        if search.sampler in ("tpe", "motpe"):
             # Parameters with conditions are modeled in groups that occur together; running trials
             # count as bad ones, so that parallel proposals spread. Each attempt uses fewer EI
             # candidates, which makes TPE less greedy: on a grid it would repeat itself.
             return optuna.samplers.TPESampler(
                 n_startup_trials=startup,
                 n_ei_candidates=max(1, _EI_CANDIDATES >> attempt),
+                multivariate=True,
                 group=True,
                 seed=seed,
             )
@@ -207,10 +210,44 @@ def ask(
     spec: SweepSpec, space: Space, configurations: Sequence[Configuration], sampler: BaseSampler
 ) -> Parameters:
     """Return the sampler's next point."""
-    study = optuna.create_study(direction=direction(spec), sampler=sampler)
+    study = optuna.create_study(directions=directions(searched_modes(spec)), sampler=sampler)
     if not isinstance(sampler, optuna.samplers.RandomSampler):  # it ignores the history
-        study.add_trials(sampler_trials(spec, space, configurations))
+        trials = sampler_trials(spec, space, configurations)
+        if isinstance(sampler, optuna.samplers.NSGAIISampler):
+            trials = _in_generations(trials, sampler)
+        study.add_trials(trials)
     return sample(space, study.ask())
+
+
+def searched_modes(spec: SweepSpec) -> list[Mode]:
+    """Return the directions of the objectives that the sampler sees."""
+    return spec.directions[: 2 if spec.search.sampler in MULTI_OBJECTIVE else 1]
+
+
+def _in_generations(
+    trials: Sequence[FrozenTrial], sampler: optuna.samplers.NSGAIISampler
+) -> list[FrozenTrial]:
+    """Return the trials with their generations of NSGA-II.
+
+    Optuna numbers the trials that it asks for. Trials that are added to a study have no number, and
+    without one NSGA-II stays in its first, random generation for ever.
+    """
+    key = sampler._get_generation_key()
+    complete = 0
+    numbered = []
+    for trial in trials:
+        if trial.state == TrialState.COMPLETE:
+            generation = complete // sampler._population_size
+            complete += 1
+            trial = optuna.create_trial(
+                state=trial.state,
+                values=trial.values,
+                params=trial.params,
+                distributions=trial.distributions,
+                system_attrs={key: generation},
+            )
+        numbered.append(trial)
+    return numbered
 
 
 def sampler_trials(
@@ -226,28 +263,32 @@ def sampler_trials(
     trials = [frozen_trial(spec, space, each, for_sampler=True) for each in configurations]
     failed = [failed_by_settings(configuration) for configuration in configurations]
     as_median = sum(failed) <= _MANY_FAILED * len(failed)
-    score = score_of_failed(spec, trials, as_median=as_median)
+    values = values_of_failed(searched_modes(spec), trials, as_median=as_median)
     for number, configuration in enumerate(configurations):
         if failed[number] and space.contains(configuration.parameters):
             trials[number] = optuna.create_trial(
                 state=TrialState.COMPLETE,
-                value=score,
+                values=values,
                 **_params_and_distributions(space, configuration.parameters, for_sampler=True),
             )
     return trials
 
 
-def score_of_failed(spec: SweepSpec, trials: Sequence[FrozenTrial], *, as_median: bool) -> float:
-    """Return the median or the worst score of the trials that have one."""
-    scores: list[float] = []
+def values_of_failed(
+    modes: Sequence[Mode], trials: Sequence[FrozenTrial], *, as_median: bool
+) -> list[float]:
+    """Return the median or the worst value of each objective, of the trials that have one."""
+    scored: list[Sequence[float]] = []
     for trial in trials:
-        if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) and trial.value is not None:
-            scores.append(trial.value)
-    if not scores:
-        return 0.0  # any number works if there is no other score
-    if as_median:
-        return statistics.median(scores)
-    return min(scores, key=lambda score: sign_of(spec.objective.mode) * score)
+        if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) and trial.values is not None:
+            scored.append(trial.values)
+    if not scored:
+        return [0.0] * len(modes)  # any number works if there is no other
+    chosen = []
+    for mode, values in zip(modes, zip(*scored, strict=True), strict=True):
+        worst = min(values) if sign_of(mode) > 0 else max(values)
+        chosen.append(statistics.median(values) if as_median else worst)
+    return chosen
 
 
 def frozen_trial(
@@ -260,20 +301,24 @@ def frozen_trial(
     trial numbers agree.
     """
     result = outcome(configuration, spec.seeds)
-    score = result.score
-    if for_sampler and score is not None:
-        score = max(-_MAX_SCORE, min(_MAX_SCORE, score))
+    modes = searched_modes(spec) if for_sampler else spec.directions
+    values = [result.score, result.second][: len(modes)]
+    if for_sampler:
+        values = [_clipped(value) for value in values]
     if for_sampler and not space.contains(configuration.parameters):
         return optuna.create_trial(state=TrialState.FAIL)
     stops = {}
-    if result.state == "PRUNED" and score is not None:
-        stops = {result.step or 0: score}
+    if result.state == "PRUNED" and values[0] is not None:
+        stops = {result.step or 0: values[0]}
     attributes = {}
     if not for_sampler:
         attributes = _user_attributes(configuration)
+    state = TrialState[result.state]
+    if None in values and state == TrialState.COMPLETE:  # recorded before there was a second one
+        state = TrialState.FAIL
     trial = optuna.create_trial(
-        state=TrialState[result.state],
-        value=score,
+        state=state,
+        values=None if None in values else values,
         **_params_and_distributions(space, configuration.parameters, for_sampler),
         user_attrs=attributes,
         intermediate_values=stops,
@@ -291,8 +336,12 @@ def write_study(spec: SweepSpec, configurations: Sequence[Configuration], path: 
     space = Space(spec.parameters)
     path.unlink(missing_ok=True)
     study = optuna.create_study(
-        study_name=spec.name, storage=f"sqlite:///{path}", direction=direction(spec)
+        study_name=spec.name, storage=f"sqlite:///{path}", directions=directions(spec.directions)
     )
+    if len(spec.directions) > 1:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            study.set_metric_names(objective_names(spec))
     study.add_trials([frozen_trial(spec, space, configuration) for configuration in configurations])
 
 
@@ -319,9 +368,19 @@ def _user_attributes(configuration: Configuration) -> dict[str, Any]:
     return {"configuration": configuration.resolved, "scores": scores}
 
 
-def direction(spec: SweepSpec) -> str:
-    """Return Optuna's direction."""
-    return "maximize" if sign_of(spec.objective.mode) > 0 else "minimize"
+def directions(modes: Sequence[Mode]) -> list[str]:
+    """Return Optuna's names of directions."""
+    return ["maximize" if sign_of(mode) > 0 else "minimize" for mode in modes]
+
+
+def objective_names(spec: SweepSpec) -> list[str]:
+    """Return the names of the recorded objectives."""
+    second = spec.objective.second
+    return [spec.objective.name] if second is None else [spec.objective.name, second.metric]
+
+
+def _clipped(score: float | None) -> float | None:
+    return None if score is None else max(-_MAX_SCORE, min(_MAX_SCORE, score))
 
 
 def _label(option: Any) -> Any:

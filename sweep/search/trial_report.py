@@ -30,6 +30,7 @@ class TrialReport:
     step: int = 0  # training step
     # objective: mean of the last `window` evaluations; None without a new evaluation
     score: float | None = None
+    second: float | None = None  # second objective so far
     # evaluations after the first training step; the scheduler's time attribute
     evaluation: int | None = None
     total_steps: int = 0  # 0 if unknown

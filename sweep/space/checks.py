@@ -14,7 +14,7 @@ from sweep.space.arms import arms
 from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Parameters, Space, allowed_values, fingerprint
 from sweep.space.scoring import HOURS, axes
-from sweep.space.spec import STEP, SchedulerSpec, SweepSpec
+from sweep.space.spec import MULTI_OBJECTIVE, STEP, SchedulerSpec, SweepSpec
 
 _CONFIRMATION = re.compile(r"-confirm(-\d+)?$")
 _MAX_CORNERS = 512
@@ -39,6 +39,7 @@ def check_space(spec: SweepSpec, document: YamlDocument) -> None:
         spec.program.check_metric(metric, "metric", spec.searched, document)
     for metric in objective.guarded:
         spec.program.check_metric(metric, "guards", spec.searched, document)
+    _check_second(spec, document)
     _check_axis(spec, document)
     for key in ("worthwhile", "published"):
         is_accuracy = spec.trainer and objective.metrics[0].startswith("eval/accuracy")
@@ -78,6 +79,37 @@ def _check_axis(spec: SweepSpec, document: YamlDocument) -> None:
             ("scheduler",),
             "write scheduler: none, or leave out objective.axis and objective.at",
             code="asha-along-an-axis",
+        )
+
+
+def _check_second(spec: SweepSpec, document: YamlDocument) -> None:
+    second = spec.objective.second
+    sampler = spec.search.sampler
+    if second is None and sampler in MULTI_OBJECTIVE:
+        raise document.error(
+            f"{sampler} searches with two objectives, and this space has one",
+            ("search", "sampler"),
+            "add objective.second, such as {metric: gpu_hours}, or write sampler: auto",
+            code="one-objective",
+        )
+    if second is None:
+        return
+    if second.metric in HOURS and second.metric not in axes(spec):
+        raise document.error(
+            f"the trials of this sweep do not record {second.metric}",
+            ("objective", "second", "metric"),
+            nearest(second.metric, list(axes(spec))),
+            code="unknown-axis",
+        )
+    if second.metric not in axes(spec):
+        spec.program.check_metric(second.metric, "second", spec.searched, document)
+    if sampler in MULTI_OBJECTIVE and spec.scheduler != SchedulerSpec():
+        raise document.error(
+            f"ASHA stops trials by the score alone, and {sampler} would take what a stopped trial "
+            f"has used of {second.metric} for that of a whole one",
+            ("scheduler",),
+            "write scheduler: none, or sampler: auto",
+            code="two-objectives-stopped-early",
         )
 
 

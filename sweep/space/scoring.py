@@ -1,8 +1,12 @@
 """Scoring of the trials of a space."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from dashboards.statistics.scoring import Axis, Scoring
+from loptune.errors import ConfigError
+from loptune.files import Record
 from sweep.space.spec import STEP, SweepSpec
 
 HOURS = ("gpu_hours", "cpu_hours")
@@ -19,6 +23,61 @@ def axes(spec: SweepSpec) -> Mapping[str, Axis]:
         *(Axis(name, parts) for name, parts in spec.program.amounts.items()),
     ]
     return {axis.name: axis for axis in named}
+
+
+@dataclass(frozen=True)
+class Second:
+    """How the records of a trial become its value of the second objective."""
+
+    metric: str
+    scoring: Scoring  # of the score
+    axis: Axis | None = None  # the amount to take; None: the metric is scored like the objective
+
+    def value(self, records: Sequence[Record]) -> float:
+        """Return the value so far; NaN without one."""
+        if self.axis is not None:
+            return amount_of(self.axis, self.scoring, records)
+        scoring = self.scoring.of(self.metric)
+        return scoring.score(scoring.values(records))
+
+    def check(self, value: float) -> None:
+        """Refuse a trial that has ended without a value.
+
+        Raises:
+            ConfigError: it has none, or one that is not finite.
+        """
+        if not math.isfinite(value):
+            raise ConfigError(
+                f"the run ended without a finite value of {self.metric}",
+                "objective.second",
+                "choose a metric that the program logs",
+                code="metric-not-logged",
+            )
+
+
+def second_of(spec: SweepSpec) -> Second | None:
+    """Return how trials get their value of the second objective; None without one."""
+    if spec.objective.second is None:
+        return None
+    metric = spec.objective.second.metric
+    return Second(metric, scoring_of(spec), axes(spec).get(metric))
+
+
+def amount_of(axis: Axis, scoring: Scoring, records: Sequence[Record]) -> float:
+    """Return the amount that a trial had used where it is compared, else at its end; NaN if it
+    recorded none.
+    """
+    used = axis.amounts(records)
+    if not used:
+        return math.nan
+    along = {} if scoring.axis is None else scoring.axis.amounts(records)
+    steps = sorted(set(along).intersection(used))
+    if not steps:
+        return used[max(used)]
+    import numpy as np  # NumPy would delay every command
+
+    places = [along[step] for step in steps]
+    return float(np.interp(scoring.at, places, [used[step] for step in steps]))
 
 
 def scoring_of(spec: SweepSpec) -> Scoring:

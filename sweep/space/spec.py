@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from dashboards.statistics.composites import Composite
+from dashboards.trial import Mode
 from loptune.run_names import NAME_RULE, is_name
 from loptune.section import Count, NonNegative, Positive, Section, Seed, needs, refusal
 from loptune.terminal.table import counted
@@ -18,6 +19,7 @@ from sweep.programs.command import CommandProgram
 from sweep.programs.loptune import LoptuneProgram
 from sweep.space.parameters import ParameterSpec, ValueMapping
 
+MULTI_OBJECTIVE = ("nsga2", "motpe")  # samplers
 STEP = "step"  # the axis of scores that are means of the last evaluations
 
 
@@ -25,6 +27,23 @@ def _unique(values: list[Any]) -> list[Any]:
     if len(set(values)) != len(values):
         raise refusal("duplicates", f"duplicates in {values}", "list each once")
     return values
+
+
+class SecondSpec(Section):
+    """A second objective, which is recorded beside the score and decides no verdict."""
+
+    metric: str
+    """an axis such as gpu_hours (the amount that a trial has used), or a metric, which is scored
+    like the objective"""
+    mode: Mode | None = None
+    """max or min; null: by the name, as for guards: min for tokens, seconds, hours, length, loss"""
+
+    @property
+    def direction(self) -> Mode:
+        """Whether larger or smaller values are better."""
+        from dashboards.sources.directions import usual_direction  # imports pandas
+
+        return usual_direction(self.metric, self.mode)
 
 
 class ObjectiveSpec(Section):
@@ -52,6 +71,8 @@ class ObjectiveSpec(Section):
     guards: list[str] = Field([])
     """METRIC:MARGIN: a better configuration must not be worse by more; METRIC:MARGIN:min if smaller
     values are better"""
+    second: SecondSpec | None = None
+    """second objective: recorded, and drawn against the score; the verdict stays on the score"""
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -109,16 +130,18 @@ class ObjectiveSpec(Section):
 class SearchSpec(Section):
     """Which configurations are tried."""
 
-    sampler: Literal["auto", "tpe", "random", "grid", "gp"] = "auto"
-    """Optuna sampler; auto: gp, or tpe with conditions or early stopping"""
+    sampler: Literal["auto", "tpe", "random", "grid", "gp", "nsga2", "motpe"] = "auto"
+    """Optuna sampler; auto: gp, or tpe with conditions or early stopping. nsga2 and motpe (TPE)
+    search with both objectives of `objective.second`"""
     configurations: Annotated[int, Field(ge=0)] | None = None
     """number of configurations in addition to the baselines; null: the full grid"""
     tune_within: str | None = None
     """parameter whose values are tuned separately, each with its own budget of configurations"""
     seed: int = Field(0, ge=0)
     """seed of the sampler"""
-    startup: Count | None = needs("sampler=auto|tpe|gp", None)
-    """random configurations before the sampler starts to learn, baselines included"""
+    startup: Count | None = needs("sampler=auto|tpe|gp|nsga2|motpe", None)
+    """random configurations before the sampler starts to learn, baselines included; for nsga2 the
+    size of a generation"""
     warm_start: Annotated[list[str], AfterValidator(_unique)] = Field([])
     """earlier sweeps whose best configurations run after the baselines"""
     earlier_seeds: list[int] = Field([])
@@ -263,6 +286,13 @@ class SweepSpec(Section):
             inactive = parameter.otherwise if parameter.has_else else base[key]
             values[key] = [*extremes, inactive] if parameter.when else extremes
         return values
+
+    @property
+    def directions(self) -> list[Mode]:
+        """Whether larger or smaller values of each recorded objective are better."""
+        objective = self.objective
+        second = objective.second
+        return [objective.mode] if second is None else [objective.mode, second.direction]
 
     @property
     def experiment(self) -> str:

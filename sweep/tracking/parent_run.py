@@ -109,7 +109,8 @@ class ParentRun:
         tags = {**ended.tags, STATE_TAG: trial.state, REASON_TAG: trial.reason[:500]}
         if trial.reason:
             tags[NOTE_TAG] = trial.reason  # shown at the top of the run's page in MLflow
-        scores = {} if math.isnan(trial.score) else {"final/score": trial.score}
+        scores = {"final/score": trial.score, "final/second": trial.second}
+        scores = {name: score for name, score in scores.items() if not math.isnan(score)}
         if run is None:
             tags[PARENT_TAG] = self.run_id
             run_id = open_run(

@@ -1,6 +1,7 @@
 """Write a sweep's report from its folder, and its summary to MLflow."""
 
 import math
+from collections.abc import Collection
 from pathlib import Path
 
 from dashboards.headline import headline, verdict
@@ -10,6 +11,7 @@ from dashboards.sources.stored import RESULTS_FILE, pack
 from dashboards.statistics.verdict import Tested
 from loptune.files import write_atomically
 from loptune.mlflow_runs import NOTE_TAG
+from loptune.score import mean
 from sweep.record.best import choose_best
 from sweep.record.sweep_record import SweepRecord
 from sweep.tracking.parent_run import ParentRun
@@ -46,8 +48,9 @@ def send_report(sweep: SweepRecord, results: Results, parent: ParentRun) -> None
 
 
 def summary(results: Results) -> dict[str, float]:
-    """Return the sweep's summary metrics. final/score is the mean score of the best configuration.
-    The best configuration and the gain are those on fresh seeds, if they were run.
+    """Return the sweep's summary metrics. final/score is the mean score of the best configuration,
+    and final/METRIC that of each benchmark and guard, and of the second objective. The best
+    configuration and the gain are those on fresh seeds, if they were run.
     """
     states = [trial.state for trial in results.trials]
     numbers = {
@@ -64,11 +67,29 @@ def summary(results: Results) -> dict[str, float]:
         trials = fresh.comparable
         best = headline(results).configuration
         judged = results.fresh_verdict
-    scores = trials[trials.configuration == best].score
-    if len(scores):
-        numbers["final/score"] = float(scores.mean())
+    trials = trials[trials.configuration == best]
+    if len(trials):
+        numbers["final/score"] = float(trials.score.mean())
+        source = fresh if fresh is not None and fresh.ended else results
+        numbers |= _other_scores(source, set(trials.trial))
     if judged is not None and not results.arms:
         numbers["sweep/gain_over_baseline"] = judged.difference
         if isinstance(judged, Tested) and not in_rounds:  # rounds have boundaries, not p-values
             numbers["sweep/p_value"] = judged.p_value
     return {name: value for name, value in numbers.items() if math.isfinite(value)}
+
+
+def _other_scores(results: Results, trials: Collection[str]) -> dict[str, float]:
+    """Return the means of the benchmarks, the guards and the second objective over some trials."""
+    objective = results.objective
+    values: dict[str, list[float]] = {}
+    for trial in results.trials:
+        if trial.name not in trials:
+            continue
+        scores = dict(trial.scores)
+        if objective.second is not None:
+            scores[objective.second] = trial.second
+        for metric, score in scores.items():
+            if metric != objective.metric:
+                values.setdefault(metric.removeprefix("eval/"), []).append(score)
+    return {f"final/{metric}": mean(scores) for metric, scores in values.items()}

@@ -30,7 +30,7 @@ from sweep.programs.base import Assignment
 from sweep.record.folder import SweepFolder
 from sweep.search.history import TrialKey
 from sweep.search.trial_report import GIVEN_UP, TrialReport, TuneResult
-from sweep.space.scoring import scoring_of
+from sweep.space.scoring import scoring_of, second_of
 from sweep.space.spec import SweepSpec
 from sweep.tracking.outcomes import trial_name, trial_tags
 from sweep.trials.nodes import (
@@ -214,6 +214,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             working_dir=self.plan.working_dir,
             stall_timeout_s=spec.limits.stall_timeout_s,
             scoring=scoring_of(spec),
+            second=second_of(spec),
         )
         self._overrides = dict(config["overrides"])
         self._given_up = str(config.get(GIVEN_UP, ""))

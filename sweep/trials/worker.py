@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from dashboards.statistics.scoring import Scoring, Values
 from loptune.errors import one_line
-from loptune.files import read_records
-from sweep.programs.base import Assignment, RunnableProgram, TrialRun
+from loptune.files import Record, read_records
+from sweep.programs.base import Assignment, RunnableProgram, SecondObjective, TrialRun
 from sweep.search.trial_report import TrialReport
 from sweep.trials.credentials import take_credentials
 from sweep.trials.limits import with_limits
@@ -59,6 +60,7 @@ class RankWorker:
         self._run: TrialRun | None = None
         self._context: RunContext | None = None
         self._scoring: Scoring | None = None
+        self._second: SecondObjective | None = None
         self._port = reserve_port()
 
     def describe(self) -> dict[str, Any]:
@@ -93,6 +95,7 @@ class RankWorker:
         started = time.monotonic()
         self._context = assignment.context
         self._scoring = assignment.scored_by
+        self._second = assignment.second
         self._run = program.start(assignment)
         gc.set_threshold(_AS_USUAL)  # everything is imported; see `prepare_worker`
         step = self._run.resume()
@@ -136,9 +139,18 @@ class RankWorker:
         if report.stopped or os.environ.get("RANK", "0") != "0":
             return report
         values: Values = {context.metric: run.history}
+        records: list[Record] = []
+        if self._second is not None or not scoring.is_plain:
+            records = read_records(RunFolder(context.run_dir).metrics)
         if not scoring.is_plain:
-            values = scoring.values(read_records(RunFolder(context.run_dir).metrics))
-        return report.scored(scoring, values)
+            values = scoring.values(records)
+        scored = report.scored(scoring, values)
+        if self._second is None:
+            return scored
+        second = self._second.value(records)
+        if scored.finished:
+            self._second.check(second)
+        return replace(scored, second=second if math.isfinite(second) else None)
 
     def close(self, status: str) -> None:
         """End the trial's run; the process stays."""

@@ -22,10 +22,12 @@ def write_sweep(
     name: str = "demo",
     scores: Mapping[int, Mapping[int, float | str]] = SCORES,
     parts: int = 10,
+    seconds: Mapping[int, Mapping[int, float]] | None = None,
     **space: Any,
 ) -> SweepRecord:
     """A sweep's folder as a driver leaves it: configuration -> seed -> score or reason of
     failure. A configuration's alpha is its number by ``parts``; its seeds are those of the scores.
+    ``seconds``: the same for a second objective.
     """
     folder = sweep_folder(runs, name)
     folder.root.mkdir(parents=True)
@@ -45,6 +47,8 @@ def write_sweep(
                 else {"state": "COMPLETE"}
             )
             result = {"score": score, "reason": "", "step": 4, "time": 2.0, **ending}
+            if seconds is not None:
+                result["second"] = seconds[number][seed]
             trial = {"trial_id": f"{number}{seed}", "configuration": number, "seed": seed}
             events.append({"event": "result", **trial, **result})
             run_dir = folder.trial(f"c{number:03d}-s{seed}")

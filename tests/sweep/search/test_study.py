@@ -1,11 +1,14 @@
 """Every sampler: what it is told of the history, and what it proposes."""
 
+import math
+import statistics
 import warnings
 
 import optuna
 import pytest
 
 from sweep.search.study import frozen_trial, propose_next, write_study
+from sweep.search.trial_report import TrialReport
 from sweep.space.points import Space
 from tests.sweep.search.instant_sweeps import (
     ALPHA,
@@ -183,3 +186,43 @@ def test_logarithmic_whole_numbers_prefer_small_ones(tmp_path):
     ]
     assert 10 <= sum(value < 1000 for value in values) <= 30  # half of the decades
     assert max(values) > 100_000
+
+
+def two_objectives(folder, sampler):
+    return make_spec(
+        folder,
+        objective={"second": {"metric": "seconds"}},
+        parameters={ALPHA: {"uniform": [0.0, 0.5]}, "optim.lr": {"loguniform": [1e-6, 1e-3]}},
+        baselines=[],
+        search={"sampler": sampler, "configurations": 64, "startup": 8, "seed": 3},
+        seeds=[0],
+    )
+
+
+def traded(suggestion):
+    """The front is the learning rate 3e-5, where alpha trades accuracy for seconds."""
+    alpha = suggestion["parameters"][ALPHA]
+    loss = abs(math.log10(suggestion["parameters"]["optim.lr"] / 3e-5))
+    report = TrialReport(60, alpha - loss, second=alpha + loss, finished=True)
+    return report.to_result()
+
+
+@pytest.mark.parametrize("sampler", ["nsga2", "motpe"])
+def test_a_sampler_of_two_objectives_learns_the_front(sampler, tmp_path):
+    seen = drain(searcher_in(tmp_path, two_objectives(tmp_path, sampler)), 1, traded)
+    losses = [abs(math.log10(each["parameters"]["optim.lr"] / 3e-5)) for each in seen]
+    assert statistics.median(losses[-16:]) < 0.5 * statistics.median(losses[:8])
+    alphas = [each["parameters"][ALPHA] for each in seen[-16:]]
+    assert max(alphas) - min(alphas) > 0.2  # the front, and not one end of it
+
+
+def test_a_search_with_two_objectives_goes_on_from_its_record(tmp_path):
+    proposed = []
+    for folder, cuts in ((tmp_path / "whole", 1), (tmp_path / "cut", 2)):
+        folder.mkdir()
+        spec = two_objectives(folder, "nsga2")
+        for part in range(cuts, 0, -1):
+            search = spec.search.model_copy(update={"configurations": 24 // part})
+            drain(searcher_in(folder, spec.model_copy(update={"search": search})), 1, traded)
+        proposed.append([each.parameters for each in searcher_in(folder, spec).configurations])
+    assert len(proposed[0]) == 24 and proposed[0] == proposed[1]

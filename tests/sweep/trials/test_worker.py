@@ -155,6 +155,7 @@ def test_the_rank_that_keeps_the_record_reports_the_score(
     worker._run = Run(history, done)
     worker._context = RunContext(tmp_path, tmp_path, "e", "n")
     worker._scoring = Scoring(("eval/accuracy",), window=2)
+    worker._second = None
     report = worker.train_until_evaluation()
     assert report.score == (None if score is None else pytest.approx(score))
     assert (report.step, report.total_steps, report.finished) == (2, 4, done)
