@@ -264,7 +264,7 @@ def test_an_undecided_guard_gets_further_seeds(tmp_path):
     sweep = write_sweep(tmp_path, "demo", RESULTS, objective=GUARDED)
     lines = []
     losses = dict.fromkeys((0.0, 0.1, 0.2), 0.0)
-    run = trains_with_guard({0.0: 0.5, 0.1: 0.65, 0.2: 0.5}, losses, sd=0.012)
+    run = trains_with_guard({0.0: 0.5, 0.1: 0.65, 0.2: 0.5}, losses, sd=0.015)
     _, rounds = decide(sweep, RoundsOptions(finalists=1, max_seeds=40), run, lines.append)
     first, *_, last = rounds.results
     # the score alone is decided at once
