@@ -352,12 +352,12 @@ def test_a_tool_judges_several_scores_with_guards(place):
     rows = ["lr,seed,math,amc,length"]
     for lr, gain, loss in ((0.1, 0.0, 0.0), (0.2, 0.1, 30.0)):
         for seed in range(6):
-            score = 0.5 + seed / 100 + gain
-            rows.append(f"{lr},{seed},{score},{score - 0.1},{100 + seed + loss}")
+            score = 0.5 + seed / 100 + gain * (1 + seed / 100)
+            rows.append(f"{lr},{seed},{score},{score - 0.1},{100 + seed + loss - lr * seed}")
     (place / "runs.csv").write_text("\n".join(rows))
     question = {**QUESTION, "score": "math,amc", "guard": ["length:20"], "fresh": True}
     answer = content(answers_of(("judge", question))[0])
-    assert answer["sentences"][0].startswith("Better, but worse on length by 30")
-    assert answer["verdict"]["difference"] == pytest.approx(0.1)
+    assert answer["sentences"][0].startswith("Better, but worse on length by 29.8")
+    assert answer["verdict"]["difference"] == pytest.approx(0.1025)
     assert set(answer["scores"]) == {"math", "amc"}
     assert [guard["outcome"] for guard in answer["guards"]] == ["fails"]
