@@ -30,7 +30,7 @@ def _unique(values: list[Any]) -> list[Any]:
 
 
 class SecondSpec(Section):
-    """A second objective, which is recorded beside the score and decides no verdict."""
+    """A second objective: it is recorded in addition to the score, and no verdict depends on it."""
 
     metric: str
     """an axis such as gpu_hours (the amount that a trial has used), or a metric, which is scored
@@ -72,7 +72,7 @@ class ObjectiveSpec(Section):
     """METRIC:MARGIN: a better configuration must not be worse by more; METRIC:MARGIN:min if smaller
     values are better"""
     second: SecondSpec | None = None
-    """second objective: recorded, and drawn against the score; the verdict stays on the score"""
+    """second objective: recorded, and plotted against the score; the verdict is on the score alone"""
 
     @property
     def metrics(self) -> tuple[str, ...]:
