@@ -54,20 +54,7 @@ def cost_fields(results: Results) -> dict[str, dict[str, float]]:
 
 def guard_fields(results: Results, configuration: str) -> list[dict[str, Any]]:
     """Return the guards of a configuration."""
-    fields = []
-    for checked in results.checked_guards(configuration):
-        found = checked.found
-        fields.append(
-            {
-                "metric": checked.metric,
-                "margin": checked.margin,
-                "larger_is_better": checked.sign > 0,
-                "outcome": checked.outcome,
-                "difference": None if found is None else found.measured(checked.sign),
-                "interval": None if found is None else found.measured_interval(checked.sign),
-            }
-        )
-    return fields
+    return [checked.fields() for checked in results.checked_guards(configuration)]
 
 
 def rule_fields(results: Results, result: RuleResult) -> dict[str, Any]:

@@ -6,6 +6,7 @@ probability of a false claim is at most the level of one test (intersection-unio
 Technometrics 24, 1982).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -72,7 +72,7 @@ class ObjectiveSpec(Section):
     """METRIC:MARGIN: a better configuration must not be worse by more; METRIC:MARGIN:min if smaller
     values are better"""
     second: SecondSpec | None = None
-    """second objective: recorded, and plotted against the score; the verdict is on the score alone"""
+    """second objective: recorded and plotted against the score, without a part in the verdict"""
 
     @property
     def metrics(self) -> tuple[str, ...]:
