@@ -116,8 +116,8 @@ class LogprobModel(nn.Module):
 
         return TokenScores(
             logprobs=placed(logprobs),
-            entropies=placed(entropies) if with_entropy else None,
-            gradient_norms=placed(gradient_norms) if with_entropy else None,
+            entropies=None if entropies is None else placed(entropies),
+            gradient_norms=None if gradient_norms is None else placed(gradient_norms),
             computed=n_computed,
             proxy_logprobs=None if proxy_logprobs is None else placed(proxy_logprobs),
         )

@@ -43,12 +43,12 @@ class ScoringHead(nn.Module):
 
     def forward(
         self, hidden: Tensor, targets: Tensor, with_entropy: bool
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
         """Return log-probabilities, entropies, gradient norms and proxy log-probabilities, [N]
         each.
 
-        Scores ``targets`` [N] given ``hidden`` [N, H]. Without ``with_entropy`` only the
-        log-probabilities are valid. Log-probabilities and entropies are differentiable. The proxy
+        Scores ``targets`` [N] given ``hidden`` [N, H]. Without ``with_entropy`` all but the
+        log-probabilities are None. Log-probabilities and entropies are differentiable. The proxy
         is the distribution without tokens below ``proxy_min_p`` times the largest probability,
         renormalized (min-p); None if ``proxy_min_p`` is 0.
         """
@@ -62,7 +62,7 @@ class ScoringHead(nn.Module):
         options = _Options(
             self.temperature, self.chunk_tokens, dtype, with_entropy, self.proxy_min_p
         )
-        scores: tuple[Tensor, Tensor, Tensor, Tensor | None] = _Scores.apply(
+        scores: tuple[Tensor, Tensor | None, Tensor | None, Tensor | None] = _Scores.apply(
             hidden, head.weight, head.bias, targets, options
         )  # type: ignore[no-untyped-call]
         return scores
@@ -91,44 +91,32 @@ class _Scores(torch.autograd.Function):
         bias: Tensor | None,
         targets: Tensor,
         options: _Options,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
         layer = _Layer(weight, bias, options)
-        logprobs, log_normalizers = (
-            torch.empty(targets.shape, device=hidden.device) for _ in range(2)
-        )
-        entropies = logprobs
-        gradient_norms = logprobs
-        proxy_logprobs = None
-        if options.with_entropy:
-            entropies = torch.empty_like(logprobs)
-            gradient_norms = torch.empty_like(logprobs)
-            proxy_logprobs = torch.empty_like(logprobs) if options.proxy_min_p else None
+        logprobs = torch.empty(targets.shape, device=hidden.device)
+        # the backward pass recomputes logits, but not the sum over the vocabulary
+        log_normalizers = torch.empty_like(logprobs)
+        details = _Details.empty_like(logprobs, options) if options.with_entropy else None
         for chunk in _chunks(len(targets), options):
             logits = layer.logits(hidden[chunk])
             target = targets[chunk, None]
             log_normalizers[chunk] = logits.logsumexp(dim=-1)
             logprobs[chunk] = logits.gather(-1, target).squeeze(-1) - log_normalizers[chunk]
-            if options.with_entropy:
-                # difference = p - onehot serves both: its norm is the gradient norm, and entropy =
-                # -logprob - sum(difference * logits).
-                difference = (logits - log_normalizers[chunk, None]).exp_()
-                if proxy_logprobs is not None:
-                    fraction = _proxy_mass(difference, target, options.proxy_min_p)
-                    proxy_logprobs[chunk] = logprobs[chunk] - fraction.log()
-                difference.scatter_add_(-1, target, difference.new_full(target.shape, -1.0))
-                gradient_norms[chunk] = torch.linalg.vector_norm(difference, dim=-1)
-                entropies[chunk] = -logprobs[chunk] - difference.mul_(logits).sum(dim=-1)
+            if details is not None:
+                probabilities = (logits - log_normalizers[chunk, None]).exp_()
+                details.compute(chunk, logits, probabilities, target, logprobs[chunk])
+
+        entropies = None if details is None else details.entropies
         ctx.save_for_backward(hidden, weight, bias, targets, log_normalizers, entropies)
         ctx.options = options
+        # an output without a gradient gets None instead of zeros in the backward pass
         ctx.set_materialize_grads(False)
-        if not options.with_entropy:
-            entropies = logprobs.clone()
-            gradient_norms = logprobs.clone()
-            ctx.mark_non_differentiable(entropies)
-        ctx.mark_non_differentiable(gradient_norms)
-        if proxy_logprobs is not None:
-            ctx.mark_non_differentiable(proxy_logprobs)
-        return logprobs, entropies, gradient_norms, proxy_logprobs
+        if details is None:
+            return logprobs, None, None, None
+        ctx.mark_non_differentiable(details.gradient_norms)
+        if details.proxy_logprobs is not None:
+            ctx.mark_non_differentiable(details.proxy_logprobs)
+        return logprobs, details.entropies, details.gradient_norms, details.proxy_logprobs
 
     @staticmethod
     @once_differentiable
@@ -149,13 +137,15 @@ class _Scores(torch.autograd.Function):
         for chunk in _chunks(len(targets), options):
             scaled = (grad_logprobs[chunk, None] / options.temperature).float()
             log_probs = layer.logits(hidden[chunk]).sub_(log_normalizers[chunk, None])
+            # The gradient of the logits is p * -(g_logprob + g_entropy (log p + entropy)), plus
+            # g_logprob at the target. In place, because it is as large as the logits.
             if grad_entropies is None:
                 grad = log_probs.exp_().mul_(-scaled)
             else:
                 entropy_grad = (grad_entropies[chunk, None] / options.temperature).float()
-                grad = log_probs.exp().mul_(
-                    -(log_probs.add_(entropies[chunk, None]).mul_(entropy_grad).add_(scaled))
-                )
+                probabilities = log_probs.exp()
+                weights = log_probs.add_(entropies[chunk, None]).mul_(entropy_grad).add_(scaled)
+                grad = probabilities.mul_(weights.neg_())
             grad.scatter_add_(-1, targets[chunk, None], scaled)
             if grad_bias is not None:
                 grad_bias += grad.sum(dim=0)
@@ -187,6 +177,43 @@ class _Layer:
         logits = linear(hidden.to(self._dtype), self.weight, self._bias).float()
         # in place: a second copy would raise the step's peak memory
         return logits.div_(self._temperature)
+
+
+@dataclass(frozen=True)
+class _Details:
+    """What an update logs and some rules read of the distribution at each token, [N]."""
+
+    entropies: Tensor
+    gradient_norms: Tensor  # norm of onehot - p
+    proxy_logprobs: Tensor | None
+    proxy_min_p: float
+
+    @classmethod
+    def empty_like(cls, logprobs: Tensor, options: _Options) -> "_Details":
+        """Return uninitialized details."""
+        return cls(
+            entropies=torch.empty_like(logprobs),
+            gradient_norms=torch.empty_like(logprobs),
+            proxy_logprobs=torch.empty_like(logprobs) if options.proxy_min_p else None,
+            proxy_min_p=options.proxy_min_p,
+        )
+
+    def compute(
+        self, chunk: slice, logits: Tensor, probabilities: Tensor, target: Tensor, logprobs: Tensor
+    ) -> None:
+        """Fill in a chunk from its logits and probabilities [n, V], which is overwritten, and its
+        targets [n, 1] with their log-probabilities [n].
+        """
+        if self.proxy_logprobs is not None:
+            kept = _proxy_mass(probabilities, target, self.proxy_min_p)
+            self.proxy_logprobs[chunk] = logprobs - kept.log()
+        # p - onehot serves both: its norm is the gradient norm, and since log p = logits - c and
+        # logprob = logit of the target - c, entropy = -logprob - sum((p - onehot) * logits).
+        difference = probabilities.scatter_add_(
+            -1, target, probabilities.new_full(target.shape, -1.0)
+        )
+        self.gradient_norms[chunk] = torch.linalg.vector_norm(difference, dim=-1)
+        self.entropies[chunk] = -logprobs - difference.mul_(logits).sum(dim=-1)
 
 
 def _proxy_mass(probabilities: Tensor, target: Tensor, min_p: float) -> Tensor:
