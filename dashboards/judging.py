@@ -152,7 +152,8 @@ def judge(
 
 def _read(table: "pd.DataFrame", columns: "RunColumns", fresh: "bool | pd.DataFrame") -> "Results":
     """Return the runs with one score, prepared for the requested comparison."""
-    from dashboards.sources.runs import read_runs, with_fresh
+    from dashboards.sources.fresh_runs import with_fresh
+    from dashboards.sources.runs import read_runs
 
     results = read_runs(table, columns, adaptive=fresh is not True)
     if not isinstance(fresh, bool):

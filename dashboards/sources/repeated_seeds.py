@@ -3,17 +3,14 @@
 import pandas as pd
 
 from dashboards.sources.run_columns import RunColumns
-from dashboards.sources.settings import FILES
-from dashboards.sources.states import COLUMNS
+from dashboards.sources.settings import SETTINGS_PREFIXES
+from dashboards.sources.states import COLUMNS, STATE
 from dashboards.sources.wandb_tables import RUN_COLUMNS
 from loptune.terminal.table import counted
 
 # columns with run names
 _NAMES = ("ID", "id", "run_id", "trial_id", "Name", "name", "run", "run_name", "Run", "trial")
-_OF_RUNS = (*RUN_COLUMNS, *COLUMNS, "state of a row")
-_SETTINGS = (
-    "params.", "config.", "hparams.", "params_", *(f"{name.split('/')[-1]}:" for name in FILES)
-)  # fmt: skip
+_OF_RUNS = (*RUN_COLUMNS, *COLUMNS, STATE)
 # Largest fraction of repeated seeds in an arm for which seeds are considered random. If more
 # repeat, the seeds were planned, and a run was started twice by mistake.
 _REPEATED = 0.2
@@ -93,7 +90,7 @@ def _differ(repeated: pd.DataFrame, columns: RunColumns) -> bool:
     no_settings = {*columns.every, *_NAMES, *_OF_RUNS}
     for column in map(str, repeated):
         is_text = not pd.api.types.is_numeric_dtype(repeated[column])
-        is_setting = is_text or column.startswith(_SETTINGS)
+        is_setting = is_text or column.startswith(SETTINGS_PREFIXES)
         if column in no_settings or not is_setting:
             continue
         values_per_seed = repeated.groupby(columns.run)[column].nunique(dropna=False)

@@ -17,6 +17,10 @@ FILES = (
     "config.yaml", ".hydra/config.yaml", "config.yml", "params.json", "hparams.yaml", "args.yaml",
     "args.json", "config.json", "params.yaml", "hparams.json", "flags.json",
 )  # fmt: skip
+# prefixes of the columns that contain settings
+SETTINGS_PREFIXES = (
+    "params.", "config.", "hparams.", "params_", *(f"{name.split('/')[-1]}:" for name in FILES)
+)  # fmt: skip
 _OVERRIDES = ".hydra/overrides.yaml"
 SETTINGS_FILE = re.compile(r"^[\w.-]+\.(?:ya?ml|json):")  # prefix of the key in a column name
 MAX_JSON_BYTES = 1 << 20

@@ -8,6 +8,7 @@ from dashboards.sources.run_columns import RunColumns
 from dashboards.trial import State
 from loptune.errors import ConfigError
 
+STATE = "state of a row"  # column with the state of each row's run
 COLUMNS = ("State", "state", "status", "Status", "_state", "run_state", "run_status", "STATUS")
 _STATES: dict[State, tuple[str, ...]] = {
     "COMPLETE": (

@@ -1,0 +1,112 @@
+"""Number the configurations of a table of runs, and find its baseline."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from dashboards.sources.conditions import equal
+from dashboards.sources.run_columns import RunColumns
+from loptune.errors import ConfigError, listed, shortened
+from loptune.parameter_names import short_names, shown
+from loptune.yaml_document import nearest
+
+_MAX_CHARS = 80  # length limit of a value in a message
+_MAX_SPELLINGS = 4
+_MAX_LISTED_CHARS = 600  # length limit of a list of configurations
+# values of the columns that define a configuration
+Point = tuple[Any, ...]
+
+
+def numbered(runs: pd.DataFrame, columns: RunColumns) -> dict[Point, str]:
+    """Return each configuration's number, in the order of their first rows."""
+    points = dict.fromkeys(runs[columns.point].itertuples(index=False, name=None))
+    return {point: str(number) for number, point in enumerate(points)}
+
+
+def arm_names(points: Iterable[Point], columns: RunColumns) -> dict[Point, str]:
+    """Return each configuration's arm, such as ``loss=dapo``."""
+    keys = [columns.names[column] for column in columns.by]
+    names = short_names(keys)
+    texts = {}
+    for point in points:
+        values = zip(keys, point[: len(keys)], strict=True)
+        texts[point] = " ".join(f"{names[column]}={shown(value)}" for column, value in values)
+    return texts
+
+
+def notes_on_spelling(points: Iterable[Point]) -> list[str]:
+    """Return a note on configurations that may be one: their names differ only in case, blanks,
+    hyphens and underscores.
+    """
+    spellings: dict[Point, list[str]] = {}
+    for point in points:
+        letters = []
+        for value in point:
+            is_text = isinstance(value, str)
+            letters.append(re.sub(r"[\s_-]", "", value).casefold() if is_text else value)
+        spellings.setdefault(tuple(letters), []).append(" ".join(map(shown, point)))
+    notes = []
+    for names in spellings.values():
+        if len(names) > 1:
+            notes.append(
+                f"Compared as different configurations: {listed(names, _MAX_SPELLINGS)}. If they "
+                "are one, write its name in one way."
+            )
+    return notes
+
+
+def arms_and_baseline(
+    numbers: Mapping[Point, str], arm: Mapping[Point, str], columns: RunColumns
+) -> tuple[tuple[str, ...], str | None]:
+    """Return the arms, baseline first, and the baseline's configuration number if nothing is
+    tuned.
+    """
+    if columns.against is not None:  # the baseline is a number, so no configuration is the baseline
+        names = list(dict.fromkeys(arm.values()))
+        return tuple(names), next(iter(numbers.values()))
+    for column in columns.baseline:
+        if column not in columns.by:
+            raise ConfigError(
+                f"the baseline uses {column}, which is not in --by",
+                "--baseline",
+                nearest(column, columns.by),
+                code="baseline-not-in-by",
+            )
+    matching = []
+    for point in numbers:
+        settings = dict(zip(columns.by, point, strict=False))
+        if all(equal(settings[column], value) for column, value in columns.baseline.items()):
+            matching.append(point)
+    # 1.1 and 1.10 both exist, and only one was typed
+    if len({arm[point] for point in matching}) > 1:
+        wanted = [str(value) for value in columns.baseline.values()]
+        places = [list(columns.by).index(column) for column in columns.baseline]
+        typed = [p for p in matching if [str(p[place]) for place in places] == wanted]
+        matching = typed or matching
+    arms = list(dict.fromkeys(arm[point] for point in matching))
+    if len(arms) != 1:
+        count = f"matches {len(arms)} configurations" if arms else "matches no configuration"
+        named = "; ".join(shortened(name, _MAX_CHARS) for name in dict.fromkeys(arm.values()))
+        named_baseline = f"the baseline {text_of(columns.baseline)} {count}"
+        if not columns.baseline:
+            named_baseline = f"choose the baseline among {len(arms)} configurations"
+        raise ConfigError(
+            named_baseline,
+            "--baseline",
+            f"choose among: {shortened(named, _MAX_LISTED_CHARS)}",
+            code="no-baseline",
+        )
+    baseline_first = dict.fromkeys([*arms, *arm.values()])
+    number = None if columns.tuned else numbers[matching[0]]
+    return tuple(baseline_first), number
+
+
+def text_of(parameters: Mapping[str, Any]) -> str:
+    """Return the parameters of a configuration on one line, with short names and values."""
+    names = short_names(list(parameters))
+    texts = []
+    for name, value in parameters.items():
+        texts.append(f"{names[name]}={shortened(shown(value), _MAX_CHARS)}")
+    return " ".join(texts)
