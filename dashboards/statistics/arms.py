@@ -278,7 +278,7 @@ def _noisy(counted: Scores, baseline: str, names: Sequence[str]) -> set[str]:
     for name in sorted(variances, key=lambda name: -variances[name]):
         rest = [variances[other] for other in variances if other not in noisy | {name}]
         pooled = float(np.mean(rest)) if rest else 0.0
-        # the other scores are coarse, not less noisy
+        # equal differences of all others mean coarse scores, not that they are less noisy
         if pooled <= _EQUAL * variances[name] or dof < 1:
             break
         p_value = float(special.fdtrc(dof, dof * len(rest), variances[name] / pooled))
@@ -392,8 +392,12 @@ def _partly_paired(
     differences = np.array([samples.arm[seed] - samples.base[seed] for seed in shared])
     rest_of_base, rest_of_arm = samples.rest
     of_rest = float(np.mean(rest_of_arm) - np.mean(rest_of_base))
+    # Weights in proportion to the precision if all runs have one variance v: the mean difference of
+    # n shared seeds has 2 v / n, that of n and m other runs v / n + v / m.
     pairs_of_rest = len(rest_of_arm) * len(rest_of_base) / (len(rest_of_arm) + len(rest_of_base))
     weight = (len(shared) / 2) / (len(shared) / 2 + pairs_of_rest)
+    # A positive correlation over shared seeds would make the first part precise, but a few seeds
+    # cannot show one: its variance is at least that of unpaired runs.
     both = variances[name] + variances[baseline]
     of_shared = max(float(differences.var(ddof=1)), both) / len(shared)
     variance_of_rest = variances[name] / len(rest_of_arm) + variances[baseline] / len(rest_of_base)

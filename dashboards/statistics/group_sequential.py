@@ -105,6 +105,7 @@ def simulated_boundaries(statistics: Vector, spent: ArrayLike) -> Vector:
     alive = np.ones(len(statistics), bool)
     bounds = []
     for place, count in enumerate(crossing):
+        # ``count`` of all paths cross here for the first time; those that crossed before are out
         ordered = np.sort(statistics[alive, place])[::-1]
         lower = int(count)  # interpolate between two order statistics
         bound = ordered[lower] + (count - lower) * (ordered[lower + 1] - ordered[lower])
@@ -132,10 +133,13 @@ def integrated_boundaries(information: tuple[float, ...], spending: Spending) ->
     for place, amount in enumerate(information):
         to_spend = spent[place] - (spent[place - 1] if place else 0.0)
         if score is None:
+            # at the first analysis the statistic is normal, and no path has been lost
             bound = float(special.ndtri(1 - to_spend))
             grid = np.linspace(-_RANGE, bound, _GRID) * math.sqrt(amount)
             density = np.exp(-(grid**2) / (2 * amount)) / math.sqrt(2 * math.pi * amount)
         else:
+            # Before the bound is known, the density here is the last one convolved with a normal
+            # increment. The bound cuts off the probability to be spent, and the grid ends there.
             spread = math.sqrt(amount - information[place - 1])
             weights = density * _trapezoid(score)
             bound = _solve(score, weights, spread, math.sqrt(amount), to_spend)

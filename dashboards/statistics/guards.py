@@ -94,6 +94,8 @@ def _score_noise(variances: Variances, comparisons: int, *, own_counts_half: boo
       an F test at level ``NOISIER_LEVEL`` finds it noisier, or there are only two seeds, this sum
       has Welch's degrees of freedom.
     """
+    # The own variance is unbiased but known from few seeds, the pooled one is precise but wrong for
+    # a configuration that is noisier than the others.
     if own_counts_half and variances.dof > variances.own_dof >= _OWN_KNOWN:
         variance = (2 * variances.pooled + variances.own) / 2
     else:
@@ -103,6 +105,7 @@ def _score_noise(variances: Variances, comparisons: int, *, own_counts_half: boo
     sd = np.sqrt(variance)
     if variances.base is None or variances.others is None:
         return sd
+    # degrees of freedom of a sum of two estimated variances (Welch, Satterthwaite)
     between = np.sqrt(variances.base + variances.others)
     base_part = variances.base**2 / variances.base_dof
     others_part = variances.others**2 / variances.others_dof
@@ -116,6 +119,8 @@ def _score_noise(variances: Variances, comparisons: int, *, own_counts_half: boo
     if variances.base_dof > 1:
         noisier = special.fdtrc(variances.base_dof, variances.others_dof, ratio) < NOISIER_LEVEL
         fewer = np.where(noisier, fewer, variances.dof)
+    # the caller tests with ``variances.dof`` degrees of freedom: widen by the ratio of the critical
+    # values where there are fewer
     needed: Vector = np.vectorize(critical_value)(comparisons, fewer)
     needed /= critical_value(comparisons, variances.dof)
     return np.maximum(sd, needed * between)

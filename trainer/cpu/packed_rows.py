@@ -107,6 +107,8 @@ def pack(input_ids: Tensor, prompt_lengths: Tensor, completion_mask: Tensor) -> 
         completion_mask: [b, T], mask of the completion tokens to predict.
     """
     columns = torch.arange(input_ids.shape[1])
+    # Rows of a group are adjacent. A row whose prompt differs from the row before starts a group;
+    # -1 is no token, so that a prompt differs from a longer one that begins with it.
     prompts = input_ids.masked_fill(columns >= prompt_lengths[:, None], -1)
     starts_group = torch.ones(len(input_ids), dtype=torch.bool)
     starts_group[1:] = (prompts[1:] != prompts[:-1]).any(dim=1)
@@ -114,13 +116,15 @@ def pack(input_ids: Tensor, prompt_lengths: Tensor, completion_mask: Tensor) -> 
     own_lengths = prompt_lengths[starts_group]  # lengths of the distinct prompts
     prompt_ends = own_lengths.cumsum(0)
 
-    # A completion is packed up to its last requested token.
+    # A completion is packed up to the token before its last requested one, which nothing follows.
     lengths = (completion_mask.bool() * torch.arange(1, completion_mask.shape[1] + 1)).amax(dim=1)
     seen = (lengths - 1).clamp_min(0)
     is_processed = (columns >= prompt_lengths[:, None]) & (
         columns < (prompt_lengths + seen)[:, None]
     )
     completion_starts = int(prompt_ends[-1]) + seen.cumsum(0) - seen
+    # The token before predicts a completion token. For the first one it is the end of the shared
+    # prompt, which does not lie before the completion in the packed tokens.
     predicting = completion_starts[:, None] - 1 + torch.arange(completion_mask.shape[1])
     predicting[:, 0] = prompt_ends[group_of_row] - 1
 
@@ -287,11 +291,13 @@ class _PackedAttention(torch.autograd.Function):
         grad_query = torch.empty_like(grad_output)
         grad_key = torch.empty_like(key)
         grad_value = torch.empty_like(value)
+        # The prompts' segment comes first: it sets the gradients of the prompts' keys and values,
+        # to which the segments of completions add.
         for segment in ctx.packing.segments:
             queries, keys, values = _states(segment, query, key, value, ctx.scale)
             padded = segment.pad(grad_output)
             padding = segment.padding()
-            if padding is not None:
+            if padding is not None:  # `pad` fills it with copies of token 0
                 padded[padding] = 0.0
             grad_outputs = _by_key_head(padded, key_heads)
             grad_padded = torch.empty_like(padded)
