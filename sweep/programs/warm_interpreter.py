@@ -144,14 +144,8 @@ class WarmInterpreter:
         self._process.wait()
 
 
+# of this process; None before the first trial, and after it is closed
 _current: WarmInterpreter | None = None
-
-
-def current_interpreter() -> WarmInterpreter | None:
-    """Return the interpreter of this process, or None before the first trial and after it is
-    closed.
-    """
-    return _current
 
 
 def close_interpreter() -> None:

@@ -116,7 +116,7 @@ def pack(input_ids: Tensor, prompt_lengths: Tensor, completion_mask: Tensor) -> 
     own_lengths = prompt_lengths[starts_group]  # lengths of the distinct prompts
     prompt_ends = own_lengths.cumsum(0)
 
-    # A completion is packed up to the token before its last requested one, which nothing follows.
+    # A completion is packed up to the token before its last requested one, which predicts nothing.
     lengths = (completion_mask.bool() * torch.arange(1, completion_mask.shape[1] + 1)).amax(dim=1)
     seen = (lengths - 1).clamp_min(0)
     is_processed = (columns >= prompt_lengths[:, None]) & (

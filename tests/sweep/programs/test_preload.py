@@ -60,9 +60,9 @@ import numpy
 report(1, numpy=numpy.random.rand(), python=random.random())
 """
     first = preloaded_line(tmp_path, script, preload=["numpy"])
-    interpreter = warm_interpreter.current_interpreter()
+    interpreter = warm_interpreter._current
     second = preloaded_line(tmp_path, script, name="c000-s1", preload=["numpy"])
-    assert warm_interpreter.current_interpreter() is interpreter is not None
+    assert warm_interpreter._current is interpreter is not None
     assert first["numpy"] != second["numpy"] and first["python"] != second["python"]
 
 
@@ -158,7 +158,7 @@ theirs, lifeline = os.pipe()
 words = [sys.executable, "script.py"]
 started = start_warm(["decimal"], words, dict(os.environ), open("out", "wb"), theirs)
 from sweep.programs import warm_interpreter
-print(warm_interpreter.current_interpreter().pid, started.pid, flush=True)
+print(warm_interpreter._current.pid, started.pid, flush=True)
 time.sleep(600)
 """
     rank = subprocess.Popen(
@@ -178,7 +178,7 @@ def test_a_killed_interpreter_ends_its_trial_and_the_next_one_runs(tmp_path):
     script = "report(1)\nimport time; time.sleep(600)"
     with trial(tmp_path, f"import json{REPORT}{script}", preload=["decimal"]) as run:
         run.train_until_evaluation()
-        os.kill(warm_interpreter.current_interpreter().pid, signal.SIGKILL)
+        os.kill(warm_interpreter._current.pid, signal.SIGKILL)
         with pytest.raises(RuntimeError, match="SIGKILL"):
             run.train_until_evaluation()
     line = preloaded_line(tmp_path, "report(2)")
