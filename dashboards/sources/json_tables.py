@@ -60,33 +60,45 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _of_mapping(content: dict[str, Any]) -> pd.DataFrame:
+    """Return the rows of a JSON object. Its shape tells what wrote it: see `read_json_table`."""
     history = content.get("log_history")
-    if isinstance(history, list):
+    if isinstance(history, list):  # transformers
         return _one_row_a_step(_rows(history))
-    if set(content) >= {"columns", "data"} and isinstance(content["data"], list):
+    if set(content) >= {"columns", "data"} and isinstance(content["data"], list):  # W&B, pandas
         return pd.DataFrame(content["data"], columns=content["columns"])
     if isinstance(content.get("results"), dict) and ("configs" in content or "config" in content):
         return _rows([_lm_eval(content)])
+    if not content:
+        return _rows([content])
+
     values = list(content.values())
     records = [value for value in values if _are_records(value)]
-    if len(records) == 1 and not any(isinstance(value, dict) for value in values):
-        return _rows(records[0])  # next to values such as a version or a date
-    if values and all(_are_records(value) for value in values):
+    has_mapping = any(isinstance(value, dict) for value in values)
+    if len(records) == 1 and not has_mapping:  # next to values such as a version or a date
+        return _rows(records[0])
+    if len(records) == len(values):
         rows = []
-        for name, records in content.items():
-            rows += [{"name": name, **record} for record in records]
+        for name, named in content.items():
+            rows += [{"name": name, **record} for record in named]
         return _rows(rows)
-    if values and all(isinstance(value, list) for value in values):
+    if all(isinstance(value, list) for value in values):
         lengths = {len(value) for value in values}
-        if len(lengths) == 1:
+        if len(lengths) == 1:  # columns
             return pd.DataFrame(content)
-    if values and all(isinstance(value, dict) for value in values):
-        every_key = set().union(*values)
-        shared = set.intersection(*map(set, values))
-        if all(key.isdigit() for key in every_key):
-            return _by_number(content)
-        if len(values) > 1 and 2 * len(shared) >= len(every_key):
-            return _rows([{"name": name, **value} for name, value in content.items()])
+    if all(isinstance(value, dict) for value in values):
+        return _of_mappings(content)
+    return _rows([content])
+
+
+def _of_mappings(content: dict[str, dict[str, Any]]) -> pd.DataFrame:
+    """Return the rows of a mapping of mappings: columns, records with a name, or one record."""
+    mappings = list(content.values())
+    every_key = set().union(*mappings)
+    shared = set.intersection(*map(set, mappings))
+    if all(key.isdigit() for key in every_key):
+        return _by_number(content)
+    if len(mappings) > 1 and 2 * len(shared) >= len(every_key):
+        return _rows([{"name": name, **record} for name, record in content.items()])
     return _rows([content])
 
 

@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dashboards.trial import TrialRecord
 from sweep.record.sweep_record import SweepRecord
@@ -18,31 +18,39 @@ def seconds_left(
     A trial's total time is the median of the complete trials. Before the first one completes, it is
     extrapolated from the running trials' fraction of steps. Early stopping may shorten both.
     """
-    started: dict[TrialKey, float] = {}
-    durations: list[float] = []
-    for record in sweep.events:
-        if record["event"] not in (STARTED, ENDED):
-            continue
-        key = TrialKey(record["configuration"], record["seed"])
-        if record["event"] == STARTED:
-            started[key] = record["time"]
-        elif record["state"] == "COMPLETE" and key in started:
-            durations.append(record["time"] - started[key])
     running = [trial for trial in trials if trial.state == "RUNNING"]
     fractions: dict[str, float] = {}  # trial name -> fraction of its steps completed
     for trial in running:
         if trial.total_steps:
             fractions[trial.name] = recorded_steps(trial) / trial.total_steps
-    if not durations:
-        begun = {key.name: moment for key, moment in started.items()}
-        for name, fraction in fractions.items():
-            if fraction:
-                durations.append((time.time() - begun[name]) / fraction)
+    durations = _trial_durations(sweep, fractions)
     if not durations or not running:
         return {}, None
     trial_seconds = statistics.median(durations)
     left = {name: trial_seconds * (1 - fraction) for name, fraction in fractions.items()}
+    of_running = sum(left.get(trial.name, trial_seconds) for trial in running)
     waiting = sweep.planned - sum(trial.ended for trial in trials) - len(running)
-    total = sum(left.get(trial.name, trial_seconds) for trial in running) + waiting * trial_seconds
-    # at least as long as the slowest running trial
-    return left, max([total / len(running), *left.values()])
+    # as many trials run at a time as now, and the slowest of them ends in its own time
+    side_by_side = (of_running + waiting * trial_seconds) / len(running)
+    return left, max([side_by_side, *left.values()])
+
+
+def _trial_durations(sweep: SweepRecord, fractions: Mapping[str, float]) -> list[float]:
+    """Return the seconds of each complete trial. Without one, return what the running trials take
+    if they continue as they began; ``fractions`` are theirs.
+    """
+    started: dict[str, float] = {}  # trial name -> time of its last start
+    durations = []
+    for record in sweep.events:
+        if record["event"] not in (STARTED, ENDED):
+            continue
+        name = TrialKey(record["configuration"], record["seed"]).name
+        if record["event"] == STARTED:
+            started[name] = record["time"]
+        elif record["state"] == "COMPLETE" and name in started:
+            durations.append(record["time"] - started[name])
+    if durations:
+        return durations
+    return [
+        (time.time() - started[name]) / fraction for name, fraction in fractions.items() if fraction
+    ]
