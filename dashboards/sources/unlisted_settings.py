@@ -19,7 +19,7 @@ def check_unlisted_settings(
 ) -> list[str]:
     """Reject runs that differ in a setting outside --by and --tuned.
 
-    If --by is a column of run names, such as W&B's ``Name``, a configuration stands for all of its
+    If --by is a run-name column, such as W&B's ``Name``, a configuration stands for all of its
     settings. The result is then a note on the settings that differ between configurations.
     """
     explained = explained_columns(runs, columns, state)
