@@ -1,7 +1,10 @@
 """YAML configuration reader whose errors name file, line and the nearest valid key."""
 
+import contextlib
 import difflib
+import math
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -319,6 +322,17 @@ def validate(model: type[Model], document: YamlDocument) -> Model:
         ) from None
 
 
+# pydantic's type of an error -> how to write the value
+_FORMS = {
+    "dict_type": "write it as `key: value` lines",
+    "float_parsing": "write a number without a unit or a percent sign",
+    "int_parsing": "write an integer",
+    "int_from_float": "write an integer",
+    "finite_number": "write a finite number",
+    "bool_parsing": "write true or false",
+}
+
+
 def _code(error: Any) -> str:
     """Return the code of a validation error: its own code, or pydantic's error type."""
     if error["type"] == "missing":
@@ -355,7 +369,28 @@ def _hint(model: type[BaseModel], error: Any) -> str:
     key = dotted(error["loc"])
     explains = getattr(model, "docs_hint", None)
     leaf_key = next((leaf for leaf in leaf_keys(model) if f"{key}.".startswith(f"{leaf}.")), key)
-    return explains.format(leaf_key) if explains and leaf_key else ""
+    documented = explains.format(leaf_key) if explains and leaf_key else ""
+    return "; ".join(part for part in (_right_form(error), documented) if part)
+
+
+def _right_form(error: Any) -> str:
+    """Return how to write a value of the expected type; empty if the message says it already."""
+    kind, given = error["type"], error["input"]
+    if kind == "list_type" and not isinstance(given, dict):
+        values = [given]
+        if isinstance(given, str):
+            with contextlib.suppress(ValueError):  # an open quote
+                values = shlex.split(given)
+        return f"write a list: {_in_one_line(values)}"
+    if kind == "string_type" and isinstance(given, bool | int | float):
+        return f'write it in quotes: "{given}"'
+    return _FORMS.get(kind, "")
+
+
+def _in_one_line(values: list[Any]) -> str:
+    """Return a list as YAML."""
+    text = yaml.safe_dump(values, default_flow_style=True, width=math.inf, allow_unicode=True)
+    return shortened(text.strip(), 200)
 
 
 def field_names(model: type[BaseModel], path: KeyPath = ()) -> list[str]:

@@ -145,7 +145,8 @@ def _check_form(word: str, keys: Sequence[str], is_script: bool) -> None:
             raise refusal(
                 "unknown-placeholder",
                 f"command: unknown key {place[0]}",
-                f"{nearest(place[1], keys)} (for literal braces, write {{{place[0]}}})",
+                f"{nearest(place[1], keys)}; for another parameter, add its default to "
+                f"program.defaults; for literal braces, write {{{place[0]}}}",
             )
 
 

@@ -13,8 +13,10 @@ from loptune.yaml_document import (
     parse_yaml,
     read_yaml,
     submodel,
+    validate,
 )
 from sweep.space.file import load_space
+from sweep.space.spec import SweepSpec
 from tests.json_values import JSON, UNHURRIED
 from tests.refusals import refused
 from tests.tables import table
@@ -45,6 +47,37 @@ def test_an_error_carries_the_key_that_is_refused(override, key):
     with pytest.raises(ConfigError) as caught:
         load_config("tiny_kk", [override])
     assert caught.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "hint"),
+    [
+        ("seeds", 3, "write a list: [3]"),
+        ("program.command", "python a.py --lr={lr} 'b c'", "[python, a.py, '--lr={lr}', b c]"),
+        ("program.command", "python 'a.py", "write a list: [python 'a.py]"),
+        ("name", 5, 'write it in quotes: "5"'),
+        ("parameters", ["lr"], "`key: value` lines"),
+        ("objective.worthwhile", "1%", "without a unit"),
+    ],
+)
+def test_a_value_of_another_type_is_told_how_to_be_written(key, value, hint):
+    space = {
+        "name": "a",
+        "program": {"command": ["python", "{seed}"], "defaults": {"lr": 0.1}},
+        "objective": {"metric": "acc"},
+        "parameters": {"lr": {"uniform": [0, 1]}},
+        "search": {"configurations": 2},
+    }
+    *above, last = key.split(".")
+    section = space
+    for part in above:
+        section = section[part]
+    section[last] = value
+    document = parse_yaml(yaml.safe_dump(space), "space.yaml")
+    with pytest.raises(ConfigError) as caught:
+        validate(SweepSpec, document)
+    assert caught.value.key == key
+    assert hint in caught.value.hint
 
 
 def test_a_file_is_read_no_further_than_the_limit(tmp_path):
