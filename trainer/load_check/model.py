@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from loptune.errors import ConfigError, first_line
 from trainer.load_check import paths
-from trainer.load_check.rows import Kind, Prompts, Row, sample_rows, trained_length
+from trainer.load_check.rows import Kind, Prompts, Row, rows_within, sample_rows, trained_length
 from trainer.parallel.ranks import Parallel
 from trainer.policy.adapters import adapter_disabled, has_adapter
 from trainer.rollouts.engine import RolloutEngine, SamplingParams
@@ -190,6 +190,11 @@ def compare_scoring(run: Paths, rows: Sequence[Row]) -> list[Tensor]:
     fault = largest_difference(rows, actual, expected, run.bound)
     if not run.parallel.any(fault is not None):
         return expected
+    within = rows_within(rows, trained_length(run.causal_lm.config))
+    is_long_only = within is not None and (
+        largest_difference(within, paths.scored(run.policy, within), run.own(within), run.bound)
+        is None
+    )
     tried = {}
     for part, without in _scoring_parts(run).items():
         with without(run.policy):
@@ -198,6 +203,8 @@ def compare_scoring(run: Paths, rows: Sequence[Row]) -> list[Tensor]:
     verdict = None
     if fault is not None:
         verdict = _verdict(run, rows, fault, tried, expected, HEAD)
+        if is_long_only:
+            verdict = _rope(run), fault[1]
     _raise(run, "scoring", verdict)
     return expected
 
@@ -241,12 +248,21 @@ def compare_sampling(run: Paths, rows: Sequence[Row], expected: Sequence[Tensor]
         prompts = Prompts("short", [row.prompt], [1], len(row.completion))
         alone += sample_rows(run.engine, prompts, run.temperature)
     alone_expected = run.own(alone)
+    within: list[Row] = []
+    for row in rows_within(short, trained_length(run.causal_lm.config)) or []:
+        prompts = Prompts("short", [row.prompt], [1], len(row.completion))
+        within += sample_rows(run.engine, prompts, run.temperature)
+    is_long_only = bool(within) and (
+        largest_difference(within, paths.sampled(within), run.own(within), run.bound) is None
+    )
     verdict = None
     if fault is not None:
         kind, nats = fault
         first = [(a[:1] - b[:1]).abs() for a, b in zip(paths.sampled(rows), expected, strict=True)]
         if kind != "short":
             verdict = _long_part(run, kind), nats
+        elif is_long_only:
+            verdict = _rope(run), nats
         elif float(torch.cat(first).max()) <= run.bound:
             verdict = CACHE, nats
         elif largest_difference(alone, paths.sampled(alone), alone_expected, run.bound) is None:
@@ -354,10 +370,12 @@ def _verdict(
 
 
 def _long_part(run: Paths, kind: Kind) -> Part:
+    return _rope(run) if kind == "boundary" else LONG
+
+
+def _rope(run: Paths) -> Part:
     length = trained_length(run.causal_lm.config)
-    if kind == "boundary":
-        return Part(ROPE.name.format(length=length), ROPE.hint.format(length=length), ROPE.key)
-    return LONG
+    return Part(ROPE.name.format(length=length), ROPE.hint.format(length=length), ROPE.key)
 
 
 def _raise(run: Paths, path: str, verdict: tuple[Part, float] | None) -> None:

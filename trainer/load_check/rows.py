@@ -100,6 +100,19 @@ def trained_length(model_config: Any) -> int | None:
     return min(lengths, default=length)
 
 
+def rows_within(rows: Sequence[Row], length: int | None) -> list[Row] | None:
+    """Return the rows with their prompts cut at the beginning to at most ``length`` tokens a row;
+    None if no row is longer.
+    """
+    if length is None or all(len(row.prompt) + len(row.completion) <= length for row in rows):
+        return None
+    cut = []
+    for row in rows:
+        kept = max(1, length - len(row.completion))
+        cut.append(replace(row, kind="short", prompt=row.prompt[-kept:]))
+    return cut
+
+
 def _rope_settings(text: Any) -> list[dict[str, Any]]:
     """Return the rotary settings of the model, or one for each layer type."""
     settings = getattr(text, "rope_parameters", None) or {}

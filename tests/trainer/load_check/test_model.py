@@ -247,6 +247,13 @@ def test_dynamic_rope_beyond_its_length_is_refused(tmp_path):
         Run(model, **{"rollout.max_new_tokens": 60}).check()
 
 
+def test_dynamic_rope_is_named_also_if_the_problems_themselves_are_longer(tmp_path):
+    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
+    model = saved(tmp_path, llama(max_position_embeddings=24, rope_parameters=rope))
+    with refused("paths-differ", names=["positions beyond 24", "to 24 together"]):
+        Run(model).check()  # prompts of 4 to 33 tokens
+
+
 def test_a_model_without_positions_for_the_longest_row_is_refused(tmp_path):
     sizes = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64}
     model = saved(tmp_path, GPT2LMHeadModel(GPT2Config(vocab_size=258, bos_token_id=0, **sizes)))
