@@ -101,8 +101,8 @@ def trained_length(model_config: Any) -> int | None:
 
 
 def rows_within(rows: Sequence[Row], length: int | None) -> list[Row] | None:
-    """Return the rows with their prompts cut at the beginning to at most ``length`` tokens a row;
-    None if no row is longer.
+    """Return the rows without the beginnings of their prompts, so that each has at most ``length``
+    tokens; None if no row is longer.
     """
     if length is None or all(len(row.prompt) + len(row.completion) <= length for row in rows):
         return None
