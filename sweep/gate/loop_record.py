@@ -25,10 +25,17 @@ from scipy import special
 from dashboards.sources.directions import usual_direction
 from dashboards.statistics.online_levels import lord_level
 from dashboards.trial import sign_of
-from loptune.errors import ConfigError, MissingError
+from loptune.errors import ConfigError, MissingError, shortened
 
-_KEPT = "keep"
+_KEPT, _DISCARDED, _CRASHED = "keep", "discard", "crash"
+# status -> how the words begin that loops write for it
+_STATUSES = {
+    _KEPT: ("keep", "kept", "accept", "baseline"),
+    _DISCARDED: ("discard", "reject", "revert", "drop", "no_improvement", "no improvement"),
+    _CRASHED: ("crash", "fail", "error", "timeout", "oom", "check", "skip", "abort", "invalid"),
+}
 _TO_SD = 1.4826  # SD of a normal distribution in units of its median absolute deviation
+_MAX_CHARS = 40
 _FEWEST = 5  # minimum number of discarded changes to estimate the noise
 _NAME, _VALUE = "metric_name", "metric_value"  # columns
 _NOT_SCORES = ("commit", "memory_gb", "status", "description")
@@ -38,7 +45,7 @@ _NOT_SCORES = ("commit", "memory_gb", "status", "description")
 class Entry:
     """A run of a loop."""
 
-    status: str  # keep, discard, crash or another reason for discarding it
+    status: str  # keep, discard or crash
     score: float | None  # None: crashed
     description: str
     commit: str = ""
@@ -151,8 +158,8 @@ def _read_table(
         )
     entries = []
     for line, row in enumerate(rows, start=2):
-        status = (row["status"] or "").strip().lower()
-        crashed = status not in (_KEPT, "discard")
+        status = _status(row["status"], f"{path}:{line}")
+        crashed = status == _CRASHED
         entries.append(
             Entry(
                 status=status,
@@ -177,8 +184,8 @@ def _read_json_lines(path: Path, text: str, mode: Literal["max", "min"] | None) 
             direction = mode or stated
             entries = []  # a new target starts a new record
         elif "status" in record:
-            status = str(record["status"])
-            crashed = status not in (_KEPT, "discard")
+            status = _status(record["status"], f"{path}:{line}")
+            crashed = status == _CRASHED
             score = None if crashed else _number(record.get("metric"), f"{path}:{line}")
             entries.append(
                 Entry(
@@ -189,6 +196,24 @@ def _read_json_lines(path: Path, text: str, mode: Literal["max", "min"] | None) 
                 )
             )
     return LoopRecord(metric=name, mode=direction or "min", entries=tuple(entries))
+
+
+def _status(word: Any, where: str) -> str:
+    """Return keep, discard or crash for the word that a loop wrote.
+
+    Raises:
+        ConfigError: the word is unknown, so it is not known whether the change was kept.
+    """
+    text = str(word or "").strip().lower()
+    for status, beginnings in _STATUSES.items():
+        if text.startswith(beginnings):
+            return status
+    raise ConfigError(
+        f"unknown status: {shortened(repr(word), _MAX_CHARS)}",
+        where,
+        f"write {_KEPT}, {_DISCARDED} or {_CRASHED}",
+        code="unknown-status",
+    )
 
 
 def _json_lines(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:

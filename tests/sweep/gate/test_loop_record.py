@@ -108,3 +108,17 @@ def test_a_file_that_is_no_record(tmp_path):
     with refused("no-score", ConfigError) as caught:
         read_record(path, None, None)
     assert caught.value.where.endswith("results.tsv:2")
+
+
+@pytest.mark.parametrize("word", ["Kept", "ACCEPTED", "keep (re-run)"])
+def test_other_words_for_a_kept_change_are_read(tmp_path, word):
+    path = tmp_path / "results.tsv"
+    path.write_text(f"commit\tval_bpb\tstatus\na\t1.1\tbaseline\nb\t1.0\t{word}\n")
+    assert [entry.status for entry in read_record(path, None, None).entries] == ["keep", "keep"]
+
+
+def test_an_unknown_status_is_not_taken_for_a_crash(tmp_path):
+    path = tmp_path / "results.tsv"
+    path.write_text("commit\tval_bpb\tstatus\na\t1.1\tkeep\nb\t1.0\tmaybe\n")
+    with refused("unknown-status", names=["maybe", ":3"]):
+        read_record(path, None, None)
