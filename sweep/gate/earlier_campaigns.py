@@ -26,20 +26,13 @@ def earlier_campaigns(
         ConfigError: an earlier campaign is damaged.
         MissingError: a named folder contains no campaign.
     """
-    found_here = [] if space is None else _same_parent(folder, space, metric)
+    campaigns = [Campaign(path) for path in named]
+    if space is not None:
+        for path in sorted(folder.resolve().parent.glob("*/campaign.yaml")):
+            if path.parent != folder.resolve() and (path.parent / "events.jsonl").is_file():
+                campaigns += _with_program(path.parent, space, metric)
     found: dict[float, Earlier] = {}
-    for path in [*found_here, *named]:
-        try:
-            campaign = Campaign(path)
-        except UserError as error:
-            if path in named:
-                raise
-            raise ConfigError(
-                f"an earlier campaign of this program is damaged: {error.what}",
-                str(path),
-                "restore or delete it. With --new-budget, the campaign starts without it",
-                code="earlier-damaged",
-            ) from error
+    for campaign in campaigns:
         known = [Earlier(**fields) for fields in campaign.started.get("earlier", [])]
         for each in [*known, _earlier(campaign)]:
             before = found.get(each.started)
@@ -48,17 +41,22 @@ def earlier_campaigns(
     return [found[started] for started in sorted(found)]
 
 
-def _same_parent(folder: Path, space: str, metric: str) -> list[Path]:
-    """Return the folders of campaigns in the same parent folder that run a space for a metric."""
-    place = folder.resolve().parent
-    if not place.is_dir():
-        return []
-    found = []
-    for path in sorted(place.glob("*/campaign.yaml")):
-        spec = validate(CampaignSpec, read_yaml(path))
-        if path.parent != folder.resolve() and (spec.space, spec.metric) == (space, metric):
-            found.append(path.parent)
-    return found
+def _with_program(folder: Path, space: str, metric: str) -> list[Campaign]:
+    """Return the campaign of a folder if it runs a space for a metric.
+
+    Raises:
+        ConfigError: it is damaged.
+    """
+    try:
+        spec = validate(CampaignSpec, read_yaml(folder / "campaign.yaml"))
+        return [Campaign(folder)] if (spec.space, spec.metric) == (space, metric) else []
+    except UserError as error:
+        raise ConfigError(
+            f"an earlier campaign is damaged: {error.what}",
+            str(folder),
+            "restore or delete it. With --new-budget, the campaign starts without it",
+            code="earlier-damaged",
+        ) from error
 
 
 def _earlier(campaign: Campaign) -> Earlier:
@@ -66,7 +64,7 @@ def _earlier(campaign: Campaign) -> Earlier:
     kept = sorted(proposal.decided_at for proposal in campaign.proposals if proposal.kept)
     return Earlier(
         folder=str(campaign.folder.resolve()),
-        started=campaign.started["time"],
+        started=campaign.started.get("time", 0.0),
         proposals=len(campaign.proposals),
         kept=kept,
     )
