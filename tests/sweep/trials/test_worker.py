@@ -1,6 +1,7 @@
 """The ranks of a trial: where they meet, and what becomes of the others when one fails."""
 
 import contextlib
+import json
 import math
 import socket
 import time
@@ -10,6 +11,7 @@ import pytest
 import ray
 
 from dashboards.statistics.scoring import Scoring
+from sweep.space.scoring import Second
 from sweep.trials import worker
 from sweep.trials.worker import (
     RankWorker,
@@ -18,6 +20,8 @@ from sweep.trials.worker import (
     rank_environments,
     reserve_port,
 )
+from tests.refusals import refused
+from trainer.run_folder import RunFolder
 from trainer.threads import SPIN_COUNT
 from trainer.types import RunContext
 
@@ -160,3 +164,24 @@ def test_the_rank_that_keeps_the_record_reports_the_score(
     assert report.score == (None if score is None else pytest.approx(score))
     assert (report.step, report.total_steps, report.finished) == (2, 4, done)
     assert report.metrics == ({} if done else {"eval/accuracy": 0.5})
+
+
+@pytest.mark.parametrize(("hours", "second"), [(2.0, 6.0), (None, None)])
+def test_the_rank_that_keeps_the_record_reports_the_second_objective(
+    hours, second, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("RANK", "0")
+    lines = [{"step": step, "hours": hours, "eval/accuracy": 0.5} for step in (1, 2)]
+    lines[-1]["hours"] = hours and 3 * hours
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    RunFolder(tmp_path).metrics.write_text(text)
+    worker = object.__new__(RankWorker)
+    worker._run = Run({1: 0.5, 2: 0.5}, done=second is None)
+    worker._context = RunContext(tmp_path, tmp_path, "e", "n")
+    worker._scoring = Scoring(("eval/accuracy",), window=1)
+    worker._second = Second("hours", worker._scoring)
+    if second is None:  # finished without a value
+        with refused("metric-not-logged"):
+            worker.train_until_evaluation()
+        return
+    assert worker.train_until_evaluation().second == second
