@@ -75,7 +75,7 @@ def draw(found: dict[str, pd.DataFrame]) -> go.Figure:
         drawing.add_hline(y=0.5, line={"color": "#888", "dash": "dot", "width": 1}, row=row, col=4)
         drawing.update_yaxes(range=[0, 1], tickformat=".0%", row=row, col=4)
     logarithmic = {"type": "log", "dtick": 1, "exponentformat": "power"}
-    drawing.update_xaxes(**logarithmic, title="1 − probability", col=2)
+    drawing.update_xaxes(**{**logarithmic, "dtick": 2}, tickangle=0, title="1 − probability", col=2)
     for column in (2, 3):
         drawing.update_yaxes(**logarithmic, col=column)
     drawing.update_layout(

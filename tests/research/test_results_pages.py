@@ -386,6 +386,7 @@ def test_figures_1_to_3_of_the_tiny_model():
     cell = measured["1 (d)"].replace("1 - π ", "").replace("%", "")
     assert agrees(cell, *numbers)
 
+    assert agrees(measured["1 (b)"], *bands.advantage_abs)
     change = updates.change_abs
     assert agrees(measured["1 (e)"], change["only pi < 0.25"], change["all tokens"])
     assert agrees(measured["1 (f)"], change["only pi > 0.75"])
