@@ -46,9 +46,10 @@ def front_points(results: Results) -> list[FrontPoint]:
     seeds: dict[str, int] = {}
     for configuration, trials in table.groupby("configuration", sort=False):
         if configuration in complete:
-            scores[configuration] = estimate(list(trials.score), coverage())
-            seconds[configuration] = estimate(list(trials.second), coverage())
-            seeds[configuration] = len(trials)
+            number = str(configuration)
+            scores[number] = estimate(list(trials.score), coverage())
+            seconds[number] = estimate(list(trials.second), coverage())
+            seeds[number] = len(trials)
     means = {name: (scores[name].mean, seconds[name].mean) for name in scores}
     members = front(means, (objective.sign, sign_of(objective.second_mode)))
     others = [name for name in means if name not in members]

@@ -409,7 +409,7 @@ def numbers(answer: gate.Answer | None) -> Record:
     if answer is None or answer.difference.interval is None:
         return {}
     low, high = answer.difference.interval
-    fields = {
+    fields: Record = {
         "gain": answer.difference.gain,
         "low": low if math.isfinite(low) else None,  # JSON has no infinity
         "high": high,

@@ -402,7 +402,7 @@ class RunMemory:
         expert_width: int = settings.get("moe_intermediate_size") or width
         experts: int = max(settings.get(key) or 0 for key in _EXPERT_COUNTS)
 
-        embedding = settings["vocab_size"] * hidden
+        embedding: int = settings["vocab_size"] * hidden
         mlp_matrix = width * hidden
         # transformers stores the gate and up projections of all experts as one parameter
         fused_experts = 2 * experts * expert_width * hidden
