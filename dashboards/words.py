@@ -353,7 +353,7 @@ def layouts(
     if kinds == {"unpaired"}:
         return (
             "Compared without pairing by seed (Welch's test), because fewer than half of the seeds "
-            "are shared: they are labels. --paired compares shared seeds only."
+            "are shared; seeds only label the runs. --paired compares shared seeds only."
         )
     parts = []
     for kind, text in _LAYOUTS.items():

@@ -35,7 +35,7 @@ def command_line() -> str:
     lines = [
         "# Command line\n",
         NOTE,
-        "`trainer` trains one policy, `sweep` compares many trainings. `COMMAND --help` "
+        "`trainer` trains one policy, `sweep` compares many training runs. `COMMAND --help` "
         "prints the same options. The",
         "[exit codes](../troubleshooting.md#exit-codes) of both are the same.\n",
         "Every command also takes `--quiet` (results, warnings and errors only) or `--verbose` "

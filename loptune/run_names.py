@@ -21,7 +21,7 @@ NAME_RULE = (
 )
 _RULE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME_LENGTH - 1}}}")
 CAMPAIGN = "campaign"  # locked by a process that records events of a campaign
-RUNNER = "the runner of campaign"  # locked by a process that runs a campaign's trainings
+RUNNER = "the runner of campaign"  # locked by a process that runs a campaign's training runs
 _STARTING = "this machine, just starting"
 _LOOK_S = 0.5  # longer than `lock_owner` holds the lock in another process
 _OWN_FOLDER = Path(__file__).resolve().parent

@@ -1,7 +1,7 @@
 """How many changes do campaigns of proposals keep, and how many of them are no gain?
 
 Replays campaigns of 100 proposals with planted gains, all campaigns at once. The noise is normal,
-with a correlation of two configurations on one seed, or resampled from trainings: a seed is a
+with a correlation of two configurations on one seed, or resampled from training runs: a seed is a
 column of a table of residuals, a configuration a row of it. Each rule sees only the scores of the
 runs that it asks for.
 

@@ -1,7 +1,7 @@
 """Whether runs whose evaluations lie at unequal amounts of tokens are judged rightly.
 
     python -m research.unequal_grids           # a minute
-    python -m research.unequal_grids --real    # real trainings, half a minute
+    python -m research.unequal_grids --real    # real training runs, half a minute
 
 A pair of arms has one true curve, ``START + RISE (1 - exp(-tokens / SCALE))``, and the second arm a
 constant gain on top, zero in half of the pairs. Arms draw a rate (tokens a step) and a distance
@@ -10,7 +10,7 @@ their own. Noise is normal: one shift a run and one draw an evaluation. Printed 
 the interval of `sweep judge --axis tokens` (90% are promised), false improvements and claims of the
 wrong sign (at most 5% each), beside the comparison of the last three evaluations of each run.
 
-Real trainings: DrQ-v2 on 24 tasks of the DeepMind Control Suite, eight to ten seeds each (Yarats
+Real training runs: DrQ-v2 on 24 tasks of the DeepMind Control Suite, eight to ten seeds each (Yarats
 et al. 2021, arXiv:2107.09645). The seeds of a task are split at random into two arms, so every
 claim is false. Each arm keeps one of every one to six evaluations, its runs lose a fifth of these
 and end at 70 to 100% of their length.
@@ -173,7 +173,7 @@ def false_claims(
 
 
 def print_real(cases: int) -> None:
-    """Print the false claims on real trainings."""
+    """Print the false claims on real training runs."""
     rows = []
     layouts = [
         ("largest common amount", at_common_amount, False),
@@ -199,7 +199,7 @@ def print_real(cases: int) -> None:
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--real", action="store_true", help="real trainings, thinned")
+    parser.add_argument("--real", action="store_true", help="real training runs, thinned")
     parser.add_argument("--cases", type=int, default=400, help="cases of each task")
     options = parser.parse_args()
     if options.real:

@@ -748,7 +748,7 @@ _SHIFT = 2.0  # true gain of simulated scores, in standard deviations
 
 
 def bank() -> Array:
-    """Scores of the trainings of `research.gate_bank`, [C, S], of unit variance."""
+    """Scores of the training runs of `research.gate_bank`, [C, S], of unit variance."""
     rows = pd.read_csv(BANK)
     table = rows.pivot_table(index=list(rows.columns[:-2]), columns="seed", values="accuracy")
     scores = table.dropna().to_numpy(float)
@@ -765,7 +765,7 @@ def drawn_of(
 
 
 def print_blocks(cases: int) -> None:
-    """Print false positives and claims of the two tests of one finalist: on trainings without an
+    """Print false positives and claims of the two tests of one finalist: on training runs without an
     effect of the seed (the seven studies), with one (the bank), and on simulated scores.
     """
     tests: dict[str, Test] = {"Welch": penalized_welch, "paired": penalized_paired}

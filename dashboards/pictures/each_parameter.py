@@ -48,13 +48,13 @@ def each_parameter(results: Results) -> Picture | None:
         averaged.append(f"{short} over {counted(len(shared), 'setting')} of the others")
     if not rows:
         return None
-    headings, rows = filled_columns([*headings, "mean at its best"], rows)
+    headings, rows = filled_columns([*headings, "best mean"], rows)
     headings[0] = "value"
     text = (
         "Each value is compared with the baseline's value of the same parameter on equal seeds, "
         f"at equal values of the other parameters, and averaged: {'; '.join(averaged)}. Intervals "
         "are corrected for the values of one parameter, not for the number of parameters. The last "
-        "column was chosen on these seeds, so it is biased upward."
+        "column was selected on these seeds, so it is biased upward."
     )
     return Picture("each", "Each parameter by itself", text, table=(headings, rows))
 

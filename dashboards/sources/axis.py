@@ -223,7 +223,7 @@ def _check_covered(
             f"{_counted_runs(short, complete)} ended before {columns.axis} {amount(budget.at)}: "
             f"{_named(short, _end, columns)}",
             "--at",
-            f"the largest value that all reach is --at {amount(common)}",
+            f"use --at {amount(common)}, the largest value that all runs reach",
             code="short-runs",
         )
     start = budget.at if columns.take == "best" else budget.start

@@ -173,7 +173,7 @@ def split_names(table: pd.DataFrame, pattern: str) -> tuple[pd.DataFrame, list[s
     if column not in RUN_NAMES:
         notes.append(f"--names splits the column {column}.")
     if left_out:
-        notes.append(f"Left out: {counted(left_out, 'run')} with names other than {pattern}.")
+        notes.append(f"Left out: {counted(left_out, 'run')}, not named like {pattern}.")
     clash = [name for name in parts if name in table]
     rows = table.drop(columns=clash).assign(**{str(name): parts[name] for name in parts})
     return rows[matched], notes

@@ -14,7 +14,7 @@ from dashboards.sources.states import STATE, run_state
 from dashboards.trial import Curve, TrialRecord
 from loptune.errors import ConfigError, shortened
 
-_MAX_NAMED = 8  # at most this many names in a message
+_MAX_NAMED = 8  # maximum number of names in a message
 _MAX_CHARS = 80  # length limit of a value in a message
 
 

@@ -11,7 +11,7 @@ from dashboards.sources.states import STATE
 from dashboards.sources.wandb_tables import RUN_COLUMNS, is_run_table
 from loptune.errors import ConfigError, listed
 
-_MAX_NAMED = 8  # at most this many names in a message
+_MAX_NAMED = 8  # maximum number of names in a message
 
 
 def check_unlisted_settings(

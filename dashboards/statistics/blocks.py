@@ -66,7 +66,7 @@ def learned(scores: Scores) -> Blocks:
 
 
 def _correlation(ratio: float, configurations: float) -> float:
-    """Return the intraclass correlation for a ratio of mean squares, of seeds to the rest."""
+    """Return the intraclass correlation, from the mean square of seeds over the residual one."""
     if math.isinf(ratio):
         return 1.0
     return (ratio - 1) / (ratio + configurations - 1)

@@ -11,7 +11,7 @@ Degrees = TypeVar("Degrees", float, NDArray[np.float64])  # degrees of freedom
 SIGNIFICANCE_LEVEL = 0.05  # one-sided, because only improvements over the baseline are claimed
 POWER = 0.8  # power at which a gain is called detectable
 ASSURANCE = 0.8  # probability that the recommended number of seeds has this power
-# Constant in `level`, chosen on public trainings with different collapse rates
+# Constant in `level`, chosen on public training runs with different collapse rates
 # (research/verdict_on_real_runs.py).
 _SCARCE = 2
 # true gain that is detected with this power, in standard errors, for known noise
@@ -19,8 +19,8 @@ DETECTABLE_ERRORS = float(special.ndtri(1 - SIGNIFICANCE_LEVEL) + special.ndtri(
 
 
 def level(dof: Degrees) -> Degrees:
-    """Return the nominal level for which the false positive rate on public trainings is
-    ``SIGNIFICANCE_LEVEL``.
+    """Return the nominal level for which the false positive rate on public training runs
+    is ``SIGNIFICANCE_LEVEL``.
 
     Training scores are not normal, which a noise estimate with few degrees of freedom does not
     reveal. At a level of 5%, t tests on three seeds have 7 to 8% false positives. With many degrees

@@ -1,9 +1,9 @@
 """Compare finalists with a baseline in rounds of fresh seeds, with early stopping: the plan of a
 group-sequential test (`group_sequential`), and its results.
 
-Each interim analysis is the test of `comparison` at the boundaries of the plan. With few seeds the
-statistics are far from normal, so the boundaries are simulated, with the noise estimated as in a
-real analysis.
+Each interim analysis applies the test of `comparison` with the boundaries of the plan. With few
+seeds the statistics are far from normal, so the boundaries are simulated, with the noise estimated
+as in a real analysis.
 """
 
 import functools
@@ -39,7 +39,7 @@ from dashboards.trial import Mode, sign_of
 FUTILITY_ERROR = 0.1
 _MAX_ANALYSES = 8
 # Seeds at the first interim analysis. Analyses at three and four seeds cause too many false
-# positives on public trainings with equal means, and do not add power
+# positives on public training runs with equal means, and do not add power
 # (research/verdict_on_real_runs.py).
 FIRST_ANALYSIS_SEEDS = 5
 PATHS = 100_000  # simulated confirmations; boundaries are accurate to about 0.01 to 0.02

@@ -137,7 +137,7 @@ class Uploaded:
 
 
 def upload(name: SweepName, *, runs_dir: RunsDir = Path("runs")) -> Uploaded:
-    """Send an offline sweep to MLflow, and write its report. What was sent before is not sent
+    """Send an offline sweep to MLflow, and write its report. Records already sent are not sent
     again.
 
     Raises:

@@ -238,7 +238,7 @@ def _results(runs_dir: Path, batch: Batch) -> list[BatchResults]:
 
 
 def _guard_values(sweep: SweepRecord, trial: str) -> dict[str, float]:
-    """Return metric of a guard -> value of a complete trial; NaN if the trial did not log it."""
+    """Return guard metric -> value of a complete trial; NaN if the trial did not log it."""
     guarded = sweep.spec.objective.guarded
     if not guarded:
         return {}

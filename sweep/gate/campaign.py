@@ -2,9 +2,10 @@
 
 A campaign is a folder:
 
-    campaign.yaml the settings: program, objective, worthwhile gain, false-keep rate, seeds
-    events.jsonl baselines, proposals, scores, decisions and re-checks in chronological order, each
-    with a checksum runs/ the sweeps that ran the trainings, if loptune ran them
+    campaign.yaml  settings: program, objective, worthwhile gain, false-keep rate, seeds
+    events.jsonl   baselines, proposals, scores, decisions and re-checks in chronological order,
+                   each with a checksum
+    runs/          the sweeps with the training runs, if loptune ran them
 
 The state is computed from these events (`sweep.gate.state`). A kept proposal becomes the next
 baseline and runs again on fresh seeds, because its own scores were selected and are biased upward.
@@ -41,7 +42,7 @@ from sweep.search.event_log import read_checked, with_checksum
 # in the order in which they are written: campaign.yaml, which marks a complete campaign, is last
 _FILES = (".gitignore", PROGRAM, "events.jsonl", "campaign.yaml")
 _MAKING = ".making"  # subfolder for the files until all are complete
-# Nobody keeps the lock while trainings run, only while an event is recorded.
+# Nobody keeps the lock during training, only while an event is recorded.
 _PATIENCE_S = 60.0
 _DAMAGED = "restore it from a backup, or start a campaign in another folder"
 

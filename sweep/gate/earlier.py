@@ -16,7 +16,7 @@ class Earlier:
     """What a new campaign needs to know of an earlier one."""
 
     folder: str
-    started: float  # seconds since 1970, which also identifies the campaign
+    started: float  # start time [seconds since 1970]; also identifies the campaign
     proposals: int
     kept: list[int]  # numbers of proposals at the decisions to keep, ascending
 

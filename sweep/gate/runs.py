@@ -1,4 +1,4 @@
-"""Run the trainings that a campaign needs, in the cheapest order."""
+"""Start the training runs that a campaign needs, in the cheapest order."""
 
 import logging
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ _logger = logging.getLogger(__name__)
 
 
 def run_until_decided(folder: Path, *, parallel: int | None = None) -> GateVerdict:
-    """Run the required trainings until all open proposals are kept or discarded, or the open
+    """Start the required runs until all open proposals are kept or discarded, or the open
     re-check is decided; without one, until the baseline is measured. Return the last decision.
 
     One process at a time runs a campaign. The campaign itself is locked only while results are

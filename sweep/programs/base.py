@@ -106,8 +106,8 @@ class TrialRun(Protocol):
 
     @property
     def history(self) -> Mapping[int, float]:
-        """The metric that ends a period by training step, without steps that were abandoned; empty
-        on ranks without a record.
+        """Training step -> value of the metric that marks an evaluation, without abandoned steps;
+        empty on ranks without a record.
         """
 
     def resume(self) -> int:

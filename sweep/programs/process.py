@@ -51,7 +51,7 @@ _UPLOAD_AFTER_S = 30.0
 _LAST_LINES = 5
 _LAST_BYTES = 65_536  # bytes to read from the end of standard error
 _LAST_LINE_BYTES = (
-    256  # bytes to store of the line before a reader's position, to detect a rewritten file
+    256  # bytes of the line before a reader's position, stored to detect a rewritten file
 )
 _LONG_LINE_BYTES = 65_536  # a longer incomplete line is read in parts
 _STEP = TypeAdapter(NonNegativeInt)

@@ -65,7 +65,7 @@ class ReadSoFar:
         if not self._correctness.is_file():
             return
         content = self._correctness.read_bytes()
-        # (size, step): lines within these bytes are abandoned after this step
+        # (size, step): in the first `size` bytes, lines of later steps than `step` are abandoned
         limits: list[tuple[int, int]] = []
         for size, digest, step in self._abandoned:
             if _digest(content[:size]) == digest:  # otherwise the file was rewritten

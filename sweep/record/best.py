@@ -55,9 +55,9 @@ class BestWithCaveats:
 def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> BestWithCaveats:
     """Return the best configuration on fresh seeds, or of the search if no fresh seeds were run.
 
-    Nothing is chosen if fresh seeds do not separate the finalists, or on seeds that tuned several
-    arms. If ``results`` is None, they are read only if fresh seeds were run; otherwise the caveat
-    names the command that compares.
+    Nothing is chosen if fresh seeds do not separate the finalists, or if arms were tuned and no
+    confirmation has ended. If ``results`` is None, they are read only if fresh seeds were run;
+    otherwise the caveat contains the command that compares.
     """
     spec = sweep.spec
     winner = best(sweep.configurations, spec.seeds, spec.objective)

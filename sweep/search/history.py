@@ -167,8 +167,8 @@ def failed_by_settings(configuration: Configuration) -> bool:
 
     Settings explain a divergence, a score that is not finite, and a command that ended with an
     error by itself on every retry, as programs that check for NaN do. Any other recorded reason
-    (memory, a signal, silence until `limits.stall_timeout_s`, a dead worker) may be the machine's,
-    and is not evidence against the point.
+    (memory, a signal, silence until `limits.stall_timeout_s`, a dead worker) may be the fault
+    of the machine, and is not evidence against the configuration.
     """
     return any(
         result.state == "FAIL" and explained_by_settings(result.reason)

@@ -16,7 +16,7 @@ from trainer.tracking.mlflow_store import tracking_uri
 from trainer.tracking.tracker import upload
 from trainer.tracking.uploading import has_unsent
 
-_MAX_NAMED = 5  # trials in a message
+_MAX_NAMED = 5  # maximum number of trials in a message
 
 
 def upload_sweep(sweep: SweepRecord) -> Path:

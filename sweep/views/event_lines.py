@@ -92,7 +92,7 @@ class EventLines:
         total = f"/{report.total_steps}" if report.total_steps else ""
         score = f"score {number(report.score)}"
         if report.score is None:
-            score = "no score: the evaluation is not finite; a second one fails the trial"
+            score = "no score: the evaluation is not finite; two in a row fail the trial"
         _print_event(trial, f"step {report.step}{total}  {score}  {shown}")
 
     def retried(self, trial: str, reason: str, failures: int | None, most: int) -> None:

@@ -146,7 +146,7 @@ def evaluate(
         Count | None, Option("completions per problem", metavar="N", short="-k")
     ] = None,
     max_new_tokens: Annotated[
-        Count | None, Option("tokens per completion (default: those of training)", metavar="N")
+        Count | None, Option("maximum tokens per completion (default: as in training)", metavar="N")
     ] = None,
     temperature: Annotated[
         float | None, Option("sampling temperature; 0 is greedy", metavar="T")

@@ -85,7 +85,7 @@ def _write_rule(folder: Path) -> list[Path]:
         shutil.copytree(_TEMPLATES / "rule_project", folder)
     except OSError as error:
         raise StorageError(
-            f"cannot write there: {error.strerror}",
+            f"cannot create the folder: {error.strerror}",
             str(folder),
             "choose a new folder",
             code="folder-not-writable",

@@ -32,7 +32,7 @@ def rehearse(
         Exit status: 1 if any check failed.
 
     Raises:
-        UserError: no preset is named, or its configuration is wrong.
+        UserError: no preset is given, or its configuration is wrong.
     """
     if all and spec:
         raise ConfigError(
@@ -43,7 +43,7 @@ def rehearse(
         )
     if not all and not spec:
         raise ConfigError(
-            "no preset is named",
+            "no preset given",
             "trainer rehearse",
             "choose one, for example trainer rehearse kk_3b; --all rehearses every preset",
             code="no-preset",

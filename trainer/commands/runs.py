@@ -212,7 +212,7 @@ class UploadedRun:
 def upload(
     run: Annotated[str, Option("name or folder of the run")], *, runs_dir: RunsDir = Path("runs")
 ) -> UploadedRun:
-    """Send an offline run to MLflow. What was sent before is not sent again.
+    """Send an offline run to MLflow. Records already sent are not sent again.
 
     Raises:
         MissingError: there is no such run.

@@ -148,7 +148,7 @@ def _segments(prompt_lengths: Tensor, completion_lengths: tuple[Tensor, ...]) ->
     """
     yield Segment.of_lengths(0, prompt_lengths, prefix=slice(0, 0))
     prompt_start = 0
-    completion_start = int(prompt_lengths.sum())  # completions are packed behind all prompts
+    completion_start = int(prompt_lengths.sum())  # completions are packed after all prompts
     for prompt_length, lengths in zip(prompt_lengths.tolist(), completion_lengths, strict=True):
         prompt = slice(prompt_start, prompt_start + prompt_length)
         prompt_start = prompt.stop

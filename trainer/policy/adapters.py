@@ -166,7 +166,7 @@ def load_adapter(model: Module, folder: Path) -> None:
     """Copy an adapter's weights from its file into the model's adapter.
 
     Raises:
-        StorageError: different layers or rank.
+        StorageError: the file has other layers or another rank.
     """
     expected = adapter_tensors(model)
     with safe_open(folder / WEIGHTS_FILE, framework="pt") as file:

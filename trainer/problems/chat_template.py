@@ -228,7 +228,7 @@ def open_tag(prompt: str) -> str:
     return match[0]
 
 
-# A prompt in the form of a model family: its start, and other text that it must contain.
+# Marks of a prompt in a model family's chat format: its start, and other text that it must contain.
 _PUBLISHED = (
     ("<|im_start|>", "<|im_end|>"),
     ("<|start_header_id|>", "<|eot_id|>"),

@@ -89,7 +89,7 @@ def ending_with_user(question: Question, last_assistant: str) -> Question:
         if not before or before[-1]["role"] != "user":
             raise LastTurnError(
                 "no user's turn comes before the assistant's last turn",
-                "add the question as a turn of the role user",
+                "add the question as a user turn",
             )
         prefill = question.text if last_assistant == "continue" else ""
         return replace(question, messages=before, prefill=prefill)
@@ -100,8 +100,8 @@ def ending_with_user(question: Question, last_assistant: str) -> Question:
             "data.last_assistant=continue if completions should continue them",
         )
     raise LastTurnError(
-        f"the conversation ends with a turn of the role {role}",
-        "end it with a turn of the role user, which the model answers",
+        f"the conversation ends with a turn of role {role}",
+        "end it with a user turn, which the model answers",
     )
 
 

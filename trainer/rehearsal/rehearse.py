@@ -192,7 +192,7 @@ def run_ranks(folder: Path, size: int, name: str, on_gpus: bool) -> None:
         print(written, file=sys.stderr)
         raise EngineError(
             f"the rehearsal of {name} failed",
-            f"torchrun ended with status {torchrun.returncode}",
+            f"torchrun exited with status {torchrun.returncode}",
             "read the output of its ranks above",
             code="rank-failed",
         )

@@ -212,8 +212,8 @@ def _copy_empty_store(path: Path) -> None:
 
 
 def _make_empty_store(folder: Path) -> None:
-    """Let MLflow create a store. Remove its experiment "Default", which MLflow creates in each
-    store with a path of that store's folder.
+    """Let MLflow create a store. Remove its experiment "Default": it contains the path of this
+    folder, and MLflow creates another one in each copy.
     """
     from mlflow import MlflowClient
 

@@ -48,7 +48,7 @@ def test_each_parameter_is_compared_at_equal_values_of_the_other():
     gain = (of_lr[2e-5] - of_lr[1e-5]).mean()
     assert float(found["lr=2e-05"]["difference"]) == pytest.approx(gain, abs=5e-4)
     best = table["group"][2e-5].mean()
-    assert found["scale_rewards=group"]["mean at its best"] == f"{best:.3f} at 2e-05"
+    assert found["scale_rewards=group"]["best mean"] == f"{best:.3f} at 2e-05"
     assert found["scale_rewards=none"]["result"] == "baseline"
 
 
@@ -77,7 +77,7 @@ def test_only_shared_settings_count_and_a_failed_run_fails_its_seed():
     found = cells(each_parameter(judged(lacks).results))
     assert "2 settings" in each_parameter(judged(lacks).results).sentence
     assert found["scale_rewards=none"]["failed"] == "1"
-    assert found["scale_rewards=group"]["mean at its best"].endswith("at 2e-05")
+    assert found["scale_rewards=group"]["best mean"].endswith("at 2e-05")
 
 
 @pytest.mark.parametrize("change", ["adaptive", "one parameter", "no crossing"])

@@ -52,7 +52,7 @@ def as_published(model: PreTrainedModel, name: str, weight: Tensor) -> Iterable[
     return tensors.items()
 
 
-# Asking transformers takes a millisecond per parameter, and weights are sent in every step.
+# A query to transformers takes a millisecond per parameter, and weights are sent at every step.
 _CONVERTED: WeakKeyDictionary[PreTrainedModel, frozenset[str]] = WeakKeyDictionary()
 
 
