@@ -2,7 +2,7 @@
 
     nice -n 19 python -m research.gate_bank --hours 2
 
-The bank holds short training runs of the tiny model: the settings of `space.yaml`, each on its seeds.
+The bank holds short runs of the tiny model: the settings of `space.yaml`, each on its seeds.
 `research.gate_campaigns --noise bank` replays campaigns on them. A row is appended when its
 training has ended, so an interrupted command goes on with the next one. A training takes about 20
 processor seconds.

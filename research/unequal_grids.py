@@ -10,7 +10,7 @@ their own. Noise is normal: one shift a run and one draw an evaluation. Printed 
 the interval of `sweep judge --axis tokens` (90% are promised), false improvements and claims of the
 wrong sign (at most 5% each), beside the comparison of the last three evaluations of each run.
 
-Real training runs: DrQ-v2 on 24 tasks of the DeepMind Control Suite, eight to ten seeds each (Yarats
+Real runs: DrQ-v2 on 24 tasks of the DeepMind Control Suite, eight to ten seeds each (Yarats
 et al. 2021, arXiv:2107.09645). The seeds of a task are split at random into two arms, so every
 claim is false. Each arm keeps one of every one to six evaluations, its runs lose a fifth of these
 and end at 70 to 100% of their length.

@@ -765,7 +765,7 @@ def drawn_of(
 
 
 def print_blocks(cases: int) -> None:
-    """Print false positives and claims of the two tests of one finalist: on training runs without an
+    """Print false positives and claims of the two tests of one finalist: on runs without an
     effect of the seed (the seven studies), with one (the bank), and on simulated scores.
     """
     tests: dict[str, Test] = {"Welch": penalized_welch, "paired": penalized_paired}

@@ -80,7 +80,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="sweep",
-        description="Compare update rules, or any settings of a training, over several seeds: "
+        description="Compare update rules, or any training settings, over several seeds: "
         "sweeps, verdicts on runs that you have, and a gate for changes.",
         epilog=f"{_EXAMPLES}\n{PAGES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,

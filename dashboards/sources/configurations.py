@@ -52,7 +52,7 @@ def notes_on_spelling(points: Iterable[Point]) -> list[str]:
         if len(names) > 1:
             notes.append(
                 f"Compared as different configurations: {listed(names, _MAX_SPELLINGS)}. If they "
-                "are one, write its name in one way."
+                "are the same, use one spelling."
             )
     return notes
 

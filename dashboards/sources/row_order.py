@@ -1,4 +1,4 @@
-"""Tell the evaluations of one training from independent runs by the order of their scores."""
+"""Distinguish the evaluations of one run from independent runs by the order of their scores."""
 
 import math
 
@@ -18,7 +18,7 @@ def check_order(table: pd.DataFrame, columns: RunColumns) -> None:
 
     Successive scores of independent runs differ as much as any two of them. The test is Bartels'
     rank version of von Neumann's ratio (Bartels, JASA 77, 1982), summed over configurations. A
-    table that is sorted by its score tells nothing and is accepted.
+    table that is sorted by its score is not informative and is accepted.
 
     Raises:
         ConfigError: independent rows would be in such an order in fewer than 0.1% of tables.
@@ -36,7 +36,7 @@ def check_order(table: pd.DataFrame, columns: RunColumns) -> None:
     if variance and norm.sf(excess / math.sqrt(variance)) < _LEVEL:
         raise ConfigError(
             "neighboring rows of a configuration have similar scores, as evaluations of one "
-            "training have, and there is no step, seed or run column",
+            "run have, and there is no step, seed or run column",
             columns.source,
             "add a step, seed or run column; if each row is a run, add --unpaired",
             code="rows-in-order",

@@ -1,4 +1,4 @@
-"""How what a run has logged becomes its score, in a sweep as in `sweep judge`.
+"""Computation of a run's score from its logged values, in a sweep and in `sweep judge`.
 
 A score is the mean of the last evaluations of a metric, or the mean of its curve before an amount
 of an axis; of several benchmarks it is their composite.
@@ -27,7 +27,7 @@ class Axis:
 
     name: str
     parts: tuple[str, ...] = ()  # metrics that add up to it; empty: it is logged itself
-    unit: float = 1.0  # of these metrics in one of the axis
+    unit: float = 1.0  # factor from the unit of the metrics to the unit of the axis
 
     def amounts(self, records: Sequence[Record]) -> dict[int, float]:
         """Return the amount that a run had used, by training step."""
@@ -129,10 +129,10 @@ class Scoring:
         return score_at(curve, budget)
 
     def check_complete(self, values: Values) -> None:
-        """Refuse a run that has ended without what its score needs.
+        """Reject a run that has ended without the values that its score needs.
 
         Raises:
-            ConfigError: it did not log a metric, or never all metrics at one step; the axis
+            ConfigError: it did not log a metric, or never all metrics at the same step; the axis
             decreases; or the run ended before the amount of the axis.
         """
         self._check_axis_grows(values)
@@ -162,8 +162,8 @@ class Scoring:
                 )
         if not self.history(values):
             raise ConfigError(
-                f"{', '.join(self.metrics[:-1])} and {self.metrics[-1]} were never logged at one "
-                "step",
+                f"{', '.join(self.metrics[:-1])} and {self.metrics[-1]} were never logged at "
+                "the same step",
                 "objective.metric",
                 "log them together at every evaluation",
                 code="no-common-step",

@@ -1,4 +1,4 @@
-"""Earlier campaigns of the same program, whose error budget a new campaign carries on.
+"""Earlier campaigns of the same program, whose error budget a new campaign continues.
 
 The bound on false keeps holds for one sequence of proposals. Each new campaign with a budget of its
 own would spend it again, and many short campaigns would keep more false changes than a long one. So
@@ -13,12 +13,12 @@ from loptune.files import Record
 
 @dataclass(frozen=True, kw_only=True)
 class Earlier:
-    """What a new campaign needs to know of an earlier one."""
+    """The part of an earlier campaign that a new one continues."""
 
     folder: str
     started: float  # start time [seconds since 1970]; also identifies the campaign
     proposals: int
-    kept: list[int]  # numbers of proposals at the decisions to keep, ascending
+    kept: list[int]  # number of proposals made at each decision to keep, ascending
 
 
 def as_records(earlier: Sequence[Earlier]) -> list[Record]:

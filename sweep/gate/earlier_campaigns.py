@@ -13,8 +13,7 @@ from sweep.gate.spec import CampaignSpec
 def earlier_campaigns(
     folder: Path, space: str | None, metric: str, named: Sequence[Path]
 ) -> list[Earlier]:
-    """Return the earlier campaigns of a new one in the order of their starts, with those that they
-    carry on.
+    """Return the campaigns whose error budget a new one continues, in the order of their starts.
 
     Args:
         folder: folder of the new campaign. The folders in its parent folder are searched.

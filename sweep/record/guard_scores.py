@@ -19,8 +19,8 @@ ByMetric = Mapping[str, Difference]
 
 
 def metric_scores(sweep: SweepRecord, metric: str) -> Scores:
-    """Return configuration -> seed -> score of another metric of the ended trials, taken from its
-    curve as the objective is from its own; NaN if a trial failed or did not log it.
+    """Return configuration -> seed -> score of the ended trials in another metric, computed like the
+    objective's; NaN if a trial failed or did not log the metric.
     """
     scoring = scoring_of(sweep.spec).of(metric)
     scores: dict[str, dict[Hashable, float]] = {}
@@ -42,10 +42,10 @@ def interim_guards(
     sweep: SweepRecord, design: Design, baseline: str
 ) -> dict[str, dict[str, Difference]]:
     """Return finalist -> guard metric -> its difference at the latest interim analysis, with the
-    boundaries of the plan. A metric is left out if the baseline has no score of it.
+    boundaries of the plan. A metric is left out if the baseline has no score in it.
 
     The boundaries spend the error of a false claim over all analyses. So a guard that holds at one
-    of several analyses is as reliable as a guard that is asked once.
+    of several analyses is as reliable as a guard that is tested once.
     """
     found: dict[str, dict[str, Difference]] = {}
     for guard in guards_of(sweep.spec.objective.guards, "objective.guards"):
@@ -58,7 +58,7 @@ def interim_guards(
 
 
 def checked(sweep: SweepRecord, differences: ByMetric) -> list[CheckedGuard]:
-    """Return what the differences of one finalist show of every guard of the sweep."""
+    """Return the outcome of every guard of the sweep for one finalist."""
     guards = []
     for guard in guards_of(sweep.spec.objective.guards, "objective.guards"):
         difference = differences.get(guard.metric)

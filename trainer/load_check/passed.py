@@ -37,7 +37,7 @@ _NOT_READ = {
     "tracking",
 }
 _LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "peft", "deepspeed", "loptune")
-_ENDS = 1 << 20  # bytes read at both ends of a file: all of it, except of weights
+_ENDS = 1 << 20  # bytes read at both ends of a file: the whole file, except for weights
 
 
 class PassedChecks:

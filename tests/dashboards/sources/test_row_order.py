@@ -1,4 +1,4 @@
-"""Rows without seeds: independent runs, or the evaluations of one training."""
+"""Rows without seeds: independent runs, or the evaluations of one run."""
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,7 @@ from tests.refusals import refused
 
 
 def curves(seed: int = 0) -> pd.DataFrame:
-    """Twenty evaluations of one training for each of two optimizers."""
+    """Twenty evaluations of one run for each of two optimizers."""
     chance = np.random.default_rng(seed)
     grown = 1 - np.exp(-np.arange(1, 21) / 5)
     tables = []
