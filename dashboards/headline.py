@@ -313,8 +313,8 @@ def _changed_settings(results: Results, judged: Verdict | None, name: Name) -> s
         {called[name]: (shown(value), shown(base)) for name, (value, base) in changed.items()}
     )
     return (
-        f"{name(judged.best)} differs from the baseline in {differences}: the improvement is that "
-        "of all these changes together."
+        f"{name(judged.best)} differs from the baseline in {differences}: the improvement is "
+        "the effect of all these changes together."
     )
 
 

@@ -1,4 +1,4 @@
-"""What this machine has for training, found within seconds and without changing anything."""
+"""Report what this machine has for training, within seconds and without changing anything."""
 
 import contextlib
 import importlib.metadata

@@ -70,7 +70,7 @@ def _other_differences(results: Results) -> str:
         settings = {
             called[name]: (shown(now), shown(base)) for name, (now, base) in changed.items()
         }
-        together = "" if len(settings) == 1 else ", and the difference is that of all together"
+        together = "" if len(settings) == 1 else "; all of them together make the difference"
         name = results.labels[best]
         changes = words.changes(settings)
         parts.append(f"{name} differs from the baseline in {changes}{together}.")

@@ -60,7 +60,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _of_mapping(content: dict[str, Any]) -> pd.DataFrame:
-    """Return the rows of a JSON object. Its shape tells what wrote it: see `read_json_table`."""
+    """Return the rows of a JSON object. Its keys identify the program: see `read_json_table`."""
     history = content.get("log_history")
     if isinstance(history, list):  # transformers
         return _one_row_a_step(_rows(history))

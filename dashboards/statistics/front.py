@@ -41,7 +41,7 @@ class Estimate:
     """The mean of an objective over the seeds of a configuration."""
 
     mean: float
-    interval: tuple[float, float] | None  # of the mean; None with one seed
+    interval: tuple[float, float] | None  # interval of the mean; None with one seed
 
 
 def estimate(values: Sequence[float], covers: float) -> Estimate:

@@ -66,7 +66,7 @@ class Answer:
 
     @property
     def outcome(self) -> GateOutcome:
-        """What comes of the proposal. One that the last analysis leaves undecided is discarded."""
+        """The decision. A proposal that is undecided after the last analysis is discarded."""
         if self.difference.outcome == "better" and self.guard_state == "holds":
             return "keep"
         return "discard" if self.next_seeds is None else "more"

@@ -124,7 +124,7 @@ def integrated_boundaries(information: tuple[float, ...], spending: Spending) ->
 
     Args:
         information: 1 / variance at each analysis, ascending.
-        spending: of the probability, by the fraction of information.
+        spending: how the error probability is spent, by the fraction of information.
     """
     spent = spending.by(np.array(information) / information[-1])
     bounds: list[float] = []

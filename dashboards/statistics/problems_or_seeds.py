@@ -26,14 +26,14 @@ class ProblemsOrSeeds:
 def problems_or_seeds(
     splits: Sequence[ProblemSplit], training_s: float, evaluation_s: float
 ) -> ProblemsOrSeeds | None:
-    """Compare the cost of more problems with that of more seeds.
+    """Compare the cost of more problems with the cost of more seeds.
 
-    The variance of a difference is that of training plus that of evaluation, and twice the problems
-    halve the second. The time of a trial is training plus evaluation, and twice the problems double
-    the second. None without variance, or if a part of the time is unknown.
+    The variance of a difference is the sum of training and evaluation variance, and the time of a
+    trial the sum of training and evaluation time. Twice the problems halve the evaluation variance
+    and double the evaluation time. None without variance, or if a part of the time is unknown.
 
     Args:
-        splits: of pairs of configurations, each on several seeds.
+        splits: variance components of pairs of configurations, each on several seeds.
         training_s: seconds of a trial spent in training steps.
         evaluation_s: seconds of a trial spent evaluating.
     """

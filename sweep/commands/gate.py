@@ -117,7 +117,7 @@ def start(
     protect: Annotated[
         Sequence[str],
         Option(
-            "files and folders of the evaluation: every revision runs with those of the baseline",
+            "files and folders of the evaluation: every revision runs with the baseline's",
             metavar="PATH",
         ),
     ] = (),
@@ -698,8 +698,8 @@ def _sentences(campaign: "Campaign", verdict: "GateVerdict") -> list[str]:
     elif verdict.outcome == "unconfirmed":
         lines.append(f"Not confirmed: {verdict.reason}.{measured}")
         lines.append(
-            "The changes kept since the last confirmed baseline are abandoned. That one is the "
-            "baseline again, and is measured on fresh seeds."
+            "The changes kept since the last confirmed baseline are discarded. That "
+            "baseline is restored and measured on fresh seeds."
         )
     elif verdict.outcome == "ended":
         undecided = [proposal.number for proposal in campaign.open_proposals]

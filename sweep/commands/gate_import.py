@@ -28,7 +28,7 @@ def import_(
     ] = None,
     mode: Annotated[
         Literal["max", "min"] | None,
-        Option("whether larger or smaller is better (default: as the file says, else by its name)"),
+        Option("whether larger or smaller is better (default: from the file, else by its name)"),
     ] = None,
     sd: Annotated[
         Positive | None,

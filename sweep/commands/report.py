@@ -81,7 +81,7 @@ def _show_report(written: WrittenReport) -> None:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What all confirmed sweeps of a store say about each update rule."""
+    """The results of all confirmed sweeps of a store for each update rule."""
 
     counted: "list[RuleComparison]"
     left_out: "list[RuleComparison]"

@@ -72,7 +72,7 @@ def confirm(
     test: Annotated[
         str | None,
         Option(
-            "file of held-out problems, columns mapped like those of the set it replaces "
+            "file of held-out problems, read with the column mapping of the set it replaces "
             "(default: evaluation.sets.test, or the split `test`; none with --rounds)",
             group=_FRESH,
         ),

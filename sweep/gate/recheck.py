@@ -25,7 +25,7 @@ class Recheck:
     first: Arm
     latest: Arm
     baseline: int  # index of the current baseline
-    first_number: int  # of its runs
+    first_number: int  # number of its first run
     seeds: Seeds
     asked: int = FIRST_CLAIM  # seeds per baseline at the next interim analysis
     decision: dict[str, Any] | None = field(default=None)  # event that decided the re-check

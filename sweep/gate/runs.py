@@ -34,7 +34,7 @@ def run_until_decided(folder: Path, *, parallel: int | None = None) -> GateVerdi
     recorded, so others may propose, record and withdraw in the meantime.
 
     Args:
-        folder: of the campaign.
+        folder: the campaign's folder.
         parallel: maximum number of concurrent runs; None: as many as fit the machine.
 
     Raises:

@@ -532,7 +532,7 @@ class LoptuneProgram(Program):
         kept = self.base.checkpoint
         weights = planned_checkpoint_bytes(self.base, on_gpu, weights_only=True)
         number = kept.keep_last + kept.keep_best
-        ended = None  # of a trial that has ended, the weights alone
+        ended = None  # bytes of an ended trial, which keeps only weights
         if weights is not None:
             ended = weights * number
         return Checkpoints(

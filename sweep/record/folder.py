@@ -40,7 +40,7 @@ class SweepFolder:
         self.credentials = root / "credentials.json"
         self.report = root / "report"
         self.trials = root / "trials"
-        self.passed_checks = root / "passed-checks"  # of the trials at load, to not repeat them
+        self.passed_checks = root / "passed-checks"  # so that trials do not repeat them
 
     @property
     def confirmation(self) -> "SweepFolder":

@@ -19,8 +19,8 @@ ByMetric = Mapping[str, Difference]
 
 
 def metric_scores(sweep: SweepRecord, metric: str) -> Scores:
-    """Return configuration -> seed -> score of the ended trials in another metric, computed like the
-    objective's; NaN if a trial failed or did not log the metric.
+    """Return configuration -> seed -> score of the ended trials in another metric, computed like
+    the objective's; NaN if a trial failed or did not log the metric.
     """
     scoring = scoring_of(sweep.spec).of(metric)
     scores: dict[str, dict[Hashable, float]] = {}

@@ -105,8 +105,8 @@ def _check_second(spec: SweepSpec, document: YamlDocument) -> None:
         spec.program.check_metric(second.metric, "second", spec.searched, document)
     if sampler in MULTI_OBJECTIVE and spec.scheduler != SchedulerSpec():
         raise document.error(
-            f"ASHA stops trials by the score alone, and {sampler} would take what a stopped trial "
-            f"has used of {second.metric} for that of a whole one",
+            f"ASHA stops trials by the score alone, and {sampler} would use the {second.metric} of "
+            "a stopped trial as the value of a complete one",
             ("scheduler",),
             "write scheduler: none, or sampler: auto",
             code="two-objectives-stopped-early",

@@ -27,11 +27,13 @@ def axes(spec: SweepSpec) -> Mapping[str, Axis]:
 
 @dataclass(frozen=True)
 class Second:
-    """How the records of a trial become its value of the second objective."""
+    """The second objective: how a trial's records become its value."""
 
     metric: str
-    scoring: Scoring  # of the score
-    axis: Axis | None = None  # the amount to take; None: the metric is scored like the objective
+    scoring: Scoring  # scoring of the first objective
+    axis: Axis | None = (
+        None  # axis whose amount is the value; None: the metric is scored like the objective
+    )
 
     def value(self, records: Sequence[Record]) -> float:
         """Return the value so far; NaN without one."""
@@ -41,7 +43,7 @@ class Second:
         return scoring.score(scoring.values(records))
 
     def check(self, value: float) -> None:
-        """Refuse a trial that has ended without a value.
+        """Reject a trial that has ended without a value.
 
         Raises:
             ConfigError: it has none, or one that is not finite.

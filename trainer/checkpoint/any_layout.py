@@ -49,7 +49,7 @@ def recorded_layout(path: Path) -> list[Fragment]:
         layout = (file.metadata() or {}).get(_LAYOUT)
     if layout is None:
         raise StorageError(
-            f"{path.name} does not say which weights it holds: an older loptune wrote it",
+            f"{path.name} does not record which weights it contains: an older loptune wrote it",
             str(path),
             "resume with that version, or start a new run from the weights: "
             f"model.name_or_path={path.parent}",

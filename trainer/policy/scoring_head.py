@@ -181,7 +181,7 @@ class _Layer:
 
 @dataclass(frozen=True)
 class _Details:
-    """What an update logs and some rules read of the distribution at each token, [N]."""
+    """Properties of the distribution at each token, [N], which updates log and some rules use."""
 
     entropies: Tensor
     gradient_norms: Tensor  # norm of onehot - p
