@@ -93,7 +93,7 @@ def _of_mapping(content: dict[str, Any]) -> pd.DataFrame:
 def _of_mappings(content: dict[str, dict[str, Any]]) -> pd.DataFrame:
     """Return the rows of a mapping of mappings: columns, records with a name, or one record."""
     mappings = list(content.values())
-    every_key = set().union(*mappings)
+    every_key: set[str] = set().union(*mappings)
     shared = set.intersection(*map(set, mappings))
     if all(key.isdigit() for key in every_key):
         return _by_number(content)

@@ -62,5 +62,6 @@ def write_random_model(folder: Path) -> None:
     # of the process.
     model.config.save_pretrained(folder)
     model.generation_config.save_pretrained(folder)
-    weights = dict(model.named_parameters())  # without the output layer, which is tied
+    # without the output layer, which is tied
+    weights: dict[str, torch.Tensor] = dict(model.named_parameters())
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
