@@ -64,7 +64,8 @@ def _numbers_within_seed(runs: pd.DataFrame, columns: RunColumns) -> "pd.Series[
     same_seed = runs.groupby(columns.run, sort=False)
     name = _name_of_runs(runs, columns)
     if name is not None:
-        return same_seed[name].transform(lambda names: names.factorize()[0])
+        numbers: pd.Series[int] = same_seed[name].transform(lambda names: names.factorize()[0])
+        return numbers
     has_one_row_per_run = columns.step not in runs
     if columns.pairing == "unpaired" and has_one_row_per_run:
         return same_seed.cumcount()
