@@ -406,7 +406,8 @@ class RunMemory:
         mlp_matrix = width * hidden
         # transformers stores the gate and up projections of all experts as one parameter
         fused_experts = 2 * experts * expert_width * hidden
-        return max(embedding, mlp_matrix, fused_experts)
+        largest: int = max(embedding, mlp_matrix, fused_experts)
+        return largest
 
     def _exchanged(self) -> int:
         """Return the communication buffers: two gradient buckets and a float32 copy of one, plus
