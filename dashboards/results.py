@@ -606,12 +606,12 @@ class Results:
         means = self.arm_means
         tunings = {}
         for arm in fresh:
+            tuned = means[arm]
             chosen_by = None
-            if self.chosen_by:
-                chosen_by = [self.chosen_by[number] for number in means[arm].index]
-            tunings[arm] = tournament.Tuning(
-                list(means[arm]), int(parameters[arm]), chosen_by=chosen_by
-            )
+            if self.chosen_by:  # a run may have a guard's value and no score
+                tuned = tuned[tuned.index.isin(list(self.chosen_by))]
+                chosen_by = [self.chosen_by[number] for number in tuned.index]
+            tunings[arm] = tournament.Tuning(list(tuned), int(parameters[arm]), chosen_by=chosen_by)
         repeats = repeats_factor(self.fresh.earlier_confirmations) if self.fresh else 1
         return tournament.compare_rules(
             fresh, self.arms[0], tunings, self.objective.mode, repeats=repeats

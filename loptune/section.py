@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Mapping
 from functools import cache
@@ -77,7 +78,8 @@ class Section(BaseModel):
         allowed = str(cls.model_fields[str(info.field_name)].annotation)
         values = value if isinstance(value, list | tuple) else [value]
         given = any(isinstance(item, bool) for item in values)
-        if given and "bool" not in allowed and "Any" not in allowed:
+        is_number = re.search(r"\b(?:int|float)\b", allowed) and not re.search("bool|Any", allowed)
+        if given and is_number:
             raise PydanticCustomError("float_type", "must be a number, not a boolean")
         return value
 

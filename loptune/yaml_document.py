@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import json
 import math
 import re
 import shlex
@@ -377,13 +378,13 @@ def _right_form(error: Any) -> str:
     """Return how to write a value of the expected type; empty if the message says it already."""
     kind, given = error["type"], error["input"]
     if kind == "list_type" and not isinstance(given, dict):
-        values = [given]
+        values = [] if given is None else [given]
         if isinstance(given, str):
             with contextlib.suppress(ValueError):  # an open quote
                 values = shlex.split(given)
         return f"write a list: {_in_one_line(values)}"
     if kind == "string_type" and isinstance(given, bool | int | float):
-        return f'write it in quotes: "{given}"'
+        return f'write it in quotes: "{json.dumps(given)}"'
     return _FORMS.get(kind, "")
 
 

@@ -1,6 +1,7 @@
 """Decide whether larger or smaller scores are better if the command line does not specify it."""
 
 import re
+from collections.abc import Sequence
 
 from dashboards.sources.roles import words_of
 from dashboards.trial import Mode
@@ -20,7 +21,7 @@ _SMALLER_WORDS = (
 # names of costs: smaller is better for a guard; for a score the direction would be ambiguous
 _USED_WORDS = (
     "length", "lengths", "token", "tokens", "second", "seconds", "time", "hours", "memory", "flops",
-    "kl",
+    "kl", "completions", "samples", "frames", "episodes",
 )  # fmt: skip
 # what it takes to reach a goal, such as steps_to_90; and a mean rank
 _SMALLER_NAME = re.compile(
@@ -41,9 +42,7 @@ def direction(score: str, mode: Mode | None, of_source: Mode | None) -> tuple[Mo
     if of_source is not None:
         verb, better = ("maximized", "larger") if of_source == "max" else ("minimized", "smaller")
         return of_source, [f"The search {verb} {score}, so {better} values are better."]
-    words = {word.rstrip("0123456789") for word in words_of(score)}
-    smaller = words.intersection(_SMALLER_WORDS) or _SMALLER_NAME.search(score.lower())
-    if smaller and not words.intersection(_LARGER_WORDS):
+    if _is_smaller_better(score):
         raise ConfigError(
             f"smaller values of {score} are usually better, but --mode is not set",
             "--mode",
@@ -59,7 +58,15 @@ def usual_direction(metric: str, mode: Mode | None) -> Mode:
     """
     if mode is not None:
         return mode
+    return "min" if _is_smaller_better(metric, _USED_WORDS) else DEFAULT
+
+
+def _is_smaller_better(metric: str, costs: Sequence[str] = ()) -> bool:
+    """Return whether smaller values are better according to the name, or whether it is one of
+    these costs.
+    """
     words = {word.rstrip("0123456789") for word in words_of(metric)}
     if words.intersection(_LARGER_WORDS):
-        return DEFAULT
-    return "min" if words.intersection((*_SMALLER_WORDS, *_USED_WORDS)) else DEFAULT
+        return False
+    known = words.intersection((*_SMALLER_WORDS, *costs))
+    return bool(known or _SMALLER_NAME.search(metric.lower()))

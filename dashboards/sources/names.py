@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from dashboards.sources.conditions import Condition
+from dashboards.sources.roles import quoted
 from dashboards.sources.run_columns import RunColumns
 from loptune.errors import ConfigError
 from loptune.terminal.table import counted
@@ -115,9 +116,10 @@ def _where_to_find(name: str, table: pd.DataFrame, source: str) -> str:
     hint = nearest(name, available)
     for column in table.select_dtypes(["object", "string"]):
         if (table[column] == name).any():
+            rows = quoted(f"{column}={name}")
             return (
-                f"{name} is a value of the column {column}: choose its rows with "
-                f"--where {column}={name}, and name the column of their numbers; {hint}"
+                f"{name} is a value of the column {column}: choose its rows with --where {rows}, "
+                f"and name the column of their numbers; {hint}"
             )
     if not hint.startswith("valid") or not name.isidentifier():
         return hint

@@ -52,6 +52,7 @@ _OF_PLACE = (
     "directory", "file", "folder", "url", "link", "note", "notes", "comment", "comments",
     "tag", "tags", "command", "pid", "job", "log", "output",
 )  # fmt: skip
+_COSTS = ("runtime", "duration", "seconds", "minutes", "hours", "memory", "tokens", "flops")
 _SUMMARIES = (
     "avg", "average", "mean", "std", "sd", "stdev", "stddev", "sem", "stderr", "median", "min",
     "max", "sum", "total", "overall", "var", "variance", "count", "ci", "iqm", "iqr",
@@ -79,6 +80,12 @@ def _is_seed(name: str) -> bool:
         or together.endswith("seed")
         or together.startswith(("randomstate", "seed"))
     )
+
+
+def is_of_run(name: str) -> bool:
+    """Return whether a column names, numbers or describes a run, or contains what it cost."""
+    words = set(words_of(name))
+    return not words or name in NAMES or bool(words.intersection((*_OF_PLACE, *_REPEATS, *_COSTS)))
 
 
 def is_summary(text: str) -> bool:

@@ -18,7 +18,8 @@ def check_order(table: pd.DataFrame, columns: RunColumns) -> None:
 
     Successive scores of independent runs differ as much as any two of them. The test is Bartels'
     rank version of von Neumann's ratio (Bartels, JASA 77, 1982), summed over configurations. A
-    table that is sorted by its score is not informative and is accepted.
+    table whose rows are all sorted by score is not informative and is accepted; one that is sorted
+    by configuration and then by score cannot be distinguished from learning curves.
 
     Raises:
         ConfigError: independent rows would be in such an order in fewer than 0.1% of tables.
@@ -35,8 +36,8 @@ def check_order(table: pd.DataFrame, columns: RunColumns) -> None:
             variance += _variance_of_ratio(len(of_one))
     if variance and norm.sf(excess / math.sqrt(variance)) < _LEVEL:
         raise ConfigError(
-            "neighboring rows of a configuration have similar scores, as evaluations of one "
-            "run have, and there is no step, seed or run column",
+            "neighboring rows of a configuration have similar scores, as evaluations of one run "
+            "or sorted rows have, and there is no step, seed or run column",
             columns.source,
             "add a step, seed or run column; if each row is a run, add --unpaired",
             code="rows-in-order",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from dashboards.sources.roles import is_summary, step_columns, words_of
+from dashboards.sources.roles import is_of_run, is_summary, step_columns, words_of
 from dashboards.sources.run_columns import RunColumns
 from loptune.errors import ConfigError, listed, shortened
 
@@ -74,7 +74,10 @@ def _melted(table: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFrame, lis
         steps = [name for name in step_columns(table, columns) if name != str(columns.baseline[by])]
         kept = [name for name in (seed, *steps, *columns.task) if name in available]
         left_out = {*kept, *columns.ignore}
-        arms = [name for name in available if name not in left_out and not _is_no_arm(name)]
+        arms = []
+        for name in available:
+            if name not in left_out and not _is_no_arm(name, table[name]):
+                arms.append(name)
         if seed not in kept and not steps:
             table = _padding_marked(table, arms)
         melted = table.melt(id_vars=kept, value_vars=arms, var_name=by, value_name=columns.score)
@@ -106,9 +109,14 @@ def _padding_marked(table: pd.DataFrame, arms: list[str]) -> pd.DataFrame:
     return table.assign(**padded)
 
 
-def _is_no_arm(name: str) -> bool:
-    """Return whether a column next to those of configurations counts rows or summarizes them."""
-    return is_summary(name) or name in ("", "index") or name.startswith("Unnamed:")
+def _is_no_arm(name: str, cells: pd.Series) -> bool:
+    """Return whether a column next to those of configurations numbers, describes or summarizes the
+    rows, or has no scores.
+    """
+    if is_summary(name) or is_of_run(name) or name.startswith("Unnamed:"):
+        return True
+    scores = pd.to_numeric(cells.map(lambda cell: 0 if isinstance(cell, list) else cell), "coerce")
+    return bool(scores.isna().all())
 
 
 def _one_score_a_cell(table: pd.DataFrame, score: str) -> tuple[pd.DataFrame, list[str]]:

@@ -33,10 +33,14 @@ class Axis:
         """Return the amount that a run had used, by training step."""
         amounts: dict[int, float] = {}
         used = 0.0
+        is_logged = False
         for record in records:
+            is_logged = is_logged or any(part in record for part in self.parts)
             parts = [_number(record.get(part, 0.0)) for part in self.parts]
             used += self.unit * sum(part for part in parts if math.isfinite(part))
-            amount = used if self.parts else _number(record.get(self.name))
+            amount = _number(record.get(self.name))
+            if self.parts:
+                amount = used if is_logged else math.nan
             if math.isfinite(amount):
                 amounts[int(record["step"])] = amount
         return amounts

@@ -30,7 +30,7 @@ from loptune.errors import ConfigError, MissingError, shortened
 _KEPT, _DISCARDED, _CRASHED = "keep", "discard", "crash"
 # status -> how the words begin that loops write for it
 _STATUSES = {
-    _KEPT: ("keep", "kept", "accept", "baseline"),
+    _KEPT: ("keep", "kept", "accept"),
     _DISCARDED: ("discard", "reject", "revert", "drop", "no_improvement", "no improvement"),
     _CRASHED: ("crash", "fail", "error", "timeout", "oom", "check", "skip", "abort", "invalid"),
 }
@@ -158,7 +158,7 @@ def _read_table(
         )
     entries = []
     for line, row in enumerate(rows, start=2):
-        status = _status(row["status"], f"{path}:{line}")
+        status = _status(row["status"], f"{path}:{line}", is_first=not entries)
         crashed = status == _CRASHED
         entries.append(
             Entry(
@@ -184,7 +184,7 @@ def _read_json_lines(path: Path, text: str, mode: Literal["max", "min"] | None) 
             direction = mode or stated
             entries = []  # a new target starts a new record
         elif "status" in record:
-            status = _status(record["status"], f"{path}:{line}")
+            status = _status(record["status"], f"{path}:{line}", is_first=not entries)
             crashed = status == _CRASHED
             score = None if crashed else _number(record.get("metric"), f"{path}:{line}")
             entries.append(
@@ -198,13 +198,16 @@ def _read_json_lines(path: Path, text: str, mode: Literal["max", "min"] | None) 
     return LoopRecord(metric=name, mode=direction or "min", entries=tuple(entries))
 
 
-def _status(word: Any, where: str) -> str:
-    """Return keep, discard or crash for the word that a loop wrote.
+def _status(word: Any, where: str, *, is_first: bool) -> str:
+    """Return keep, discard or crash for the word that a loop wrote. The first run is the baseline;
+    if it runs again later, nothing is kept.
 
     Raises:
         ConfigError: the word is unknown, so it is not known whether the change was kept.
     """
     text = str(word or "").strip().lower()
+    if text.startswith("baseline"):
+        return _KEPT if is_first else _DISCARDED
     for status, beginnings in _STATUSES.items():
         if text.startswith(beginnings):
             return status

@@ -71,7 +71,7 @@ def summary(results: Results) -> dict[str, float]:
     if len(trials):
         numbers["final/score"] = float(trials.score.mean())
         source = fresh if fresh is not None and fresh.ended else results
-        numbers |= _other_scores(source, set(trials.trial))
+        numbers = _other_scores(source, set(trials.trial)) | numbers
     if judged is not None and not results.arms:
         numbers["sweep/gain_over_baseline"] = judged.difference
         if isinstance(judged, Tested) and not in_rounds:  # rounds have boundaries, not p-values

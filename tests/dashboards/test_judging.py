@@ -190,6 +190,14 @@ def test_a_rule_is_chosen_only_if_its_guards_hold(loss, outcome, rule):
     assert next_step(of_a_sweep).text.startswith(f"Next: {advice}")
 
 
+def test_a_failed_run_with_a_guard_value_is_left_out_of_the_tuning():
+    search, fresh = tuned_with_amc(0.0)
+    search.loc[(search.loss == "dapo") & (search.lr == 64), "acc"] = np.nan
+    judged = judge(search, tuned=["lr"], fresh=fresh, guard="amc:0.02", **ASKED)
+    (fields,) = judged.fields()["tuned"]
+    assert fields["refusal"] == "few trials"  # seven, of eight that are needed
+
+
 def test_problems_say_what_limits_the_verdict():
     generator = np.random.default_rng(0)
     table = runs().assign(trial=[f"run{place}" for place in range(12)])

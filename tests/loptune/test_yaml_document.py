@@ -53,6 +53,8 @@ def test_an_error_carries_the_key_that_is_refused(override, key):
     ("key", "value", "hint"),
     [
         ("seeds", 3, "write a list: [3]"),
+        ("seeds", None, "write a list: []"),
+        ("name", True, 'write it in quotes: "true"'),
         ("program.command", "python a.py --lr={lr} 'b c'", "[python, a.py, '--lr={lr}', b c]"),
         ("program.command", "python 'a.py", "write a list: [python 'a.py]"),
         ("name", 5, 'write it in quotes: "5"'),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from loptune.files import write_atomically
+from loptune.files import storage_error, write_atomically
 from trainer.config.model import ModelConfig
 from trainer.config.schema import TrainConfig
 from trainer.load_check.model import Paths
@@ -73,7 +73,10 @@ class PassedChecks:
             StorageError: the record cannot be written.
         """
         if self._record is not None:
-            self._record.parent.mkdir(exist_ok=True)
+            try:
+                self._record.parent.mkdir(exist_ok=True)
+            except OSError as error:
+                raise storage_error("record the check", self._record.parent, error) from error
             write_atomically(self._record, f"{run_dir}\n")
 
 
@@ -82,7 +85,6 @@ def checksum(config: TrainConfig, run: Paths, problems: Sequence[Problem]) -> st
     tokenizer, problems, versions of the libraries, and the device.
     """
     settings = config.model_dump(mode="json", exclude=_NOT_READ)
-    settings["model"].pop("load_check")
     model = run.causal_lm
     device = run.parallel.device
     name = torch.backends.cpu.get_cpu_capability()

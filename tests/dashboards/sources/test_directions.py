@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from dashboards import judge
-from dashboards.sources.directions import DIRECTION, direction
+from dashboards.sources.directions import DIRECTION, direction, usual_direction
 from tests.dashboards.test_judging import ASKED, runs
 from tests.refusals import refused
 
@@ -21,6 +21,15 @@ def test_a_name_that_speaks_for_smaller_is_asked_about(name):
     with refused("which-direction", names=["--mode min"]):
         direction(name, None, None)
     assert direction(name, "max", None) == ("max", [])
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [("steps_to_90", "min"), ("avg_rank", "min"), ("completions", "min"), ("tokens", "min"),
+     ("length", "min"), ("accuracy", "max"), ("cost_reduction", "max")],
+)  # fmt: skip
+def test_guards_and_second_objectives_take_the_usual_direction(name, mode):
+    assert usual_direction(name, None) == mode
 
 
 def test_a_verdict_on_a_loss_asks_first():

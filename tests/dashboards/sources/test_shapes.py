@@ -54,7 +54,8 @@ def test_means_with_deviations_are_no_runs(cell):
 
 def test_a_column_per_configuration_needs_no_seeds():
     beside = WIDE.T.reset_index(drop=True).rename_axis(columns=None)
-    for table in (beside, beside.assign(mean=0.5), beside.reset_index()):
+    costs = beside.assign(runtime=[50.0, 51.0, 52.0, 50.5], date="2026", memory_gb=40)
+    for table in (beside, beside.assign(mean=0.5), beside.reset_index(), costs):
         verdict = judged(table)
         assert [arm.runs for arm in verdict.arms] == [4, 4, 4]
         assert verdict.arms[1].layout == "unpaired"

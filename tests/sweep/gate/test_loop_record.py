@@ -117,6 +117,12 @@ def test_other_words_for_a_kept_change_are_read(tmp_path, word):
     assert [entry.status for entry in read_record(path, None, None).entries] == ["keep", "keep"]
 
 
+def test_a_baseline_that_runs_again_is_no_kept_change(tmp_path):
+    path = tmp_path / "results.tsv"
+    path.write_text("commit\tval_bpb\tstatus\na\t1.1\tbaseline\na\t1.0\tbaseline\n")
+    assert [entry.status for entry in read_record(path, None, None).entries] == ["keep", "discard"]
+
+
 def test_an_unknown_status_is_not_taken_for_a_crash(tmp_path):
     path = tmp_path / "results.tsv"
     path.write_text("commit\tval_bpb\tstatus\na\t1.1\tkeep\nb\t1.0\tmaybe\n")

@@ -110,7 +110,7 @@ def repack_output_embedding(model: Any) -> None:
 def pack_reloaded_experts() -> None:
     """Let vLLM pack a layer's experts also when they are reloaded.
 
-    On CPUs its kernel reads them in a packed layout. vLLM 0.33 packs them at the first load only;
+    On CPUs its kernel reads them in a packed layout. vLLM (0.32) packs them at the first load only;
     later weights would be copied into the packed tensors as they are.
     """
     set_up = UnquantizedFusedMoEMethod._setup_kernel
