@@ -556,6 +556,12 @@ def test_commands_of_a_campaign(tmp_path, monkeypatch, typing):
     for refused in ("record camp proposal 99 0.3", "run camp"):
         status, *_ = _gates(typing(f"sweep gate {refused}", code=2))
         typing(status, code=11)
+    later = "sweep gate start later --worthwhile 0.01 --after camp"
+    status, withdraw = _gates(typing(later, code=2))  # a proposal is open
+    typing(status, code=11)
+    typing(withdraw)
+    typing(later, code=11)
+    typing(_gate(typing("sweep gate propose camp --note more", code=2)), code=11)
 
 
 def _gates(text):

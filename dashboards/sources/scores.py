@@ -92,11 +92,18 @@ def composite_of(text: str, names: Sequence[str]) -> Composite:
     return Composite("weights", weights)
 
 
-def guards_of(text: str | Sequence[str], where: str = "--guard") -> list[GuardSpec]:
+def guards_of(
+    text: str | Sequence[str], where: str = "--guard", *, score: str | None = None
+) -> list[GuardSpec]:
     """Return guards written as ``METRIC``, ``METRIC:MARGIN`` or ``METRIC:MARGIN:min``.
 
+    Args:
+        text: the guards.
+        where: option or key of the guards, for errors.
+        score: metric of the score, which cannot be guarded; None: any metric can.
+
     Raises:
-        ConfigError: a margin is negative, or a metric is guarded twice.
+        ConfigError: a margin is negative, a metric is guarded twice, or the score is guarded.
     """
     guards: list[GuardSpec] = []
     for item in split_list(text) if isinstance(text, str) else text:
@@ -122,6 +129,13 @@ def guards_of(text: str | Sequence[str], where: str = "--guard") -> list[GuardSp
         if any(guard.metric == metric for guard in guards):
             raise ConfigError(
                 f"{metric} is guarded twice", where, "keep one of the two", code="named-twice"
+            )
+        if metric == score:
+            raise ConfigError(
+                f"{metric} is the score, so it cannot be a guard",
+                where,
+                "guard another metric",
+                code="guarded-score",
             )
         guards.append(GuardSpec(metric, margin, usual_direction(metric, mode)))
     return guards

@@ -105,8 +105,8 @@ def start(
     after: Annotated[
         Sequence[str],
         Option(
-            "folders of earlier campaigns to carry on (default: those in the same parent folder "
-            "that run the same space)",
+            "folders of further earlier campaigns to carry on; those in the same parent folder "
+            "that run the same space are always included",
             metavar="CAMPAIGN",
             is_path=True,
         ),
@@ -137,6 +137,7 @@ def start(
         UserError: the folder has a campaign, or the settings are wrong.
     """
     from dashboards.sources.scores import guards_of
+    from sweep.gate.added_guards import check_added
     from sweep.gate.batch import store_program
     from sweep.gate.campaign import start_campaign
     from sweep.gate.earlier import Earlier
@@ -146,6 +147,13 @@ def start(
     from sweep.gate.spec import PROGRAM, CampaignSpec
     from sweep.space.file import find_space, load_space
 
+    if after and new_budget:
+        raise ConfigError(
+            "--after carries on an error budget, and --new-budget starts a new one",
+            "command line",
+            "leave one of the two options out",
+            code="two-budgets",
+        )
     spec = None
     path: str | None = None
     name = metric or "score"
@@ -170,10 +178,11 @@ def start(
     check_false_keeps(false_keeps)
     _check_seeds(first_seeds, most_seeds)
     guards = list(guard)
-    if spec is not None:
+    added = [each.metric for each in guards_of(guard, score=name)]
+    if spec is not None and space is not None:
+        check_added(added, spec, find_space(space))
         guards = [*spec.objective.guards, *guard]
         spec = spec.with_guards(guards)
-    guards_of(guards)  # refuses what it cannot read
     assigned = dict(map(parse_override, settings))
     program: str | None = None
     revision: str | None = None
@@ -300,11 +309,13 @@ def propose(
     decide.
 
     Raises:
-        UserError: another proposal is open, or the program does not accept the change.
+        UserError: a later campaign carries on the error budget, or the program does not accept
+            the change.
     """
     from sweep.gate import git
     from sweep.gate.campaign import Campaign
     from sweep.gate.command_words import check_words
+    from sweep.gate.earlier_campaigns import refuse_after_later
     from sweep.gate.program_files import file_digests, refuse_uncommitted
     from sweep.gate.spec import PROGRAM
     from sweep.space.file import load_space
@@ -316,6 +327,7 @@ def propose(
     defaults: dict[str, Any] = {}
     files: dict[str, str] = {}
     with Campaign(Path(campaign)).change() as changed:
+        refuse_after_later(changed)
         if (changed.folder / PROGRAM).is_file():
             base = changed.baseline
             space = load_space(changed.folder / PROGRAM)

@@ -1,13 +1,15 @@
 """Find the earlier campaigns of a program."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from loptune.errors import ConfigError, UserError
+from loptune.run_names import command_line
 from loptune.yaml_document import read_yaml, validate
 from sweep.gate.campaign import Campaign
 from sweep.gate.earlier import Earlier
 from sweep.gate.spec import CampaignSpec
+from sweep.search.event_log import read_checked
 
 
 def earlier_campaigns(
@@ -22,7 +24,7 @@ def earlier_campaigns(
         named: folders of further campaigns.
 
     Raises:
-        ConfigError: an earlier campaign is damaged.
+        ConfigError: an earlier campaign is damaged, or has open proposals.
         MissingError: a named folder contains no campaign.
     """
     campaigns = [Campaign(path) for path in named]
@@ -30,14 +32,73 @@ def earlier_campaigns(
         for path in sorted(folder.resolve().parent.glob("*/campaign.yaml")):
             if path.parent != folder.resolve() and (path.parent / "events.jsonl").is_file():
                 campaigns += _with_program(path.parent, space, metric)
-    found: dict[float, Earlier] = {}
+    copies = []
     for campaign in campaigns:
-        known = [Earlier(**fields) for fields in campaign.started.get("earlier", [])]
-        for each in [*known, _earlier(campaign)]:
-            before = found.get(each.started)
-            if before is None or before.proposals < each.proposals:
-                found[each.started] = each
+        _refuse_open(campaign)
+        copies += [Earlier(**fields) for fields in campaign.started.get("earlier", [])]
+    # A copy may be older than a re-check, so the campaign's own record replaces it.
+    found = {**_latest(copies), **_latest(map(_earlier, campaigns))}
     return [found[started] for started in sorted(found)]
+
+
+def refuse_after_later(campaign: Campaign) -> None:
+    """Refuse proposals to a campaign whose error budget a later one in the same parent folder
+    carries on: both would spend the same levels.
+
+    Raises:
+        ConfigError: names the later campaign.
+    """
+    later = _later(campaign)
+    if later is not None:
+        raise ConfigError(
+            f"the later campaign {later.name} carries on the error budget of this one",
+            str(campaign.folder),
+            f"propose changes there: `{command_line('sweep', 'gate', 'status', str(later))}` "
+            "prints the next command",
+            code="carried-on",
+        )
+
+
+def _later(campaign: Campaign) -> Path | None:
+    """Return the folder of the latest campaign that carries on a campaign, or None."""
+    found = []
+    for path in campaign.folder.resolve().parent.glob("*/events.jsonl"):
+        try:
+            _, first = next(read_checked(path, advice="", code=""))
+        except (UserError, StopIteration):
+            continue  # a damaged campaign accepts no proposals
+        starts = [fields["started"] for fields in first.get("earlier", [])]
+        if campaign.started.get("time") in starts:
+            found.append((first["time"], path.parent))
+    return max(found)[1] if found else None
+
+
+def _refuse_open(campaign: Campaign) -> None:
+    """Refuse to carry on a campaign whose proposals are not all decided.
+
+    Raises:
+        ConfigError: names the open proposals.
+    """
+    numbers = [str(proposal.number) for proposal in campaign.open_proposals]
+    if numbers:
+        raise ConfigError(
+            f"the earlier campaign {campaign.folder.name} has open proposals: {', '.join(numbers)}",
+            str(campaign.folder),
+            f"`{campaign.command('status')}` prints the runs that they need; "
+            f"`{campaign.command('withdraw')}` withdraws the latest one. With --new-budget, the "
+            "campaign starts without it",
+            code="earlier-open",
+        )
+
+
+def _latest(records: Iterable[Earlier]) -> dict[float, Earlier]:
+    """Return the latest record of each campaign by its start: the one with the most proposals, and
+    among these with the fewest kept, since a re-check may discard some.
+    """
+    latest = {}
+    for each in sorted(records, key=lambda record: (record.proposals, -len(record.kept))):
+        latest[each.started] = each
+    return latest
 
 
 def _with_program(folder: Path, space: str, metric: str) -> list[Campaign]:

@@ -36,6 +36,8 @@ _SCRIPT = re.compile(r"[^\s=${},:]+\.(py|sh)")  # an argument that is the name o
 _INSTALL_IT = "install it, or write its path"
 _SEED = "seed"  # key of the trial's seed in its overrides
 _RESERVED = ("out", "command", "tracking")  # names reserved for the trial record
+# key below objective -> what its metric is
+_ROLES = {"metric": "the objective", "guards": "a guard", "second": "the second objective"}
 
 
 class CommandConfig(Section):
@@ -189,7 +191,7 @@ class CommandProgram(Program):
         """Raise ConfigError for the reserved names; the command may log any other metric."""
         if metric in ("", "step", *OF_RECORD):
             raise document.error(
-                f"{metric!r} cannot be the objective",
+                f"{metric!r} cannot be {_ROLES[key]}",
                 ("objective", key),
                 "choose a metric that the command logs",
                 code="invalid-objective",

@@ -105,7 +105,8 @@ class ObjectiveSpec(Section):
             return []
         from dashboards.sources.scores import guards_of  # imports pandas
 
-        return [guard.metric for guard in guards_of(self.guards, "objective.guards")]
+        guards = guards_of(self.guards, "objective.guards", score=self.name)
+        return [guard.metric for guard in guards]
 
     @model_validator(mode="after")
     def _check(self) -> "ObjectiveSpec":

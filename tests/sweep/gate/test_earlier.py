@@ -1,13 +1,17 @@
 """A new campaign carries on the error budget of earlier ones of the same program."""
 
 import json
+import shutil
 
 import pytest
 
 from dashboards.statistics.online_levels import lord_level, spending
+from loptune.errors import ConfigError
 from sweep.cli import main
+from sweep.commands import gate
 from sweep.gate.campaign import Campaign
 from sweep.gate.earlier import positions
+from tests.refusals import refused
 
 SPACE = """
 name: toy
@@ -86,6 +90,7 @@ def test_campaigns_by_hand_are_carried_on_if_they_are_named(here, capsys):
     answer(capsys, "start", "one", *options)
     record_needed(capsys, "one", mean=0.5)
     answer(capsys, "propose", "one", "--note", "wider")
+    answer(capsys, "withdraw", "one")
     _, said = answer(capsys, "start", "two", *options)
     assert said["earlier"] == []
     _, said = answer(capsys, "start", "three", *options, "--after", "one", "two")
@@ -93,6 +98,54 @@ def test_campaigns_by_hand_are_carried_on_if_they_are_named(here, capsys):
     assert positions(Campaign(here / "three").started["earlier"]) == (1, [])
     assert main(["gate", "start", "four", *options, "--after", "none"]) == 3
     assert "[no-campaign]" in capsys.readouterr().err
+    assert main(["gate", "start", "four", *options, "--after", "one", "--new-budget"]) == 2
+    assert "[two-budgets]" in capsys.readouterr().err
+
+
+def test_a_campaign_s_own_record_replaces_every_copy(here, capsys):
+    """A re-check gives up the kept change after a later campaign has copied it. The
+    folders are read in the order of their names: copies first.
+    """
+    options = ("--space", "./toy.yaml", "--first-seeds", "3")
+    answer(capsys, "start", "d", *options)
+    propose(capsys, "d", 1, mean=0.9)
+    record_needed(capsys, "d", mean=0.5)
+    _, said = answer(capsys, "start", "a", *options)
+    assert said["earlier"][0]["kept"] == [1]
+    with Campaign(here / "d").change() as campaign:
+        campaign.recheck()
+    record_needed(capsys, "d", mean=0.5)
+    assert Campaign(here / "d").kept == []
+    _, said = answer(capsys, "start", "b", *options)
+    assert [each["kept"] for each in said["earlier"]] == [[], []]
+    shutil.rmtree(here / "d")
+    _, said = answer(capsys, "start", "c", *options)
+    assert said["earlier"][0]["kept"] == []  # the copy in `b` is the later one
+
+
+def test_two_campaigns_never_spend_one_budget(here, capsys):
+    options = ("--space", "./toy.yaml", "--first-seeds", "3")
+    answer(capsys, "start", "one", *options)
+    record_needed(capsys, "one", mean=0.5)
+    assert main(["gate", "propose", "one", "lr=1"]) == 11
+    capsys.readouterr()
+    with refused("earlier-open", ConfigError, names=("one", "open proposals: 1")) as told:
+        gate.start("two", space="./toy.yaml", first_seeds=3)
+    for words in ("sweep gate withdraw", "sweep gate status", "--new-budget"):
+        assert words in str(told.value)
+    answer(capsys, "start", "apart", *options, "--new-budget")  # carries nothing on
+    shutil.rmtree(here / "apart")
+    record_needed(capsys, "one", mean=0.3)
+    answer(capsys, "start", "two", *options)
+    answer(capsys, "start", "three", *options)
+    for earlier in ("one", "two"):
+        with refused("carried-on", ConfigError, names=("campaign three", "sweep gate status")):
+            gate.propose(earlier, ["lr=2"])
+    assert len(Campaign(here / "one").proposals) == 1
+    propose(capsys, "three", 2, mean=0.3)
+    (here / "three" / "events.jsonl").write_text("")
+    with refused("carried-on", ConfigError, names=("campaign two",)):
+        gate.propose("one", ["lr=2"])
 
 
 def test_a_damaged_campaign_beside_a_new_one_is_named(here, capsys):

@@ -7,6 +7,7 @@ import pytest
 
 from loptune.errors import ConfigError
 from sweep.cli import main
+from sweep.commands import gate
 from sweep.gate.campaign import Campaign, CampaignSpec, Finished, start_campaign
 from tests.refusals import refused
 
@@ -148,3 +149,40 @@ def test_guards_by_command(tmp_path, monkeypatch, capsys):
     assert said["baseline"]["guards"]["memory"] == 12
     main(["gate", "log", "camp", "--search", "margin on length"])
     assert "longer answers" in capsys.readouterr().out
+
+
+SPACE = """
+name: toy
+program: {command: [python, toy.py, "{lr}", "{seed}"], defaults: {lr: 0.1}}
+objective: {metric: score, worthwhile: 0.1, guards: ["length:10"]}
+baselines: [{}]
+search: {configurations: 0}
+"""
+
+
+@pytest.mark.parametrize(
+    ("guard", "code", "names"),
+    [
+        ("step:1", "invalid-objective", ("'step' cannot be a guard", "--guard")),
+        ("score:1", "guarded-score", ("score", "--guard")),
+        ("length:20", "named-twice", ("--guard", "toy.yaml:4", "objective.guards")),
+    ],
+)
+def test_guards_are_checked_where_they_are_typed(tmp_path, monkeypatch, guard, code, names):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "toy.py").write_text("")
+    (tmp_path / "toy.yaml").write_text(SPACE)
+    with refused(code, ConfigError, names=names) as told:
+        gate.start("camp", space="./toy.yaml", guard=[guard])
+    assert told.value.where == "--guard"
+    assert not (tmp_path / "camp").exists()
+    started = gate.start("camp", space="./toy.yaml", guard=["memory:0.5:min"])
+    assert started.campaign.spec.guards == ["length:10", "memory:0.5:min"]
+
+
+def test_a_score_is_no_guard_of_itself(tmp_path):
+    with refused("guarded-score", ConfigError, names=("acc", "--guard")):
+        gate.start(tmp_path / "camp", metric="acc", worthwhile=0.1, guard=["acc:1"])
+    (tmp_path / "toy.yaml").write_text(SPACE.replace("length:10", "score:1"))
+    with refused("guarded-score", ConfigError, names=("score", "objective.guards")):
+        gate.start(tmp_path / "camp", space=str(tmp_path / "toy.yaml"))
