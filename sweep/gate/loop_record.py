@@ -156,7 +156,7 @@ def _read_table(
             "memory_gb, status and description, separated by tabs",
             code="not-a-record",
         )
-    entries = []
+    entries: list[Entry] = []
     for line, row in enumerate(rows, start=2):
         status = _status(row["status"], f"{path}:{line}", is_first=not entries)
         crashed = status == _CRASHED
