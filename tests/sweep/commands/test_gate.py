@@ -365,7 +365,7 @@ def test_a_revision_is_checked_out_and_run_as_the_proposal(here, capsys):
 
 
 def _wait_for_a_result(runs):
-    for _ in range(1200):
+    for _ in range(4000):
         records = list(runs.glob("*/events.jsonl"))
         if records and '"result"' in records[0].read_text():
             return
