@@ -68,8 +68,12 @@ def response_and_answers(response, answers):
 @pytest.mark.parametrize(
     ("function", "row", "hint"),
     [
-        (one_of, {"answers": ["3", "three"]}, "with text, the reference answer is called answer"),
-        (column_beside_texts, {"answer": "3"}, "with texts, the reference answer is called ans"),
+        (
+            one_of,
+            {"answers": ["3", "three"]},
+            "next to text, the reference answer is called answer",
+        ),
+        (column_beside_texts, {"answer": "3"}, "next to texts, the reference answer is called ans"),
         (response_and_answers, {}, "answers makes it a batch function"),
     ],
 )

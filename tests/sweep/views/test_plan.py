@@ -66,7 +66,7 @@ def test_a_checkpoint_holds_weights_and_optimizer_state(tmp_path, overrides, byt
     plan = plan_of(tmp_path, {"model.name_or_path": str(model), **overrides}, [Node(2, 0)])
     # Two trials that run keep the last three and the best, and write one more; the third has ended.
     weights = 2 if bytes_a_parameter == 2 + 8 + 4 else 4
-    ended = 22 * weights * 2
+    ended = 22 * weights * 4
     assert plan.disk == Disk(22 * bytes_a_parameter, ended, 22 * 2 * 5 * bytes_a_parameter + ended)
 
 
@@ -170,8 +170,8 @@ def test_what_is_short_is_named_with_what_is_needed_and_what_there_is(tmp_path, 
     ]
     monkeypatch.setattr("sweep.views.plan.free_bytes", lambda path: 10**6)
     # 105,920 parameters of 12 bytes: two trials with five checkpoints each, and one that has ended
-    # with two of 4.
-    assert plan_of(tmp_path, {}, [Node(2, 0)]).short == ["disk: 13.6 MB needed, 1.0 MB free"]
+    # with four of 4.
+    assert plan_of(tmp_path, {}, [Node(2, 0)]).short == ["disk: 14.4 MB needed, 1.0 MB free"]
 
 
 def test_host_memory_is_short_if_concurrent_trials_take_more(tmp_path):
