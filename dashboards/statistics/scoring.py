@@ -33,9 +33,8 @@ class Axis:
         """Return the amount that a run had used, by training step."""
         amounts: dict[int, float] = {}
         used = 0.0
-        is_logged = False
+        is_logged = any(part in record for record in records for part in self.parts)
         for record in records:
-            is_logged = is_logged or any(part in record for part in self.parts)
             parts = [_number(record.get(part, 0.0)) for part in self.parts]
             used += self.unit * sum(part for part in parts if math.isfinite(part))
             amount = _number(record.get(self.name))

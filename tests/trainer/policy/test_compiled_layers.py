@@ -86,12 +86,7 @@ def test_a_model_without_decoder_layers_is_refused():
 
 
 @pytest.mark.parametrize(
-    "others",
-    [
-        {"model.lora.r": 4},
-        {"model.packing": True},
-        {"parallel.strategy": "deepspeed", "parallel.zero_stage": 3},
-    ],
+    "others", [{"model.lora.r": 4}, {"parallel.strategy": "deepspeed", "parallel.zero_stage": 3}]
 )
 def test_combinations_that_cannot_work_are_refused_by_name(others):
     config = apply_overrides(TrainConfig(), others)

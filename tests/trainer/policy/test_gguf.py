@@ -108,7 +108,7 @@ def test_a_file_that_is_cut_short_is_refused(tmp_path, cache, part):
     file.write_bytes(data[: int(part * len(data))])
     with refused("gguf-unreadable", MissingError, names=("small.gguf",)) as caught:
         model_source(ModelConfig(name_or_path=str(file)))
-    assert "cut short" in caught.value.hint
+    assert "truncated" in caught.value.hint
     assert [path for path in cache.iterdir() if path.is_dir()] == []
 
 

@@ -33,7 +33,7 @@ class FakeLlm:
         self.calls.append(("wake", *tags))
 
     def collective_rpc(self, method, kwargs=None):
-        self.calls.append((method if isinstance(method, str) else "repack",))
+        self.calls.append((method if isinstance(method, str) else method.__name__,))
 
     def reset_prefix_cache(self):
         return True
@@ -63,8 +63,9 @@ def test_a_synchronization_wakes_the_weights_alone(engine):
     expected = [
         ("sleep", 2),
         ("wake", "weights"),
+        ("_prepare_worker",),
         ("reload_weights",),
-        ("repack",),
+        ("_repack_worker",),
         ("wake", "kv_cache"),
     ]
     assert engine.llm.calls == expected
@@ -134,8 +135,9 @@ def test_a_reused_engine_sleeps_until_the_next_runs_first_sync(engine):
     engine.sync_weights(random_model())
     assert llm.calls == [
         ("wake", "weights"),
+        ("_prepare_worker",),
         ("reload_weights",),
-        ("repack",),
+        ("_repack_worker",),
         ("wake", "kv_cache"),
     ]
     engine.close()
