@@ -5,7 +5,7 @@ import pytest
 
 from loptune.errors import StorageError
 from tests.refusals import refused
-from trainer.doctor.machine import _models
+from trainer.doctor import _models
 from trainer.policy.cache import cache_folder, ensure_folder, exclusive_folder
 from trainer.rollouts.vllm.guard import server_token
 
