@@ -52,7 +52,10 @@ _OF_PLACE = (
     "directory", "file", "folder", "url", "link", "note", "notes", "comment", "comments",
     "tag", "tags", "command", "pid", "job", "log", "output",
 )  # fmt: skip
-_COSTS = ("runtime", "duration", "seconds", "minutes", "hours", "memory", "tokens", "flops")
+_COSTS = (
+    "runtime", "duration", "seconds", "minutes", "hours", "memory", "tokens", "flops",
+    "s", "h", "mb", "gb",
+)  # fmt: skip
 _SUMMARIES = (
     "avg", "average", "mean", "std", "sd", "stdev", "stddev", "sem", "stderr", "median", "min",
     "max", "sum", "total", "overall", "var", "variance", "count", "ci", "iqm", "iqr",
@@ -83,9 +86,10 @@ def _is_seed(name: str) -> bool:
 
 
 def is_of_run(name: str) -> bool:
-    """Return whether a column names, numbers or describes a run, or contains what it cost."""
-    words = set(words_of(name))
-    return not words or name in NAMES or bool(words.intersection((*_OF_PLACE, *_REPEATS, *_COSTS)))
+    """Return whether a column is called only by words that name, number or describe a run, or say
+    what it cost: ``run``, ``date``, ``memory_gb``, but not ``run A``, which may be a configuration.
+    """
+    return name in NAMES or set(words_of(name)).issubset((*_OF_PLACE, *_REPEATS, *_COSTS))
 
 
 def is_summary(text: str) -> bool:

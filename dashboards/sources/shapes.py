@@ -17,7 +17,6 @@ _OF_SEED = re.compile(r"(?:seed|s|run|r|trial|rep|repeat|replicate)?[\s_=-]*(\d+
 _WITH_SPREAD = re.compile(
     r"[-+]?[\d.,]+\s*(?:±|\+/-|\+-|\\pm)\s*[\d.,]+.*|[-+]?[\d.]+\s*\([\d.]+\)"
 )
-_PADDING = object()
 _MAX_CHARS = 80
 _MAX_NAMED = 6
 
@@ -69,21 +68,7 @@ def _melted(table: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFrame, lis
     available = list(map(str, table))
     seed = columns.seed or next((name for name in available if words_of(name) == ["seed"]), "seed")
     if by not in available:
-        if str(columns.baseline.get(by)) not in available:
-            return table, []
-        steps = [name for name in step_columns(table, columns) if name != str(columns.baseline[by])]
-        kept = [name for name in (seed, *steps, *columns.task) if name in available]
-        left_out = {*kept, *columns.ignore}
-        arms = []
-        for name in available:
-            if name not in left_out and not _is_no_arm(name, table[name]):
-                arms.append(name)
-        if seed not in kept and not steps:
-            table = _padding_marked(table, arms)
-        melted = table.melt(id_vars=kept, value_vars=arms, var_name=by, value_name=columns.score)
-        melted = melted[melted[columns.score].map(lambda cell: cell is not _PADDING)]
-        melted = melted.infer_objects().reset_index(drop=True)
-        return melted, [f"Every column of {listed(arms, _MAX_NAMED)} is a configuration."]
+        return _column_per_configuration(table, columns, seed)
     if seed in available:
         return table, []
     seeds = {name: match[1] for name in available if (match := _OF_SEED.fullmatch(name))}
@@ -98,15 +83,33 @@ def _melted(table: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFrame, lis
     return melted, [f"Every column of {listed(list(seeds), _MAX_NAMED)} is a seed."]
 
 
-def _padding_marked(table: pd.DataFrame, arms: list[str]) -> pd.DataFrame:
-    """Return the table with `_PADDING` for the blanks below the last score of a configuration that
-    has fewer runs than others. A blank above it is a failed run.
+def _column_per_configuration(
+    table: pd.DataFrame, columns: RunColumns, seed: str
+) -> tuple[pd.DataFrame, list[str]]:
+    """Return one row per run of a table with a column per configuration, if one of them is the
+    baseline. Without seeds and steps, blanks below a configuration's last score are no runs: it has
+    fewer than others. A blank above it is a failed run.
     """
-    padded = {}
+    (by,) = columns.by
+    baseline = str(columns.baseline.get(by))
+    available = list(map(str, table))
+    if baseline not in available:
+        return table, []
+    steps = [name for name in step_columns(table, columns) if name != baseline]
+    kept = [name for name in (seed, *steps, *columns.task) if name in available]
+    arms = []
+    for name in available:
+        is_arm = name == baseline or not _is_no_arm(name, table[name])
+        if is_arm and name not in (*kept, *columns.ignore):
+            arms.append(name)
+    parts = []
     for arm in arms:
-        blank_to_the_end = table[arm][::-1].isna().cummin()[::-1]
-        padded[arm] = table[arm].astype(object).mask(blank_to_the_end, _PADDING)
-    return table.assign(**padded)
+        rows = table[[*kept, arm]].rename(columns={arm: columns.score}).assign(**{by: arm})
+        if seed not in kept and not steps:
+            rows = rows.loc[: rows[columns.score].last_valid_index()]
+        parts.append(rows)
+    note = f"Every column of {listed(arms, _MAX_NAMED)} is a configuration."
+    return pd.concat(parts, ignore_index=True), [note]
 
 
 def _is_no_arm(name: str, cells: pd.Series) -> bool:

@@ -66,6 +66,15 @@ def test_a_column_per_configuration_needs_no_seeds():
     assert counts == [(3, 0), (4, 0), (4, 1)]
 
 
+def test_columns_of_configurations_may_be_called_runs():
+    names = {"grpo": "file", "dapo": "run A", "gspo": "trial 2"}
+    beside = WIDE.T.reset_index(drop=True).rename_axis(columns=None).rename(columns=names)
+    for table in (beside, beside.assign(seed=range(4))):
+        verdict = judged(table, baseline={"loss": "file"})
+        assert [arm.runs for arm in verdict.arms] == [4, 4, 4]
+        assert verdict.verdict.difference == pytest.approx(0.1)
+
+
 def test_a_step_beside_columns_of_configurations_makes_each_one_run():
     beside = WIDE.T.reset_index(drop=True).rename_axis(columns=None)
     with refused("one-seed"):
