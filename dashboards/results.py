@@ -19,7 +19,7 @@ from dashboards.statistics.blocks import UNKNOWN, Blocks, Known, learned
 from dashboards.statistics.budgets import Budget
 from dashboards.statistics.checked_guards import CheckedGuard, GuardState, state_of
 from dashboards.statistics.compared import Comparison
-from dashboards.statistics.difference import Difference, guard_outcome
+from dashboards.statistics.difference import Difference
 from dashboards.statistics.layouts import Pairing
 from dashboards.statistics.levels import repeats_factor
 from dashboards.statistics.problems import Answers
@@ -97,9 +97,7 @@ class Guard:
         """
         if found is None:
             found = self._difference(configuration)
-        outcome = guard_outcome(found, self.margin)
-        sign = self.results.objective.sign
-        return CheckedGuard(self.metric, self.margin, sign, outcome, found)
+        return CheckedGuard.of(self.metric, self.margin, self.results.objective.sign, found)
 
     def _difference(self, configuration: str) -> Difference | None:
         """Return a configuration's difference to the baseline; with arms, its arm's difference,

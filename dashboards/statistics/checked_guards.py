@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dashboards.statistics.difference import Difference, Outcome
+from dashboards.statistics.difference import Difference, Outcome, guard_outcome
 
 GuardState = Literal["holds", "fails", "undecided"]
 
@@ -25,6 +25,11 @@ class CheckedGuard:
     sign: int  # -1 if smaller is better
     outcome: GuardState
     found: Difference | None  # None if there is no score to compare
+
+    @classmethod
+    def of(cls, metric: str, margin: float, sign: int, found: Difference | None) -> "CheckedGuard":
+        """Check a guard by the difference on its metric, in which larger is better."""
+        return cls(metric, margin, sign, guard_outcome(found, margin), found)
 
     def fields(self) -> dict[str, Any]:
         """Return the keys of ``--json``, in units of the metric; an infinite bound is None."""

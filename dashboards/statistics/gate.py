@@ -21,7 +21,7 @@ from scipy import special
 
 from dashboards.statistics.campaign_noise import Runs, SeedModel, estimate, relative_variance
 from dashboards.statistics.checked_guards import CheckedGuard, GuardState, state_of
-from dashboards.statistics.difference import Difference, guard_outcome
+from dashboards.statistics.difference import Difference
 from dashboards.statistics.group_sequential import (
     Design,
     claim_spending,
@@ -118,11 +118,7 @@ def answer(
     for guard in guards:
         its_design = plan.design(guard.model, guard.margin, last)
         found = _difference(guard.proposal, guard.baseline, guard.model, its_design, level)
-        checked.append(
-            CheckedGuard(
-                guard.metric, guard.margin, guard.sign, guard_outcome(found, guard.margin), found
-            )
-        )
+        checked.append(CheckedGuard.of(guard.metric, guard.margin, guard.sign, found))
     state = state_of(checked)
     waits_for_guards = difference.outcome == "better" and state == "undecided"
     next_seeds = None

@@ -1,11 +1,11 @@
 """Guards of a confirmation in rounds, read from the records of its trials."""
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 
 from dashboards.sources.scores import guards_of
 from dashboards.statistics.checked_guards import CheckedGuard
-from dashboards.statistics.difference import Difference, guard_outcome
+from dashboards.statistics.difference import Difference
 from dashboards.statistics.group_sequential import Design
 from dashboards.statistics.rounds import interim_results
 from dashboards.statistics.seed_noise import Scores
@@ -18,23 +18,26 @@ from trainer.run_folder import RunFolder
 ByMetric = Mapping[str, Difference]
 
 
-def metric_scores(sweep: SweepRecord, metric: str) -> Scores:
-    """Return configuration -> seed -> score of the ended trials in another metric, computed like
-    the objective's; NaN if a trial failed or did not log the metric.
+def metric_scores(sweep: SweepRecord, metrics: Sequence[str]) -> Mapping[str, Scores]:
+    """Return metric -> configuration -> seed -> score of the ended trials in other metrics,
+    computed like the objective's; NaN if a trial failed or did not log the metric.
     """
-    scoring = scoring_of(sweep.spec).of(metric)
-    scores: dict[str, dict[Hashable, float]] = {}
+    scorings = {metric: scoring_of(sweep.spec).of(metric) for metric in metrics}
+    scores: dict[str, dict[str, dict[Hashable, float]]] = {metric: {} for metric in metrics}
     for configuration in sweep.configurations:
-        by_seed: dict[Hashable, float] = {}
+        number = str(configuration.number)
+        for metric in metrics:
+            scores[metric][number] = {}
         for seed in sweep.spec.seeds:
             if seed not in configuration.results:
                 continue
             trial = configuration.results[seed]
-            by_seed[seed] = math.nan
+            records = []
             if trial.state == "COMPLETE":
                 records = read_records(RunFolder(sweep.folder.trial(trial.name)).metrics)
-                by_seed[seed] = scoring.score(scoring.values(records))
-        scores[str(configuration.number)] = by_seed
+            for metric, scoring in scorings.items():
+                value = scoring.score(scoring.values(records)) if records else math.nan
+                scores[metric][number][seed] = value
     return scores
 
 
@@ -48,11 +51,13 @@ def interim_guards(
     of several analyses is as reliable as a guard that is tested once.
     """
     found: dict[str, dict[str, Difference]] = {}
-    for guard in guards_of(sweep.spec.objective.guards, "objective.guards"):
-        scores = metric_scores(sweep, guard.metric)
-        if not any(map(math.isfinite, scores[baseline].values())):
+    guards = guards_of(sweep.spec.objective.guards, "objective.guards")
+    scores = metric_scores(sweep, [guard.metric for guard in guards])
+    for guard in guards:
+        of_guard = scores[guard.metric]
+        if not any(map(math.isfinite, of_guard[baseline].values())):
             continue
-        for difference in interim_results(design, scores, baseline, guard.mode):
+        for difference in interim_results(design, of_guard, baseline, guard.mode):
             found.setdefault(difference.configuration, {})[guard.metric] = difference
     return found
 
@@ -62,13 +67,5 @@ def checked(sweep: SweepRecord, differences: ByMetric) -> list[CheckedGuard]:
     guards = []
     for guard in guards_of(sweep.spec.objective.guards, "objective.guards"):
         difference = differences.get(guard.metric)
-        guards.append(
-            CheckedGuard(
-                metric=guard.metric,
-                margin=guard.margin,
-                sign=sign_of(guard.mode),
-                outcome=guard_outcome(difference, guard.margin),
-                found=difference,
-            )
-        )
+        guards.append(CheckedGuard.of(guard.metric, guard.margin, sign_of(guard.mode), difference))
     return guards
