@@ -155,6 +155,7 @@ def start(
             code="two-budgets",
         )
     spec = None
+    file: Path | None = None
     path: str | None = None
     name = metric or "score"
     direction = mode or "max"
@@ -179,8 +180,8 @@ def start(
     _check_seeds(first_seeds, most_seeds)
     guards = list(guard)
     added = [each.metric for each in guards_of(guard, score=name)]
-    if spec is not None and space is not None:
-        check_added(added, spec, find_space(space))
+    if spec is not None and file is not None:
+        check_added(added, spec, file)
         guards = [*spec.objective.guards, *guard]
         spec = spec.with_guards(guards)
     assigned = dict(map(parse_override, settings))
