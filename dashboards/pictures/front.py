@@ -3,7 +3,7 @@ better than in both.
 """
 
 import html
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import plotly.graph_objects as go
 
@@ -41,31 +41,22 @@ def front_points(results: Results) -> list[FrontPoint]:
         return []
     table = results.comparable.dropna(subset=["second"])
     complete = set(results.complete_means.index)
-    scores: dict[str, Estimate] = {}
-    seconds: dict[str, Estimate] = {}
-    seeds: dict[str, int] = {}
+    points: dict[str, FrontPoint] = {}
     for configuration, trials in table.groupby("configuration", sort=False):
         if configuration in complete:
-            number = str(configuration)
-            scores[number] = estimate(list(trials.score), coverage())
-            seconds[number] = estimate(list(trials.second), coverage())
-            seeds[number] = len(trials)
-    means = {name: (scores[name].mean, seconds[name].mean) for name in scores}
-    members = front(means, (objective.sign, sign_of(objective.second_mode)))
-    others = [name for name in means if name not in members]
-    points = []
-    for name in [*members, *others]:
-        points.append(
-            FrontPoint(
+            name = str(configuration)
+            points[name] = FrontPoint(
                 configuration=name,
                 label=results.labels[name],
-                seeds=seeds[name],
-                score=scores[name],
-                second=seconds[name],
-                on_front=name in members,
+                seeds=len(trials),
+                score=estimate(list(trials.score), coverage()),
+                second=estimate(list(trials.second), coverage()),
+                on_front=False,
             )
-        )
-    return points
+    means = {name: (point.score.mean, point.second.mean) for name, point in points.items()}
+    members = front(means, (objective.sign, sign_of(objective.second_mode)))
+    others = [point for name, point in points.items() if name not in members]
+    return [*(replace(points[name], on_front=True) for name in members), *others]
 
 
 def two_objectives(results: Results) -> Picture | None:
