@@ -5,15 +5,18 @@ SPACE ...``.
 import os
 import sys
 
-from sweep.trials.cluster import prepare_environment
+from sweep.programs import loptune
+from tests.sweep.fake_trainer import FakeProgram
 
 if __name__ == "__main__":
-    # Before the fake trainer's module imports Ray.
-    prepare_environment("auto" if "--address" in sys.argv else None)
-    from sweep.programs import loptune
-    from tests.sweep.fake_trainer import FakeProgram
-
+    # Neither import above reaches these two: the one copies the class of the program into the
+    # fields of a search space, the other must find an environment that is prepared.
+    imported = {"sweep.space.spec", "ray"} & sys.modules.keys()
+    assert not imported, imported
     loptune.LoptuneProgram = FakeProgram  # type: ignore[misc]
+    from sweep.trials.cluster import prepare_environment
+
+    prepare_environment("auto" if "--address" in sys.argv else None)
     from sweep.cli import main
     from sweep.driver import run
 
