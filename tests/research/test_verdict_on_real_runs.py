@@ -4,9 +4,12 @@ from scipy import stats
 
 from research import verdict_on_real_runs
 from research.verdict_on_real_runs import (
+    BOOTSTRAPS,
+    TESTS,
     bca,
     better_mean,
     drawn,
+    goal_row,
     hierarchical,
     holm,
     measured,
@@ -16,6 +19,7 @@ from research.verdict_on_real_runs import (
     verdict,
     widened,
 )
+from tests.paths import ROOT
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 8])
@@ -75,3 +79,14 @@ def test_the_goal_is_missed_where_a_rival_that_holds_claims_more(monkeypatch, ca
     assert row.startswith("| 2 x 5 | 0.0 / 0.0 | t +")
     assert "mean" not in row  # it does not hold its level
     assert answer == "A rival that holds finds more: 2 x 5 (t)"
+
+
+@pytest.mark.filterwarnings("ignore:Precision loss occurred")
+@pytest.mark.parametrize(("finalists", "seeds"), [(1, 3), (1, 5), (3, 5), (4, 8), (8, 5)])
+def test_the_page_prints_the_table_of_the_goal(finalists, seeds):
+    page = (ROOT / "docs/development/guarantees.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines()]
+    [printed] = [row for row in rows if row[:1] == [f"{finalists} x {seeds}"]]
+    quick = {name: test for name, test in TESTS.items() if name not in (*BOOTSTRAPS, "permutation")}
+    row = goal_row(finalists, seeds, 400, quick)
+    assert printed == [row.layout, row.verdict, "; ".join(row.rivals.values())]
