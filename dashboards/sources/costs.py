@@ -5,16 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from dashboards.sources.column_words import COMPUTE, COUNTERS, DURATIONS
 from dashboards.sources.roles import words_of
 from dashboards.sources.run_columns import RunColumns
 
-_COSTS = (
-    "token", "tokens", "time", "runtime", "walltime", "elapsed", "second", "seconds", "secs",
-    "minutes", "hour", "hours", "flop", "flops", "sample", "samples", "completion", "completions",
-    "episode", "episodes", "frame", "frames", "example", "examples", "transition", "transitions",
-    "interacts", "step", "steps", "timestep", "timesteps", "iteration", "iterations", "update",
-    "updates", "epoch", "epochs", "energy", "kwh", "joules", "cost", "usd", "dollars",
-)  # fmt: skip
+_COSTS = (*COUNTERS, *DURATIONS, *COMPUTE)
 # words in the names of rates, settings and measurements of a single step
 _NO_COSTS = ("per", "max", "min", "mean", "avg", "std", "length", "num", "batch", "size", "rate")
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+from dashboards.sources.column_words import COMPUTE, COUNTERS, DURATIONS, MEMORY
 from dashboards.sources.roles import words_of
 from dashboards.trial import Mode
 from loptune.errors import ConfigError
@@ -19,10 +20,7 @@ _SMALLER_WORDS = (
     "wrong", "failure", "failures", "crashes", "timeouts", "refusals", "repetition", "repetitions",
 )  # fmt: skip
 # names of costs: smaller is better for a guard; for a score the direction would be ambiguous
-_USED_WORDS = (
-    "length", "lengths", "token", "tokens", "second", "seconds", "time", "hours", "memory", "flops",
-    "kl", "completions", "samples", "frames", "episodes",
-)  # fmt: skip
+_USED_WORDS = ("length", "lengths", "kl", *COUNTERS, *DURATIONS, *COMPUTE, *MEMORY)
 # what it takes to reach a goal, such as steps_to_90; and a mean rank
 _SMALLER_NAME = re.compile(
     r"(?:steps?|iterations?|iters?|epochs?|episodes?|samples?|frames?|tokens|time|seconds|hours)"

@@ -1,9 +1,8 @@
 """Infer the roles of columns that are not specified: the seed, the step, a task.
 
-Rows are treated
-as runs only if every column has an explanation: the score, a setting, the seed, the step, the run
-name, or another measurement. A column that divides the runs of a configuration into recurring kinds
-is none of these: its values are tasks, metrics or splits.
+Rows are treated as runs only if every column has an explanation: the score, a setting, the seed,
+the step, the run name, or another measurement. A column that divides the runs of a configuration
+into recurring kinds is none of these: its values are tasks, metrics or splits.
 """
 
 import re
@@ -12,6 +11,7 @@ from dataclasses import replace
 
 import pandas as pd
 
+from dashboards.sources.column_words import COUNTERS, DURATIONS, MEMORY, UNITS_OF_TIME
 from dashboards.sources.run_columns import RunColumns
 from dashboards.sources.wandb_tables import is_run_table
 from loptune.errors import ConfigError, listed, shortened
@@ -26,12 +26,8 @@ STEPS = (
     "Epoch", "epoch",
 )  # fmt: skip
 _STEP_WORDS = (
-    "step", "steps", "timestep", "timesteps", "iter", "iters", "iteration", "iterations",
-    "epoch", "epochs", "checkpoint", "ckpt", "checkpoints", "token", "tokens", "sample",
-    "samples", "frame", "frames", "episode", "episodes", "update", "updates", "batch",
-    "batches", "round", "rounds", "interact", "interacts", "transition", "transitions",
-    "example", "examples", "generation", "gen", "t", "hour", "hours", "minutes", "seconds",
-    "progress",
+    *COUNTERS, *UNITS_OF_TIME, "checkpoint", "ckpt", "checkpoints", "batch", "batches", "round",
+    "rounds", "generation", "gen", "t", "progress",
 )  # fmt: skip
 # columns with run names, most informative first
 NAMES = ("ID", "run_id", "id", "trial_id", "Name", "name", "run_name", "run", "Run", "trial")
@@ -52,10 +48,7 @@ _OF_PLACE = (
     "directory", "file", "folder", "url", "link", "note", "notes", "comment", "comments",
     "tag", "tags", "command", "pid", "job", "log", "output",
 )  # fmt: skip
-_COSTS = (
-    "runtime", "duration", "seconds", "minutes", "hours", "memory", "tokens", "flops",
-    "s", "h", "mb", "gb",
-)  # fmt: skip
+_COSTS = (*DURATIONS, "s", "h", *MEMORY, "tokens", "flops")
 _SUMMARIES = (
     "avg", "average", "mean", "std", "sd", "stdev", "stddev", "sem", "stderr", "median", "min",
     "max", "sum", "total", "overall", "var", "variance", "count", "ci", "iqm", "iqr",
