@@ -36,11 +36,12 @@ def command_line() -> str:
         "# Command line\n",
         NOTE,
         "`trainer` trains one policy, `sweep` compares many training runs. `COMMAND --help` "
-        "prints the same options. The",
-        "[exit codes](../troubleshooting.md#exit-codes) of both are the same.\n",
+        "prints the same options. Both have the same",
+        "[exit codes](../troubleshooting.md#exit-codes).\n",
         "Every command also takes `--quiet` (results, warnings and errors only) or `--verbose` "
         "(the log from",
-        "level DEBUG on); [output](../troubleshooting.md#output) says what goes to stdout and "
+        "level DEBUG and above); [output](../troubleshooting.md#output) lists what goes to stdout "
+        "and "
         "stderr.\n",
     ]
     for program, parser in (

@@ -184,7 +184,7 @@ def parse_yaml(text: str, source: str) -> YamlDocument:
 
 
 def scalar_value(text: str) -> Any:
-    """Return the value of a plain scalar, by the types of YAML 1.2."""
+    """Return the value of a plain scalar according to YAML 1.2."""
     kind = next((name for name in _SCALARS if re.fullmatch(_SCALARS[name], text)), "str")
     if kind == "null":
         return None

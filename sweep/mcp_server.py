@@ -57,9 +57,8 @@ def mcp(
         Option("let tools read and write outside of the current folder (default: only inside it)"),
     ] = False,
 ) -> None:
-    """Serve verdicts to agents over standard input (MCP). The server speaks the Model Context
-    Protocol over standard input and output, until the client closes them. Needs
-    ``pip install 'loptune[mcp]'``.
+    """Serve verdicts to agents (MCP). The server uses the Model Context Protocol on standard input
+    and output, until the client closes them. Needs ``pip install 'loptune[mcp]'``.
     """
     make_server(allow_run=allow_run, allow_outside=allow_outside).run()
 
@@ -248,7 +247,7 @@ def _call_of(tool: Tool, *, allow_outside: bool, time_limit_s: float) -> Callabl
         except TimeoutError as error:
             raise ToolError(str(_timed_out(tool, time_limit_s))) from error
         except KeyboardInterrupt as error:
-            raise ToolError("interrupted; the same call continues") from error
+            raise ToolError("interrupted; repeat the call to continue") from error
 
     call.__signature__ = tool.signature  # type: ignore[attr-defined]
     return call

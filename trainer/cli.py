@@ -24,7 +24,7 @@ examples, in the order of work:
   trainer run tiny_kk algorithm.ar_alpha=0.3 --name ar
   trainer status ar                        from another terminal; after Ctrl-C: trainer resume ar
   trainer evaluate ar -k 8                 accuracy and pass@k, with intervals
-  trainer export ar                        the model, for transformers, vLLM or the hub
+  trainer export ar                        the model, for transformers, vLLM or the Hub
   trainer options learning rate            the keys of a configuration, also by other tools' names
 """
 # Command -> module of trainer.commands that defines it, in the order of work.

@@ -289,7 +289,7 @@ class Trainer:
         )
 
     def _summary(self, metrics: Mapping[str, float]) -> StepSummary:
-        """Return the numbers of the last step that a rule's state may depend on."""
+        """Return the metrics of the last step on which a rule's state may depend."""
         return StepSummary(
             step=self.step,
             total_steps=self.total_steps,

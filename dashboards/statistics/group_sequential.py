@@ -42,13 +42,13 @@ class Spending:
 
 
 def claim_spending(error: float) -> Spending:
-    """Return how the error of claiming an improvement is spent."""
+    """Return the spending function of false positives."""
     return Spending(error, exponent=1.0)
 
 
 def futility_spending(error: float) -> Spending:
-    """Return how the error of giving up a worthwhile improvement is spent: early, so that what
-    improves nothing costs few seeds.
+    """Return the spending function of wrongly dropped worthwhile improvements. It spends early, so
+    a useless finalist costs few seeds.
     """
     return Spending(error, exponent=0.7)
 

@@ -26,7 +26,9 @@ class Axis:
     """An amount that grows during a run."""
 
     name: str
-    parts: tuple[str, ...] = ()  # metrics that add up to it; empty: it is logged itself
+    parts: tuple[
+        str, ...
+    ] = ()  # metrics whose sum is the amount; if empty, the axis itself is a metric
     unit: float = 1.0  # factor from the unit of the metrics to the unit of the axis
 
     def amounts(self, records: Sequence[Record]) -> dict[int, float]:

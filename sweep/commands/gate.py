@@ -105,7 +105,7 @@ def start(
     after: Annotated[
         Sequence[str],
         Option(
-            "folders of further earlier campaigns to carry on; those in the same parent folder "
+            "folders of other earlier campaigns to continue; those in the same parent folder "
             "that run the same space are always included",
             metavar="CAMPAIGN",
             is_path=True,
@@ -117,7 +117,7 @@ def start(
     protect: Annotated[
         Sequence[str],
         Option(
-            "files and folders of the evaluation: every revision runs with the baseline's",
+            "files and folders of the evaluation: every revision runs with the baseline's version",
             metavar="PATH",
         ),
     ] = (),
@@ -450,7 +450,8 @@ def run(campaign: Folder, *, parallel: Parallel = None) -> Standing:
 
 
 def recheck(campaign: Folder, *, run: Run = False) -> Standing:
-    """Compare the baseline with the first one, on fresh seeds. Do it when `recheck_due` is true.
+    """Compare the current baseline with the first one on fresh seeds. Run this when `recheck_due`
+    is true.
 
     Raises:
         UserError: a proposal or a re-check is open.
@@ -489,7 +490,7 @@ def log(
     campaign: Folder,
     *,
     search: Annotated[
-        str, Option("text that the change, its note or the reason contains, in any case")
+        str, Option("text that the change, its note or the reason contains (case-insensitive)")
     ] = "",
 ) -> Log:
     """Show what was tried. Look here before you propose a change.
@@ -524,7 +525,7 @@ def withdraw(
         int | None, Option("number of the proposal (default: the latest open one)")
     ] = None,
 ) -> Standing:
-    """Withdraw an open proposal. It is undecided, and what it cost the bound is spent.
+    """Withdraw an open proposal. It stays undecided, and its share of the error budget is spent.
 
     Raises:
         UserError: no proposal is open.

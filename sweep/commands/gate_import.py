@@ -23,9 +23,7 @@ def import_(
         ),
     ],
     *,
-    metric: Annotated[
-        str | None, Option("score column (default: the one that the file names)")
-    ] = None,
+    metric: Annotated[str | None, Option("score column (default: taken from the file)")] = None,
     mode: Annotated[
         Literal["max", "min"] | None,
         Option("whether larger or smaller is better (default: from the file, else by its name)"),
@@ -36,8 +34,8 @@ def import_(
     ] = None,
     false_keeps: FalseKeeps = 0.1,
 ) -> "Replay":
-    """Read the record of a loop that keeps whatever scores higher, and report how many of its keeps
-    the gate would have kept. It changes nothing.
+    """Read the record of a loop that keeps every change that scores higher, and report how many of
+    its keeps the gate would have kept. It changes nothing.
 
     Raises:
         UserError: the file is not such a record.

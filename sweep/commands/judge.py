@@ -58,7 +58,7 @@ def judge(
     score: Annotated[
         Columns,
         Option(
-            "score column; several, separated by commas, become one by --composite",
+            "score column; several, separated by commas, are combined by --composite",
             group=_COLUMNS,
             separated=True,
         ),
@@ -89,7 +89,7 @@ def judge(
     task: Annotated[
         Columns,
         Option(
-            "columns of tasks or data sets, over which differences are averaged",
+            "columns of tasks or datasets, over which differences are averaged",
             group=_COLUMNS,
             separated=True,
         ),
@@ -129,7 +129,7 @@ def judge(
     at_step: Annotated[
         Positive | None,
         Option(
-            "compare runs at this training step: later evaluations do not count",
+            "compare runs at this training step: later evaluations are ignored",
             group=_ROWS,
             metavar="STEP",
         ),
@@ -163,8 +163,8 @@ def judge(
     mode: Annotated[
         Literal["max", "min"] | None,
         Option(
-            "whether larger or smaller scores are better (default: as the sweep or "
-            "study says, else max)",
+            "whether larger or smaller scores are better (default: as declared by the sweep or "
+            "study, else max)",
             group=_SCORE,
         ),
     ] = None,
@@ -250,9 +250,9 @@ def judge(
     runs_dir: RunsDir = Path("runs"),
     output: Annotated[Path | None, Option("folder of the report", is_path=True)] = None,
 ) -> "Judgement":
-    """Compute the verdict on runs of any program, from their files: CSV, JSON, Parquet,
-    TensorBoard's event files, mlruns folders, W&B's exports and folders, Optuna's studies. Or from
-    an experiment of MLflow, or a project of W&B.
+    """Compute the verdict on runs of any program. Reads CSV, JSON and Parquet files, TensorBoard
+    event files, mlruns folders, W&B exports and folders, Optuna studies, MLflow experiments, and
+    W&B projects.
 
     From Python, tables may also be DataFrames: one row per run, or one row per evaluation if there
     is a step column. A report is only written if ``output`` is a folder.

@@ -50,9 +50,8 @@ def noise(
     output: Annotated[Path, Option("folder of the runs", is_path=True)] = NOISE_FOLDER,
 ) -> Noise:
     """Measure how much scores differ between runs of one configuration. The configuration runs on
-    several seeds, and on some of them twice. The answer is the standard deviation between seeds,
-    whether equal seeds give equal scores, and how large an improvement each number of seeds
-    detects.
+    several seeds, and on some of them twice. Reports the standard deviation between seeds, whether
+    equal seeds give equal scores, and how large an improvement each number of seeds detects.
 
     Raises:
         UserError: the space is wrong, or fewer than two runs ended with a score.

@@ -94,7 +94,7 @@ def evidence(
     *,
     runs_dir: RunsDir = Path("runs"),
 ) -> Evidence:
-    """List each update rule's improvement over all confirmed sweeps. Excluded sweeps are listed
+    """List each update rule's improvement in all confirmed sweeps. Excluded sweeps are listed
     with the reason.
 
     Raises:
@@ -161,7 +161,7 @@ def ui(
     runs_dir: RunsDir = Path("runs"),
     port: Annotated[Port, Option("port on 127.0.0.1")] = 5000,
 ) -> int:
-    """Open the MLflow UI on this machine. It shows the sweep's trials; Ctrl-C ends it.
+    """Open the MLflow UI on this machine. It shows the sweep's trials; Ctrl-C stops the server.
 
     Returns:
         Its exit status.

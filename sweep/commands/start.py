@@ -87,7 +87,10 @@ def plan(
         Option("seconds per training step, for the time forecast", group="machines"),
     ] = None,
     noise: Annotated[
-        Path, Option("folder of `sweep noise`, whose runs count as earlier ones", is_path=True)
+        Path,
+        Option(
+            "folder of `sweep noise`; its runs are used like those of earlier sweeps", is_path=True
+        ),
     ] = NOISE_FOLDER,
     nodes: Annotated[
         Count | None, Option("number of machines like this one to plan for", group="machines")

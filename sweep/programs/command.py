@@ -84,11 +84,11 @@ class CommandProgram(Program):
     planned: Count | None = Field(None, alias="evaluations")
     """evaluations per trial, for `sweep plan` and early stopping"""
     inputs: list[str] = Field([])
-    """other files, besides scripts, that must not change during the sweep"""
+    """files other than scripts that must not change during the sweep"""
     preload: list[str] = Field([])
     """modules, or module:name, that a rank imports once for all its trials: [trl:GRPOTrainer]"""
     tracking: TrackingConfig = TrackingConfig()
-    """MLflow"""
+    """settings of MLflow, as in a run"""
 
     @model_validator(mode="after")
     def _check(self) -> "CommandProgram":

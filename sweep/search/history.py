@@ -177,7 +177,9 @@ def failed_by_settings(configuration: Configuration) -> bool:
 
 
 def explained_by_settings(reason: str) -> bool:
-    """Return whether settings explain this reason of a failure, see `failed_by_settings`."""
+    """Return whether the settings can explain a failure with this reason, see
+    `failed_by_settings`.
+    """
     if _MEMORY.search(reason):
         return False
     return bool(_DIVERGED.match(reason) or _ENDED_WITH_CODE.search(reason))

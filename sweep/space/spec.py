@@ -60,8 +60,8 @@ class ObjectiveSpec(Section):
     window: Count = 3
     """score = mean of the last N evaluations; along an axis, of the last tenth before `at`"""
     axis: str = STEP
-    """what trials are compared at equal amounts of: step, seconds, gpu_hours or cpu_hours; of
-    loptune's trainer also tokens, completions; of a program any metric that grows"""
+    """trials are compared at equal amounts of this: step, seconds, gpu_hours or cpu_hours; with
+    loptune's trainer also tokens, completions; with a program any metric that grows"""
     at: Positive | None = None
     """amount of the axis at which trials are compared; needed because they are scored one by one"""
     worthwhile: Positive = 0.01
@@ -208,7 +208,7 @@ class ConfirmsSpec(Section):
     """Where the finalists come from; part of the space that `sweep confirm` writes."""
 
     sweep: str
-    """name of the sweep that selected them"""
+    """name of the sweep that selected the finalists"""
     configurations: list[int]
     """configuration numbers of the `baselines` in that sweep"""
     tune_within: str | None = None

@@ -10,4 +10,4 @@ Spec = Annotated[str, Option("preset[:variant] or YAML file, see `trainer preset
 Overrides = Annotated[
     Sequence[str], Option("e.g. algorithm.ar_alpha=0.3 max_steps=200", metavar="key=value")
 ]
-Offline = Annotated[bool, Option("do not contact MLflow; `trainer upload` sends it later")]
+Offline = Annotated[bool, Option("do not contact MLflow; `trainer upload` sends the record later")]

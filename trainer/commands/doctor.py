@@ -11,7 +11,7 @@ from trainer.doctor import Finding, ask_torch, examine, unanswered
 
 def doctor(*, runs_dir: RunsDir = Path("runs")) -> list[Finding]:
     """Report what this machine can run: GPUs, libraries, compiler, memory and disk. The report
-    names what is missing, and what it cannot show without running it.
+    lists what is missing, and the questions that only a run can answer.
     """
     return examine(runs_dir.absolute(), ask_torch())
 

@@ -48,8 +48,8 @@ def export(
         ),
     ] = "auto",
 ) -> ExportedModel:
-    """Write a run's model for transformers, vLLM or the hub. Its model card has the evaluation, the
-    settings and the files that it was trained on.
+    """Write a run's model for transformers, vLLM or the Hub. The model card contains the
+    evaluation, the settings, and the files on which the model was trained.
 
     Raises:
         ConfigError: the output exists, or there is no adapter to merge.

@@ -1,4 +1,4 @@
-"""``trainer presets``: list the presets, or print one resolved with its memory estimate."""
+"""``trainer presets``: list the presets, or print a complete one with its memory estimate."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,17 +28,18 @@ class ListedPreset:
 
 
 def presets(
-    spec: Annotated[str | None, Option("preset[:variant] to print resolved")] = None,
+    spec: Annotated[str | None, Option("preset[:variant] to print")] = None,
     *,
     ranks: Annotated[
         Count | None, Option("number of ranks (default: 4 with DeepSpeed, else 1)")
     ] = None,
     gpu_gb: Annotated[
-        Positive | None, Option("memory of one GPU [GB] (default: this machine's, or 80)")
+        Positive | None,
+        Option("memory of one GPU [GB] (default: that of this machine's GPUs, or 80)"),
     ] = None,
 ) -> str | list[ListedPreset]:
-    """List presets, or print one resolved. A resolved one is a run file with every key, and ends
-    with its memory estimate.
+    """List presets, or print one as a complete run file. The file has every key, and ends with the
+    memory estimate.
 
     Raises:
         ConfigError: there is no such preset or variant.

@@ -229,7 +229,7 @@ def ui(
     runs_dir: RunsDir = Path("runs"),
     port: Annotated[Port, Option("port on 127.0.0.1")] = 5000,
 ) -> int:
-    """Open MLflow on this machine. It shows one run or the table of runs; Ctrl-C ends it.
+    """Open MLflow on this machine. It shows one run or the table of runs; Ctrl-C stops the server.
 
     Returns:
         Its exit status.

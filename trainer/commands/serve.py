@@ -21,7 +21,7 @@ def serve(
     gpu_memory_utilization: Annotated[Fraction, Option("fraction of the GPU's memory")] = 0.9,
 ) -> int:
     """Start a vLLM server for runs with rollout.vllm.mode=server. It serves the model of these runs
-    and takes their weights after every step.
+    and receives their weights after every step.
 
     Raises:
         UserError: the settings are wrong, the port is taken, or vLLM is missing.

@@ -60,9 +60,9 @@ class DataConfig(Section):
     prompt_format: PromptFormat = "auto"
     """raw text, chat template, or auto: chat if the tokenizer has a template"""
     prompt_template: str | None = None
-    """user message template with {question}; replaces the task's"""
+    """user message template with {question}; replaces the task's template"""
     system_prompt: str | None = None
-    """system message for chat prompts; replaces the task's"""
+    """system message for chat prompts; replaces the task's message"""
     chat_template_kwargs: dict[str, bool | int | float | str] = Field({})
     """arguments of the model's chat template, such as {enable_thinking: false}"""
     last_assistant: Literal["refuse", "drop", "continue"] = "refuse"

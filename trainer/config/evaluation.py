@@ -61,8 +61,8 @@ class EvaluationConfig(Section):
     completions_per_problem: Completions = 1
     """completions per problem; accuracy is the mean over them"""
     pass_at_k: list[Completions] = Field([])
-    """values of k for `eval/pass_at/K`, each at most completions_per_problem, whose own pass@k is
-    always reported"""
+    """values of k for `eval/pass_at/K`, each at most completions_per_problem, which is always
+    included"""
     max_new_tokens: Count | None = None
     """completion limit; rollout.max_new_tokens if null [tokens]"""
     composite: dict[str, NonNegative] = Field({})

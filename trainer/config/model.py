@@ -41,7 +41,7 @@ class ModelConfig(Section):
     name_or_path: str = "tiny"
     """Hub name or folder; `tiny` is the built-in model (106,000 parameters)"""
     revision: str | None = None
-    """hub revision (branch, tag or commit)"""
+    """Hub revision (branch, tag or commit)"""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """compute dtype; auto: bfloat16 on a GPU, float32 on a CPU; master weights stay float32"""
     attn_implementation: str = "sdpa"
@@ -51,15 +51,13 @@ class ModelConfig(Section):
     compile: Literal["none", "layers"] = "none"
     """layers: compile each decoder layer with torch.compile (not tested on a GPU)"""
     packing: bool = False
-    """compute a microbatch's rows in one line without padding, which needs flash_attention_2 on a
-    GPU (not tested on one)
-    """
+    """compute a microbatch's rows as one sequence without padding; needs flash_attention_2 on a GPU
+    (not tested on a GPU)"""
     trust_remote_code: bool = False
     """allow Python code from the model folder or Hub repository"""
     load_check: Literal["auto", "full", "off"] = "auto"
     """compare training, sampling and checkpoint with the published model before step 1; auto: load
-    a second copy of the model for it only if the comparison takes seconds
-    """
+    a second copy of the model for it only if the comparison takes seconds"""
     lora: LoraConfig = LoraConfig()
 
     @model_validator(mode="after")

@@ -19,7 +19,7 @@ class ParallelConfig(Section):
     device: Literal["auto", "cuda", "cpu"] = "auto"
     """auto: use a GPU if available; cuda: fail without one; cpu: ignore GPUs"""
     strict_memory: bool = False
-    """refuse a run that does not fit into memory by the estimate, instead of warning"""
+    """fail, instead of warning, if the estimate exceeds the available memory"""
     timeout_s: Count = needs("strategy=ddp|deepspeed", 600)
     """timeout of collectives between ranks [s]"""
 

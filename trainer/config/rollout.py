@@ -37,7 +37,7 @@ class VllmConfig(Section):
     ] = needs("mode=server", ["http://127.0.0.1:8000"])
     """server URLs; rank r samples from server r % count"""
     server_weight_transfer: Literal["http", "nccl"] = needs("mode=server", "http")
-    """weight transfer to the servers: http works everywhere; nccl between GPUs, never run there"""
+    """weight transfer to the servers: http, or nccl between GPUs (never run on GPUs)"""
     server_timeout_s: Positive = needs("mode=server", 600.0)
     """timeout for a server to start [s]"""
 
@@ -74,9 +74,9 @@ class RolloutConfig(Section):
     max_new_tokens: Count = 4096
     """maximum completion length [tokens]"""
     stop_token_ids: list[Annotated[int, Field(ge=0)]] = Field([])
-    """stop token ids besides the tokenizer's EOS and those of the model's generation config"""
+    """stop token ids in addition to the tokenizer's EOS and those of the generation config"""
     stop: list[Annotated[str, Field(min_length=1)]] = Field([])
-    """stop strings: texts that end a completion, such as [User:, </answer>]"""
+    """strings that end a completion, such as [User:, </answer>]"""
     stop_in_text: bool = needs("stop", True)
     """whether the text that the reward reads includes the stop string; its tokens are trained"""
     vllm: VllmConfig = needs("engine=auto|vllm", VllmConfig())

@@ -140,8 +140,8 @@ class Parallel:
         load_optimizer_tensors(causal_lm, optimizer, tensors)
 
     def fragments(self, causal_lm: PreTrainedModel, optimizer: Any) -> list[Fragment]:
-        """Return the elements of parameters that `training_tensors` has in flat tensors; none if it
-        has full tensors.
+        """Return which elements of the parameters the flat tensors of `training_tensors` contain;
+        an empty list if its tensors are complete.
         """
         return []
 

@@ -273,7 +273,7 @@ class Uploader:
 
     @property
     def _run_id(self) -> str:
-        assert self.state.run_id is not None, "connect() comes first"
+        assert self.state.run_id is not None, "connect() was not called"
         return self.state.run_id
 
     def _describe(self, client: "MlflowClient", run_id: str) -> None:

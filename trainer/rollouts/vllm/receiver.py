@@ -74,7 +74,7 @@ class HttpWeightTransferEngine(WeightTransferEngine[HttpInit, HttpUpdate]):  # t
             raise
 
     def receive_weights(self, update_info: HttpUpdate) -> None:
-        """Load some weights."""
+        """Load the weights of one request."""
         weights = load_file(update_info.file)
         self.model.load_weights((name, weight.to(self.device)) for name, weight in weights.items())
 
