@@ -101,6 +101,8 @@ def _guards(results: Results, name: Name) -> str:
         return ""
     if results.arms:  # the headline states them
         return ""
+    if results.fresh is not None and results.fresh.rounds is not None:
+        return ""  # the decisions of the interim analyses state them
     return words.guards(results.checked_guards(answer.best), name(answer.best))
 
 
@@ -166,7 +168,7 @@ def confirmed(results: Results) -> list[str]:
     front = headline(results, name)
     fresh = results.fresh
     scores = finalists(results)
-    lines = [front.sentence]
+    lines = [front.sentence, _guards(results, name)]
     if fresh is not None:
         if len(results.arm_table) > 2:  # the headline states a single difference
             lines.append(words.worse(results.arm_table, name))
@@ -209,7 +211,7 @@ def _on_fresh(results: Results, fresh: Results, name: Name) -> str:
     if unguarded is not None and results.fresh_verdict is not None:
         return words.not_guarded(unguarded, results.checked_guards(unguarded.best), name)
     if fresh.rounds is not None:
-        return _in_rounds(fresh, fresh.rounds, name)
+        return _in_rounds(results, fresh, fresh.rounds, name)
     judged = results.fresh_verdict
     if judged is None and fresh.finished:
         return "Not confirmed: the baseline failed on every fresh seed."
@@ -218,7 +220,7 @@ def _on_fresh(results: Results, fresh: Results, name: Name) -> str:
     return words.confirmed(judged, name, results.objective.worthwhile)
 
 
-def _in_rounds(fresh: Results, rounds: Rounds, name: Name) -> str:
+def _in_rounds(results: Results, fresh: Results, rounds: Rounds, name: Name) -> str:
     """State the result of rounds; empty before the first interim analysis."""
     best = rounds.winner
     base = fresh.compared_with
@@ -240,6 +242,11 @@ def _in_rounds(fresh: Results, rounds: Rounds, name: Name) -> str:
         return f"Keep the baseline{baseline}: fresh seeds show that every finalist {finding}."
     if not rounds.results:
         return ""
+    if results.guards:
+        return (
+            "Undecided: fresh seeds do not yet show that a finalist is better and that its guards "
+            "hold."
+        )
     return "Undecided: fresh seeds do not yet separate any finalist from the baseline."
 
 

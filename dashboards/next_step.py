@@ -10,6 +10,7 @@ from dashboards.statistics.checked_guards import state_of
 from dashboards.statistics.difference import Difference
 from dashboards.statistics.verdict import MIN_SPREAD, Tested, Undecided, Verdict
 from dashboards.words import Name, device_time
+from loptune.errors import joined
 from loptune.terminal.table import counted
 
 NO_GAIN_LEFT = "After correcting for selection, no improvement is left: search another region."
@@ -127,12 +128,12 @@ def _after_guards(results: Results) -> NextStep | None:
     failed = [each.metric for each in checked if each.outcome == "fails"]
     if failed:
         return NextStep(
-            f"Next: keep the baseline, or decide that the loss on {' and '.join(failed)} is worth "
+            f"Next: keep the baseline, or decide that the loss on {joined(failed)} is worth "
             "the gain."
         )
     undecided = [each.metric for each in checked if each.outcome == "undecided"]
     if undecided and judged.claim not in ("candidate", "too few seeds"):
-        metrics = " and ".join(undecided)
+        metrics = joined(undecided)
         return NextStep(
             "Next: run more seeds of this configuration and of the baseline, to decide on "
             f"{metrics}."

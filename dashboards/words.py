@@ -21,7 +21,7 @@ from dashboards.statistics.tournament import (
 )
 from dashboards.statistics.verdict import Tested, Undecided, Verdict, collapse_bound
 from dashboards.trial import Mode, sign_of
-from loptune.errors import listed
+from loptune.errors import joined, listed
 from loptune.terminal.table import counted
 
 Name = Callable[[str], str]  # the name of the configuration with a number
@@ -275,13 +275,13 @@ def not_guarded(verdict: Verdict, checked: Sequence[CheckedGuard], name: Name) -
             assert each.found is not None
             losses.append(f"{each.metric} by {number(abs(each.found.gain))}")
         return (
-            f"Better, but worse on {' and '.join(losses)}: {best} compared with the baseline "
+            f"Better, but worse on {joined(losses)}: {best} compared with the baseline "
             f"{base}: {gain(verdict)}."
         )
     open_ones = [each.metric for each in checked if each.outcome == "undecided"]
     return (
         f"Undecided: {best} scores above the baseline {base}: {gain(verdict)}, but these seeds do "
-        f"not show that it is not worse on {' and '.join(open_ones)}."
+        f"not show that it is not worse on {joined(open_ones)}."
     )
 
 
@@ -301,7 +301,7 @@ def unequal_costs(
     named = []
     for configuration, columns in ratios.items():
         times = [f"{ratio:.2g} times the {plural(column)}" for column, ratio in columns.items()]
-        named.append(f"{name(configuration)} used {' and '.join(times)} of the baseline")
+        named.append(f"{name(configuration)} used {joined(times)} of the baseline")
     unequal = [column for columns in ratios.values() for column in columns]
     text = listed(named, _MOST_NAMED, "; ")
     if place:

@@ -47,6 +47,11 @@ def listed(names: Sequence[str], most: int, separator: str = ", ") -> str:
     return text
 
 
+def joined(names: Sequence[str]) -> str:
+    """Return all names in a sentence: ``a, b and c``."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
 def shortened(text: str, most: int) -> str:
     """Truncate the text to ``most`` characters, ending in "..."."""
     return text if len(text) <= most else f"{text[: most - 3]}..."

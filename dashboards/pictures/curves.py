@@ -10,6 +10,7 @@ from dashboards.labels import colors
 from dashboards.pictures.theme import MUTED, Picture, add_points, figure, hover, rows
 from dashboards.results import TRAINING_CURVES, Results, unit_of
 from dashboards.words import number
+from loptune.errors import joined
 
 _MANY_TRIALS = 20  # above this, lines are faint, so that dense regions stand out
 MAX_LINES = 100
@@ -50,7 +51,7 @@ def learning_curves(results: Results) -> Picture | None:
         f"stopped.{_thinning_note(results.table)}{_coinciding(values)}"
     )
     if means:
-        text += f" Thick lines are means over the complete seeds of {' and '.join(means)}."
+        text += f" Thick lines are means over the complete seeds of {joined(means)}."
     return Picture("curves", "Learning curves", text, (drawing,))
 
 

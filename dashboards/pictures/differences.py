@@ -20,6 +20,7 @@ from dashboards.statistics.arm_table import ArmRow
 from dashboards.statistics.levels import coverage
 from dashboards.statistics.seed_noise import finite_scores
 from dashboards.words import between, number, percent_interval, signed
+from loptune.errors import joined
 
 _MAX_DRAWN = 20
 
@@ -103,7 +104,7 @@ def benchmarks(results: Results) -> Picture | None:
         "number of scores."
     )
     if results.guards:
-        named = " and ".join(guard.metric for guard in results.guards)
+        named = joined([guard.metric for guard in results.guards])
         text += f" Guards: {named}; a dashed line is the largest loss that a guard tolerates."
     table = filled_columns(*score_cells(results))
     return Picture("benchmarks", "Difference by score", text, tuple(drawn), table)

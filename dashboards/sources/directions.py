@@ -4,8 +4,9 @@ import re
 from collections.abc import Sequence
 
 from dashboards.sources.column_words import COMPUTE, COUNTERS, DURATIONS, MEMORY
-from dashboards.sources.roles import words_of
+from dashboards.sources.roles import parts_of, words_of
 from dashboards.trial import Mode
+from loptune.declared_metrics import METRIC_FAMILIES
 from loptune.errors import ConfigError
 
 DIRECTION = "direction"  # key in a table's attrs for the direction that the source declares
@@ -18,6 +19,7 @@ _SMALLER_WORDS = (
     "perplexities", "entropy", "distance", "residual", "discrepancy", "toxicity", "hallucination",
     "hallucinations", "forgetting", "gap", "divergence", "delay", "incorrect",
     "wrong", "failure", "failures", "crashes", "timeouts", "refusals", "repetition", "repetitions",
+    "truncated", "truncation", "truncations", "overlong",
 )  # fmt: skip
 # names of costs: smaller is better for a guard; for a score the direction would be ambiguous
 _USED_WORDS = ("length", "lengths", "kl", *COUNTERS, *DURATIONS, *COMPUTE, *MEMORY)
@@ -27,6 +29,12 @@ _SMALLER_NAME = re.compile(
     r"[ _-]+(?:to|until|till)[ _-]|(?:avg|average|mean|median)[ _-]ranks?$"
 )
 _LARGER_WORDS = ("neg", "negative", "minus", "reduction", "improvement", "gain")
+# quantities of which larger values are better
+_LARGER_METRICS = (
+    "acc", "accuracy", "reward", "rewards", "return", "returns", "score", "scores", "pass",
+    "correct", "success", "f1", "auc", "auroc", "map", "iou", "miou", "dice", "bleu", "rouge", "em",
+    "exact", "precision", "recall", "win", "wins", "psnr", "ssim", "r2",
+)  # fmt: skip
 
 
 def direction(score: str, mode: Mode | None, of_source: Mode | None) -> tuple[Mode, list[str]]:
@@ -61,10 +69,26 @@ def usual_direction(metric: str, mode: Mode | None) -> Mode:
 
 def _is_smaller_better(metric: str, costs: Sequence[str] = ()) -> bool:
     """Return whether smaller values are better according to the name, or whether it is one of
-    these costs.
+    these costs. Of the parts of a name such as ``val_loss/dataloader_idx_0``, the last one that
+    names a quantity decides.
     """
-    words = {word.rstrip("0123456789") for word in words_of(metric)}
-    if words.intersection(_LARGER_WORDS):
-        return False
-    known = words.intersection((*_SMALLER_WORDS, *costs))
-    return bool(known or _SMALLER_NAME.search(metric.lower()))
+    for part in reversed(parts_of(_without_set(metric))):
+        words = set(words_of(part))
+        words |= {word.rstrip("0123456789") for word in words}
+        if words.intersection(_LARGER_WORDS):
+            return False
+        if words.intersection((*_SMALLER_WORDS, *costs)) or _SMALLER_NAME.search(part.lower()):
+            return True
+        if words.intersection(_LARGER_METRICS):
+            return False
+    return False
+
+
+def _without_set(metric: str) -> str:
+    """Return the name of a metric of loptune's trainer without its evaluation set, whose name says
+    nothing about the metric.
+    """
+    for family in METRIC_FAMILIES:
+        if metric.startswith(family):
+            return family.removesuffix("/")
+    return metric

@@ -61,9 +61,14 @@ _MAX_CHARS = 40  # length limit of a value in a message
 _MAX_VALUES = 4
 
 
+def parts_of(name: str) -> list[str]:
+    """Return the parts of a column name, such as its folders."""
+    return re.split(r"[:./]", name.strip())
+
+
 def words_of(name: str) -> list[str]:
     """Return the lower-case words of a column name, without its file or folder."""
-    last = re.split(r"[:./]", name.strip())[-1] or name
+    last = parts_of(name)[-1] or name
     spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", last)
     return [word.lower() for word in re.split(r"[^A-Za-z0-9±]+", spaced) if word]
 

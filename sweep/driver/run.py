@@ -42,6 +42,7 @@ from sweep.record.folder import free_name, write_spec
 from sweep.record.identical_trials import identical_trials
 from sweep.record.sweep_record import SweepRecord, report_errors_printed
 from sweep.search.searcher import ConfigurationSearcher
+from sweep.space.scoring import logged_metrics
 from sweep.space.source import SpaceSource, write_source
 from sweep.space.spec import SweepSpec
 from sweep.tracking.outcomes import EndedTrial, ended_trials
@@ -220,8 +221,7 @@ def _check_program(spec: SweepSpec) -> None:
     text = "checking the trials' program"
     say(text)
     with waiting(text):
-        measured = [*spec.objective.metrics, *spec.objective.guarded]
-        spec.program.check_early(spec.searched, spec.resources, measured)
+        spec.program.check_early(spec.searched, spec.resources, logged_metrics(spec))
 
 
 def _check_and_record_inputs(sweep: SweepRecord, options: Options) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from loptune.errors import ConfigError
 from loptune.yaml_document import KeyPath, YamlDocument, read_yaml
+from sweep.space.checks import check_recorded
 from sweep.space.spec import SweepSpec
 
 _GUARDS = ("objective", "guards")
@@ -40,4 +41,4 @@ def check_added(metrics: Sequence[str], spec: SweepSpec, file: Path) -> None:
                 "keep one of the two",
                 code="named-twice",
             )
-        spec.program.check_metric(metric, "guards", spec.searched, typed)
+        check_recorded(metric, "guards", spec, typed)

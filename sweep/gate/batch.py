@@ -17,7 +17,7 @@ from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.search.history import explained_by_settings
 from sweep.space.file import dump_space, load_space
 from sweep.space.fixed import fixed_space
-from sweep.space.scoring import scoring_of
+from sweep.space.scoring import guards_by
 from sweep.space.spec import SweepSpec
 from trainer.run_folder import RunFolder
 
@@ -239,9 +239,8 @@ def _results(runs_dir: Path, batch: Batch) -> list[BatchResults]:
 
 def _guard_values(sweep: SweepRecord, trial: str) -> dict[str, float]:
     """Return guard metric -> value of a complete trial; NaN if the trial did not log it."""
-    guarded = sweep.spec.objective.guarded
-    if not guarded:
+    guards = guards_by(sweep.spec)
+    if not guards:
         return {}
-    scoring = scoring_of(sweep.spec).of(*guarded)
-    values = scoring.values(read_records(RunFolder(sweep.folder.trial(trial)).metrics))
-    return {metric: scoring.of(metric).score(values) for metric in guarded}
+    records = read_records(RunFolder(sweep.folder.trial(trial)).metrics)
+    return {metric: guard.value(records) for metric, guard in guards.items()}

@@ -14,7 +14,7 @@ from dashboards.statistics.difference import Difference
 from dashboards.statistics.moved import moved
 from dashboards.statistics.online_levels import lord_level
 from dashboards.trial import sign_of
-from loptune.errors import ConfigError
+from loptune.errors import ConfigError, joined
 from loptune.files import Record
 from sweep.gate.arm import BASELINE, FIRST, PROPOSAL, Arm, ArmName
 from sweep.gate.earlier import positions
@@ -377,11 +377,11 @@ def _reason_of_guards(answer: gate.Answer) -> str:
     """Return which guards do not hold."""
     failed = [guard.metric for guard in answer.guards if guard.outcome == "fails"]
     if failed:
-        return f"it is worse than its margin on {' and '.join(failed)}"
+        return f"it is worse than its margin on {joined(failed)}"
     undecided = [guard.metric for guard in answer.guards if guard.outcome == "undecided"]
     return (
         f"its gain is above 0, but {answer.difference.seeds} seeds do not show that its loss on "
-        f"{' and '.join(undecided)} is below the margin"
+        f"{joined(undecided)} is below the margin"
     )
 
 

@@ -10,23 +10,63 @@ from dashboards.statistics.group_sequential import Design
 from dashboards.statistics.rounds import interim_results
 from dashboards.statistics.seed_noise import Scores
 from dashboards.trial import sign_of
-from loptune.files import read_records
+from loptune.files import Record, read_records
+from loptune.yaml_document import nearest
 from sweep.record.sweep_record import SweepRecord
-from sweep.space.scoring import scoring_of
+from sweep.space.scoring import axes, guards_by
+from sweep.space.spec import SweepSpec
 from trainer.run_folder import RunFolder
 
 ByMetric = Mapping[str, Difference]
+_OF_RECORD = ("step", "time", "attempt")  # keys of a record that are not metrics
+_NO_METRICS = ("time/", "final/")  # added to the program's own metrics
 
 
-def metric_scores(sweep: SweepRecord, metrics: Sequence[str]) -> Mapping[str, Scores]:
-    """Return metric -> configuration -> seed -> score of the ended trials in other metrics,
-    computed like the objective's; NaN if a trial failed or did not log the metric.
+def unlogged_guards(spec: SweepSpec, records: Sequence[Record]) -> dict[str, str]:
+    """Return guard metric -> a hint on similar metrics, for guards that a finished trial has not
+    logged.
     """
-    scorings = {metric: scoring_of(sweep.spec).of(metric) for metric in metrics}
-    scores: dict[str, dict[str, dict[Hashable, float]]] = {metric: {} for metric in metrics}
+    logged = {name for record in records for name in record}
+    names = {name for name in logged if not name.startswith(_NO_METRICS)}.difference(_OF_RECORD)
+    return {
+        metric: nearest(metric, names).replace("valid:", "logged:")
+        for metric in spec.objective.guarded
+        if metric not in logged.union(axes(spec))
+    }
+
+
+def missed_guard(metric: str, hint: str) -> str:
+    """State that runs do not log the metric of a guard."""
+    return f"The guard {metric} stays undecided, because it is not logged: {hint}"
+
+
+def missed_guards(sweep: SweepRecord) -> list[str]:
+    """State the guards that no complete trial has logged."""
+    if not sweep.spec.objective.guarded:
+        return []
+    missed: list[dict[str, str]] = []
+    for trial in sweep.results:
+        if trial.state == "COMPLETE":
+            records = read_records(RunFolder(sweep.folder.trial(trial.name)).metrics)
+            missed.append(unlogged_guards(sweep.spec, records))
+    if not missed:
+        return []
+    return [
+        missed_guard(metric, hint)
+        for metric, hint in missed[0].items()
+        if all(metric in of_trial for of_trial in missed)
+    ]
+
+
+def guard_scores(sweep: SweepRecord) -> Mapping[str, Scores]:
+    """Return guard metric -> configuration -> seed -> value of the ended trials; NaN if a trial
+    failed or did not log the metric.
+    """
+    guards = guards_by(sweep.spec)
+    scores: dict[str, dict[str, dict[Hashable, float]]] = {metric: {} for metric in guards}
     for configuration in sweep.configurations:
         number = str(configuration.number)
-        for metric in metrics:
+        for metric in guards:
             scores[metric][number] = {}
         for seed in sweep.spec.seeds:
             if seed not in configuration.results:
@@ -35,9 +75,8 @@ def metric_scores(sweep: SweepRecord, metrics: Sequence[str]) -> Mapping[str, Sc
             records = []
             if trial.state == "COMPLETE":
                 records = read_records(RunFolder(sweep.folder.trial(trial.name)).metrics)
-            for metric, scoring in scorings.items():
-                value = scoring.score(scoring.values(records)) if records else math.nan
-                scores[metric][number][seed] = value
+            for metric, guard in guards.items():
+                scores[metric][number][seed] = guard.value(records) if records else math.nan
     return scores
 
 
@@ -52,7 +91,7 @@ def interim_guards(
     """
     found: dict[str, dict[str, Difference]] = {}
     guards = guards_of(sweep.spec.objective.guards, "objective.guards")
-    scores = metric_scores(sweep, [guard.metric for guard in guards])
+    scores = guard_scores(sweep)
     for guard in guards:
         of_guard = scores[guard.metric]
         if not any(map(math.isfinite, of_guard[baseline].values())):

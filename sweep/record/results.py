@@ -17,12 +17,13 @@ from loptune.files import Record, read_records
 from loptune.run_names import lock_owner
 from sweep.record.baseline import is_baseline
 from sweep.record.folder import read_spec
+from sweep.record.guard_scores import missed_guards
 from sweep.record.identical_trials import identical_trials
 from sweep.record.recorded_rounds import recorded_rounds
 from sweep.record.sweep_record import SweepRecord, spent_seconds
 from sweep.search.history import Configuration, open_trial
 from sweep.space.arms import arm_name, arms
-from sweep.space.scoring import amount_of, axes, scoring_of, second_of
+from sweep.space.scoring import amount_of, axes, guards_by, scoring_of, second_of
 from sweep.space.spec import STEP, SweepSpec
 from trainer.evaluation.correctness import read_correctness
 from trainer.run_folder import RunFolder
@@ -162,6 +163,7 @@ def _warnings(sweep: SweepRecord) -> Iterator[str]:
     if changes := accepted_changes(sweep.folder.root):
         yield f"Not all trials are comparable, because files changed during the sweep: {changes}."
     yield from identical_trials(sweep)
+    yield from missed_guards(sweep)
 
 
 def _searched(spec: SweepSpec, configurations: Iterable[Configuration]) -> tuple[str, ...]:
@@ -239,11 +241,20 @@ class _TrialReader:
             hours=spec.resources.devices * seconds / 3600,
             test=self._held_out_score(curves, values),
             curves={metric: curve for metric, curve in curves.items() if curve.steps},
-            scores={metric: self.scoring.of(metric).score(values) for metric in self.measured},
+            scores=self._scores(records, values),
             costs=_amounts(spec, self.scoring, records),
             second=self._second(trial, records),
             latest=_latest(records),
         )
+
+    def _scores(self, records: list[Record], values: Values) -> dict[str, float]:
+        """Return metric -> score, of every metric of the objective and of the guards."""
+        scores = {}
+        for metric in self.scoring.metrics:
+            scores[metric] = self.scoring.of(metric).score(values)
+        for metric, guard in guards_by(self.sweep.spec).items():
+            scores[metric] = guard.value(records)
+        return scores
 
     def _second(self, trial: TrialRecord, records: list[Record]) -> float:
         """Return the second objective: of an ended trial as recorded, else so far."""

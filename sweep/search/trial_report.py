@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from dashboards.statistics.scoring import Scoring, Values
-from loptune.errors import DivergedError
+from loptune.errors import DivergedError, joined
 
 TuneResult = dict[str, Any]  # the result that a trial reports to Tune, and Tune passes on
 
@@ -30,6 +30,7 @@ class TrialReport:
     step: int = 0  # training step
     # objective: mean of the last `window` evaluations; None without a new evaluation
     score: float | None = None
+    no_score: str = ""  # why an evaluation has given no score
     second: float | None = None  # second objective so far
     # evaluations after the first training step; the scheduler's time attribute
     evaluation: int | None = None
@@ -60,9 +61,17 @@ class TrialReport:
         if not is_last_finite and (self.finished or not is_earlier_finite):
             raise DivergedError(self.step, scoring.name, last[-1])
         score = scoring.score(values)
+        no_score = ""
+        if not history:
+            no_score = f"{joined(scoring.metrics)} not logged at one step yet"
+        elif not is_last_finite:
+            no_score = "the evaluation is not finite; two in a row fail the trial"
+        elif not math.isfinite(score):  # along an axis
+            no_score = "too few evaluations so far"
         return replace(
             self,
-            score=score if is_last_finite and math.isfinite(score) else None,
+            score=None if no_score else score,
+            no_score=no_score,
             evaluation=sum(1 for step in history if step > 0),
         )
 

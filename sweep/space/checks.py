@@ -38,7 +38,7 @@ def check_space(spec: SweepSpec, document: YamlDocument) -> None:
     for metric in objective.metrics:
         spec.program.check_metric(metric, "metric", spec.searched, document)
     for metric in objective.guarded:
-        spec.program.check_metric(metric, "guards", spec.searched, document)
+        check_recorded(metric, "guards", spec, document)
     _check_second(spec, document)
     _check_axis(spec, document)
     for key in ("worthwhile", "published"):
@@ -82,6 +82,24 @@ def _check_axis(spec: SweepSpec, document: YamlDocument) -> None:
         )
 
 
+def check_recorded(metric: str, key: str, spec: SweepSpec, document: YamlDocument) -> None:
+    """Check that trials record the metric or the axis of a guard or of the second objective.
+
+    Raises:
+        ConfigError: they do not; the error has the nearest choice.
+    """
+    named = axes(spec)
+    if metric in HOURS and metric not in named:
+        raise document.error(
+            f"the trials of this sweep do not record {metric}",
+            ("objective", key),
+            nearest(metric, list(named)),
+            code="unknown-axis",
+        )
+    if metric not in named:
+        spec.program.check_metric(metric, key, spec.searched, document)
+
+
 def _check_second(spec: SweepSpec, document: YamlDocument) -> None:
     second = spec.objective.second
     sampler = spec.search.sampler
@@ -94,15 +112,7 @@ def _check_second(spec: SweepSpec, document: YamlDocument) -> None:
         )
     if second is None:
         return
-    if second.metric in HOURS and second.metric not in axes(spec):
-        raise document.error(
-            f"the trials of this sweep do not record {second.metric}",
-            ("objective", "second", "metric"),
-            nearest(second.metric, list(axes(spec))),
-            code="unknown-axis",
-        )
-    if second.metric not in axes(spec):
-        spec.program.check_metric(second.metric, "second", spec.searched, document)
+    check_recorded(second.metric, "second", spec, document)
     if sampler in MULTI_OBJECTIVE and spec.scheduler != SchedulerSpec():
         raise document.error(
             f"ASHA stops trials by the score alone, and {sampler} would use the {second.metric} of "

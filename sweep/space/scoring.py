@@ -26,14 +26,13 @@ def axes(spec: SweepSpec) -> Mapping[str, Axis]:
 
 
 @dataclass(frozen=True)
-class Second:
-    """The second objective: how a trial's records become its value."""
+class Measure:
+    """How a trial's records become its value of a guard or of the second objective."""
 
     metric: str
-    scoring: Scoring  # scoring of the first objective
-    axis: Axis | None = (
-        None  # axis whose amount is the value; None: the metric is scored like the objective
-    )
+    scoring: Scoring  # scoring of the objective
+    # axis whose amount is the value; None: the metric is scored like the objective
+    axis: Axis | None = None
 
     def value(self, records: Sequence[Record]) -> float:
         """Return the value so far; NaN without one."""
@@ -41,6 +40,11 @@ class Second:
             return amount_of(self.axis, self.scoring, records)
         scoring = self.scoring.of(self.metric)
         return scoring.score(scoring.values(records))
+
+
+@dataclass(frozen=True)
+class Second(Measure):
+    """How a trial's records become its value of the second objective."""
 
     def check(self, value: float) -> None:
         """Reject a trial that has ended without a value.
@@ -63,6 +67,24 @@ def second_of(spec: SweepSpec) -> Second | None:
         return None
     metric = spec.objective.second.metric
     return Second(metric, scoring_of(spec), axes(spec).get(metric))
+
+
+def guards_by(spec: SweepSpec) -> dict[str, Measure]:
+    """Return guard metric -> how trials get their value of it."""
+    scoring = scoring_of(spec)
+    named = axes(spec)
+    return {
+        metric: Measure(metric, scoring, named.get(metric)) for metric in spec.objective.guarded
+    }
+
+
+def logged_metrics(spec: SweepSpec) -> list[str]:
+    """Return the metrics that a trial must log, for its score, guards and second objective."""
+    metrics = [*spec.objective.metrics, *spec.objective.guarded]
+    if spec.objective.second is not None:
+        metrics.append(spec.objective.second.metric)
+    named = axes(spec)
+    return [metric for metric in dict.fromkeys(metrics) if metric not in named]
 
 
 def amount_of(axis: Axis, scoring: Scoring, records: Sequence[Record]) -> float:

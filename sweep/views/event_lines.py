@@ -14,13 +14,15 @@ import ray
 from rich.console import Console
 from rich.text import Text
 
-from loptune.errors import printable, shortened
+from loptune.errors import joined, printable, shortened
+from loptune.files import read_records
 from loptune.reporting import PREFIX
 from loptune.run_names import command_line
 from loptune.terminal.logs import progress_is_shown
 from loptune.terminal.table import counted, number
 from sweep.programs.base import ResourcesSpec
 from sweep.record.folder import SweepFolder
+from sweep.record.guard_scores import missed_guard, unlogged_guards
 from sweep.record.trial_table import setting_text
 from sweep.search.trial_report import TrialReport
 from sweep.space.spec import SweepSpec
@@ -64,6 +66,7 @@ class EventLines:
         self._checked = -math.inf
         self._steps: dict[str, int] = {}  # trial -> its latest evaluation
         self._started: dict[str, float] = {}  # running trial -> when it started
+        self._missed_guards: set[str] = set()  # those that a warning has named
         # until a trial has logged a metric or caused a warning
         self._may_be_silent = self._is_command
 
@@ -92,7 +95,7 @@ class EventLines:
         total = f"/{report.total_steps}" if report.total_steps else ""
         score = f"score {number(report.score)}"
         if report.score is None:
-            score = "no score: the evaluation is not finite; two in a row fail the trial"
+            score = f"no score: {report.no_score}"
         _print_event(trial, f"step {report.step}{total}  {score}  {shown}")
 
     def retried(self, trial: str, reason: str, failures: int | None, most: int) -> None:
@@ -121,6 +124,18 @@ class EventLines:
         else:
             text = f"stopped early by the scheduler at step {report.step}, score {score}"
         _print_event(trial, text)
+        if report.finished and not report.reason:
+            self._report_missed_guards(trial)
+
+    def _report_missed_guards(self, trial: str) -> None:
+        """Print the guards that a trial has not logged, each once."""
+        if not set(self._spec.objective.guarded) - self._missed_guards:
+            return
+        records = read_records(RunFolder(self._folder.trial(trial)).metrics)
+        for metric, hint in unlogged_guards(self._spec, records).items():
+            if metric not in self._missed_guards:
+                self._missed_guards.add(metric)
+                _print_event(trial, f"{missed_guard(metric, hint)} To stop: {self._stop_command}")
 
     def polled(self, running: Sequence[str], pending: Sequence[str]) -> None:
         """Print the start-up progress of the first trial, the trials that have waited long for
@@ -212,4 +227,4 @@ def _waits_for(resources: ResourcesSpec) -> str:
         if wanted:
             available = f"{free.get(kind, 0):g} of {present.get(kind, 0):g} free"
             texts.append(f"{counted(wanted, kind)} ({available})")
-    return " and ".join(texts)
+    return joined(texts)

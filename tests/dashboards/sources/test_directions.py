@@ -12,7 +12,8 @@ SMALLER = (
     "loss", "val/loss", "eval_loss", "test-error", "RMSE", "mse", "nll", "perplexity", "valPPL",
     "bpb", "regret", "FID", "wer", "CER", "log_loss", "latency", "top1_err", "brier", "ece", "cost",
     "mean_absolute_error", "steps_to_90", "time to solve", "avg_rank", "toxicity", "failure_rate",
-    "generalization_gap",
+    "generalization_gap", "val_loss/dataloader_idx_0", "loss.mean", "eval/scoring_failures",
+    "truncated",
 )  # fmt: skip
 
 
@@ -26,7 +27,10 @@ def test_a_name_that_speaks_for_smaller_is_asked_about(name):
 @pytest.mark.parametrize(
     ("name", "mode"),
     [("steps_to_90", "min"), ("avg_rank", "min"), ("completions", "min"), ("tokens", "min"),
-     ("length", "min"), ("accuracy", "max"), ("cost_reduction", "max")],
+     ("length", "min"), ("accuracy", "max"), ("cost_reduction", "max"), ("latency.p99", "min"),
+     ("eval/completion_length/hard", "min"), ("eval/truncated", "min"),
+     ("eval/truncated/hard", "min"), ("eval/accuracy/error_corpus", "max"),
+     ("tokens/accuracy", "max"), ("errors/f1", "max")],
 )  # fmt: skip
 def test_guards_and_second_objectives_take_the_usual_direction(name, mode):
     assert usual_direction(name, None) == mode

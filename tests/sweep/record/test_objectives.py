@@ -119,6 +119,13 @@ def test_a_gain_whose_guard_fails_is_not_chosen(tmp_path):
     assert headline(results).sentence.startswith("Better, but worse on amc by 0.0997")
 
 
+def test_a_guard_that_no_trial_has_logged_is_named_with_the_nearest_metric(tmp_path):
+    results = read_results(written(tmp_path, guards=["char:5", "amc:0.02"]))
+    [warning] = [line for line in results.warnings if "guard" in line]
+    assert "guard char " in warning and "did you mean chars?" in warning
+    assert results.guard_state("1") == "undecided"
+
+
 def test_rounds_that_confirm_a_gain_still_ask_the_guards(tmp_path):
     searched = replace(read_results(written(tmp_path, guards=["amc:0.02"])), guards=())
     alone = tuple(trial for trial in searched.trials if trial.configuration in ("0", "2"))

@@ -19,7 +19,7 @@ from sweep.record.results import read_results
 from sweep.record.warm_start import warm_started
 from sweep.search.study import write_study
 from sweep.space.file import load_space
-from sweep.space.scoring import second_of
+from sweep.space.scoring import guards_by, second_of
 from sweep.tracking.publish_report import summary
 from tests.refusals import refused
 from tests.sweep.ended_sweeps import write_sweep
@@ -148,6 +148,9 @@ def test_what_a_trial_has_used_or_scored_is_its_second_value(metric, mode, expec
         records.append(record | {"rollout/completions": 2.0})
     records[0] |= {"rollout/tokens": 0.0, "rollout/completions": 0.0}
     assert second_of(spec).value(records) == pytest.approx(expected)
+    objective = {"window": 2, "guards": [f"{metric}:1"]}
+    guard = guards_by(load_space(write_space(tmp_path / "guarded.yaml", objective=objective)))
+    assert guard[metric].value(records) == pytest.approx(expected)
 
 
 def test_a_second_metric_that_is_never_logged_fails_the_trial(tmp_path):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dashboards.statistics.scoring import Scoring
+from dashboards.statistics.scoring import Axis, Scoring
 from loptune.errors import DivergedError
 from sweep.search.trial_report import TrialReport
 
@@ -40,3 +40,18 @@ def test_a_report_is_read_back_from_tunes_result():
     assert result["ranks"] == [7] and result["eval/accuracy"] == 0.5 and result["done"]
     assert TrialReport.of({**result, "pid": 1}) == scored
     assert TrialReport(4).scored(SCORING, {METRIC: {2: 0.5, 4: math.nan}}).score is None
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"a": {2: 0.5, 4: math.nan}, "b": {2: 0.5, 4: 0.5}}, "not finite"),
+        ({"a": {2: 0.5}, "b": {4: 0.5}}, "a and b not logged at one step"),
+        ({"a": {0: 0.5}, "b": {0: 0.5}}, "too few evaluations"),  # no token has been used yet
+    ],
+)
+def test_a_report_without_a_score_says_why(values, words):
+    scoring = Scoring(("a", "b"), axis=Axis("tokens"), at=100)
+    report = TrialReport(4).scored(scoring, {**values, "tokens": {2: 50, 4: 100}})
+    assert report.score is None and words in report.no_score
+    assert TrialReport.of(report.to_result()) == report

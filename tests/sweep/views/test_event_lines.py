@@ -1,4 +1,5 @@
 import itertools
+import json
 
 import pytest
 
@@ -8,6 +9,7 @@ from sweep.search.trial_report import TrialReport
 from sweep.space.file import load_space
 from sweep.views import event_lines
 from sweep.views.event_lines import STARTUP_MESSAGES, EventLines
+from tests.sweep.harness import write_space
 from tests.sweep.programs.scripts import write_project
 from tests.sweep.spaces import make_spec
 
@@ -70,9 +72,27 @@ def test_a_program_that_starts_from_the_first_step_is_told(tmp_path, monkeypatch
 
 def test_an_evaluation_that_is_not_finite_is_told(lines, capsys):
     metrics = {"eval/accuracy": float("nan")}
-    lines.evaluated(TRIAL, TrialReport(step=4, evaluation=2, metrics=metrics))
+    report = TrialReport(step=4, evaluation=2, no_score="not finite", metrics=metrics)
+    lines.evaluated(TRIAL, report)
     told = capsys.readouterr().out
-    assert "step 4" in told and "no score" in told and "nan" in told
+    assert "step 4" in told and "no score: not finite" in told and "nan" in told
+
+
+def test_a_guard_that_is_not_logged_is_named_once(tmp_path, capsys):
+    objective = {"guards": ["eval/accuracy/ammc:0.1", "cpu_hours:1"]}
+    spec = load_space(write_space(tmp_path / "space.yaml", objective=objective))
+    lines = EventLines(SweepFolder(tmp_path, "demo"), spec)
+    folder = tmp_path / "demo" / "trials" / TRIAL
+    folder.mkdir(parents=True)
+    record = {"step": 1, "eval/accuracy/amc": 0.5, "time/step": 1}
+    (folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    lines.ended(TRIAL, TrialReport(1, reason="diverged"))
+    assert "guard" not in capsys.readouterr().out
+    for _ in range(2):
+        lines.ended(TRIAL, TrialReport(1, 0.5, finished=True))
+    told = capsys.readouterr().out
+    assert told.count("eval/accuracy/ammc") == 1 and "did you mean eval/accuracy/amc?" in told
+    assert "cpu_hours" not in told
 
 
 def test_a_trial_that_finds_no_free_resources_says_so_once(tmp_path, capsys, monkeypatch):
