@@ -34,7 +34,7 @@ class NextStep:
     """The recommended next step."""
 
     text: str  # sentences, which contain the command
-    command: str = ""  # command that carries it out; empty if there is none
+    command: str = ""  # command that takes this step; empty if there is none
 
 
 def chosen(results: Results) -> Choice | None:

@@ -154,7 +154,8 @@ class Results:
     baseline: str | None = None
     # values tuned separately with equal budgets; the first is the baseline
     arms: tuple[str, ...] = ()
-    # configuration -> what the best of an arm is chosen by, larger is better; empty: the score
+    # configuration -> value by which the best of an arm is chosen, larger is better; empty: the
+    # score
     chosen_by: Mapping[str, float] = field(default_factory=dict)
     fresh: "Results | None" = None  # finalists on fresh seeds, numbered as in this search
     # configuration -> its label in the search, for finalists
@@ -447,7 +448,7 @@ class Results:
         )
 
     def checked_guards(self, configuration: str) -> list[CheckedGuard]:
-        """Return what the seeds show about every guard for a configuration."""
+        """Return the state of every guard for a configuration."""
         rounds = None if self.fresh is None else self.fresh.rounds
         decided: Mapping[str, Difference] = {}
         if rounds is not None:
@@ -616,7 +617,7 @@ class Results:
         )
 
     def arm_guards(self, arm: str) -> list[CheckedGuard]:
-        """Return what fresh seeds show of every guard for an arm."""
+        """Return the state of every guard for an arm on fresh seeds."""
         return self.checked_guards(self.setting_of(arm))
 
     def setting_of(self, arm: str) -> str:

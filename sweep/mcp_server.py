@@ -191,7 +191,7 @@ def make_server(
 
 
 def _strict_server(instructions: str) -> "MCPServer":
-    """Return a server without tools that refuses arguments which a tool does not have: the library
+    """Return a server without tools that rejects arguments which a tool does not have: the library
     drops them, and the tool would answer a different question than the agent asked.
     """
     from mcp.server import MCPServer
@@ -263,7 +263,7 @@ def _timed_out(tool: Tool, time_limit_s: float) -> UserError:
 
 
 def _check_inside(tool: Tool, values: dict[str, Any]) -> None:
-    """Refuse paths outside of the current folder.
+    """Reject paths outside of the current folder.
 
     Raises:
         ConfigError: a path leads out of the folder, possibly through a link.

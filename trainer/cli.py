@@ -25,7 +25,8 @@ examples, in the order of work:
   trainer status ar                        from another terminal; after Ctrl-C: trainer resume ar
   trainer evaluate ar -k 8                 accuracy and pass@k, with intervals
   trainer export ar                        the model, for transformers, vLLM or the Hub
-  trainer options learning rate            the keys of a configuration, also by other tools' names
+  trainer options learning rate            the keys of a configuration, also by their names in other
+  tools
 """
 # Command -> module of trainer.commands that defines it, in the order of work.
 COMMANDS = {

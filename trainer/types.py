@@ -20,8 +20,8 @@ else:
     Tensor = Any  # torch takes seconds to import, and many users of these types do not train
 
 FinishReason = Literal["stop", "length"]
-# How a microbatch's rows are computed: padded to the longest row; concatenated in one line; or in
-# one line in which adjacent rows with the same prompt share its computation.
+# How a microbatch's rows are computed: padded to the longest row; concatenated into one sequence;
+# or concatenated so that adjacent rows with the same prompt share its computation.
 RowLayout = Literal["padded", "line", "shared_prompts"]
 
 

@@ -23,7 +23,7 @@ _SMALLER_WORDS = (
 )  # fmt: skip
 # names of costs: smaller is better for a guard; for a score the direction would be ambiguous
 _USED_WORDS = ("length", "lengths", "kl", *COUNTERS, *DURATIONS, *COMPUTE, *MEMORY)
-# what it takes to reach a goal, such as steps_to_90; and a mean rank
+# names of costs of reaching a goal, such as steps_to_90, and of mean ranks
 _SMALLER_NAME = re.compile(
     r"(?:steps?|iterations?|iters?|epochs?|episodes?|samples?|frames?|tokens|time|seconds|hours)"
     r"[ _-]+(?:to|until|till)[ _-]|(?:avg|average|mean|median)[ _-]ranks?$"

@@ -36,7 +36,7 @@ _RUNS = (
     "replica", "trial", "trials", "run", "runs", "attempt", "try", "tries", "execution",
 )  # fmt: skip
 _REPEATS = (*_RUNS, "idx", "index", "id", "number")
-# what one evaluation has many of: an id of these is shared by all runs
+# names of items of which one evaluation has many, so all runs have the same ids of them
 _OF_PROBLEMS = (
     "prompt", "problem", "question", "query", "item", "example", "instance", "case", "puzzle",
     "doc", "document", "sentence", "image", "dialog", "conversation", "sample",
@@ -84,8 +84,8 @@ def _is_seed(name: str) -> bool:
 
 
 def is_of_run(name: str) -> bool:
-    """Return whether a column is called only by words that name, number or describe a run, or say
-    what it cost: ``run``, ``date``, ``memory_gb``, but not ``run A``, which may be a configuration.
+    """Return whether all words of a column name identify, number or describe a run, or name a cost:
+    ``run``, ``date``, ``memory_gb``, but not ``run A``, which may be a configuration.
     """
     return name in NAMES or set(words_of(name)).issubset((*_OF_PLACE, *_REPEATS, *_COSTS))
 
@@ -361,7 +361,7 @@ def quoted(text: str) -> str:
 
 
 def is_named(table: pd.DataFrame) -> bool:
-    """Return whether every row has the name of a run of its own."""
+    """Return whether every row has a different run name."""
     return is_run_table(table) or any(table[name].is_unique for name in _name_columns(table))
 
 

@@ -1,4 +1,4 @@
-"""Make a trial of the rows of each run."""
+"""Create a trial from the rows of each run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -145,8 +145,8 @@ def _with_roles(
 def _separate_runs(
     table: pd.DataFrame, columns: RunColumns
 ) -> tuple[pd.DataFrame, str | None, list[str]]:
-    """Return the ended runs with typed columns and a seed of their own, the column with their
-    final state, and notes.
+    """Return the finished runs with typed columns and unique seeds, the column with their end
+    state, and notes.
     """
     notes = []
     runs = typed(table, columns)

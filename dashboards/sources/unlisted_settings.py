@@ -1,4 +1,4 @@
-"""Reject tables in which runs differ in a setting that no option names."""
+"""Reject tables in which runs differ in a setting that no option includes."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ def check_unlisted_settings(
     explained = explained_columns(runs, columns, state)
     others = [str(column) for column in runs if column not in explained]
     values_per_run = runs.groupby(columns.run, sort=False)[others].nunique(dropna=False)
-    # what changes within a run was measured
+    # a column that changes within a run is a measurement
     settings = [column for column in others if (values_per_run[column] == 1).all()]
     runs = runs[[*columns.run, *settings]].drop_duplicates()
     number_of_values = runs[settings].nunique(dropna=False)

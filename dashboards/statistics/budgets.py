@@ -59,7 +59,7 @@ def common_budget(
 
 
 def check_grows(axis: str, amounts: Curve, where: str, step: str, run: str) -> None:
-    """Refuse amounts of an axis that decrease within a run.
+    """Reject amounts of an axis that decrease within a run.
 
     Args:
         axis: its name.
@@ -78,8 +78,8 @@ def check_grows(axis: str, amounts: Curve, where: str, step: str, run: str) -> N
                 f"{axis} decreases from {values[i - 1]:g} to {values[i]:g} at {step} "
                 f"{amounts.steps[i]:g} of {run}",
                 where,
-                "choose a column that grows during a run; if it holds amounts per step, add them "
-                "up first",
+                "choose a column that grows during a run; if it contains amounts per step, add "
+                "them up first",
                 code="axis-falls",
             )
 

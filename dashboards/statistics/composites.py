@@ -55,7 +55,7 @@ def interquartile_mean(values: Sequence[float]) -> float:
 
 
 def _weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
-    """Return the mean of values that count by their weights; a weight of 0 leaves a value out."""
+    """Return the weighted mean of the values; those with a weight of 0 are left out."""
     parts = []
     for value, weight in zip(values, weights, strict=True):
         if weight > 0:

@@ -49,8 +49,8 @@ class Tuning:
 
     scores: Sequence[float]  # scores of its complete trials
     parameters: int  # number of parameters with several values
-    # what its best trial is chosen by, larger is better; None: these scores. Scores of a guard
-    # choose nothing.
+    # values by which its best trial is chosen, larger is better; None: the scores. The scores of a
+    # guard are not used for the choice.
     chosen_by: Sequence[float] | None = None
 
 

@@ -12,7 +12,7 @@ FalseKeeps = Annotated[
 
 
 def check_false_keeps(rate: float) -> None:
-    """Refuse a bound that is not a fraction.
+    """Reject a bound that is not a fraction.
 
     Raises:
         ConfigError: it is 1 or more.

@@ -149,7 +149,7 @@ def start(
 
     if after and new_budget:
         raise ConfigError(
-            "--after carries on an error budget, and --new-budget starts a new one",
+            "--after continues an error budget, and --new-budget starts a new one",
             "command line",
             "leave one of the two options out",
             code="two-budgets",
@@ -262,7 +262,7 @@ def _check_program(folder: Path, settings: dict[str, Any], command: list[str] | 
 
 
 def _check_seeds(first: int, most: int) -> None:
-    """Refuse numbers of seeds that would make it impossible to keep a change.
+    """Reject numbers of seeds that would make it impossible to keep a change.
 
     Raises:
         ConfigError: too few, or too many.
@@ -310,7 +310,7 @@ def propose(
     decide.
 
     Raises:
-        UserError: a later campaign carries on the error budget, or the program does not accept
+        UserError: a later campaign continues the error budget, or the program does not accept
             the change.
     """
     from sweep.gate import git
@@ -391,7 +391,7 @@ def record(
     """Record the score of a run that you did yourself. A score is final.
 
     Raises:
-        UserError: nothing asked for this run, it has a score, or a guard has no value.
+        UserError: the run was not requested, it already has a score, or a guard has no value.
     """
     from sweep.gate.campaign import Campaign
 
@@ -439,7 +439,7 @@ def run(campaign: Folder, *, parallel: Parallel = None) -> Standing:
 
     Raises:
         UserError: the campaign has no program, or its runs do not end.
-        KeyboardInterrupt: it was interrupted; the same call continues.
+        KeyboardInterrupt: it was interrupted; repeat the call to continue.
     """
     from sweep.gate.campaign import Campaign
     from sweep.gate.runs import run_until_decided
@@ -544,7 +544,7 @@ def show(standing: Standing) -> None:
 
 
 def _show_start(standing: Standing) -> None:
-    """Print which earlier campaigns a new one carries on, and its verdict."""
+    """Print the earlier campaigns that a new one continues, and its verdict."""
     from sweep.gate.earlier import positions
 
     earlier = standing.campaign.started.get("earlier", [])
@@ -552,7 +552,7 @@ def _show_start(standing: Standing) -> None:
         made, kept = positions(earlier)
         folders = ", ".join(Path(fields["folder"]).name for fields in earlier)
         print(
-            f"Carries on the error budget of {folders}: {counted(made, 'proposal')}, "
+            f"Continues the error budget of {folders}: {counted(made, 'proposal')}, "
             f"{len(kept)} kept."
         )
     show(standing)
@@ -810,7 +810,7 @@ def _protected_lines(campaign: "Campaign", decided: int | None) -> list[str]:
         if proposal.protected and is_shown:
             lines.append(
                 f"Proposal {proposal.number} changes protected files, and runs with the "
-                f"baseline's: {', '.join(proposal.protected)}"
+                f"baseline's versions: {', '.join(proposal.protected)}"
             )
     return lines
 

@@ -55,7 +55,7 @@ def noise(
 
     Raises:
         UserError: the space is wrong, or fewer than two runs ended with a score.
-        KeyboardInterrupt: it was interrupted; the same call continues.
+        KeyboardInterrupt: it was interrupted; repeat the call to continue.
     """
     from sweep.gate.aa_test import measure
     from sweep.gate.batch import store_program

@@ -55,7 +55,7 @@ class NoiseReport:
 def measure(folder: Path, seeds: int, repeats: int, *, program: str) -> NoiseReport:
     """Run a program's own settings on ``seeds`` seeds, and the first ``repeats`` of them again.
 
-    The folder contains the `PROGRAM`. Runs of the same program in the folder are used again.
+    The folder contains the `PROGRAM`. Runs of the same program in the folder are reused.
 
     Args:
         folder: folder of the runs.
@@ -65,7 +65,7 @@ def measure(folder: Path, seeds: int, repeats: int, *, program: str) -> NoiseRep
 
     Raises:
         ConfigError: fewer than two runs have a score.
-        KeyboardInterrupt: it was interrupted; the same call continues.
+        KeyboardInterrupt: it was interrupted; repeat the call to continue.
     """
     first = _batch(f"{FIRST_RUNS}{program}", seeds)
     (ended,) = run_batch(folder, first, Path.cwd())

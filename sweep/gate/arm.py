@@ -33,7 +33,7 @@ class Arm:
         return self.settings, self.command, self.revision
 
     def values(self, metric: str | None) -> dict[int, float]:
-        """Return the values of a guard by seed; of the score for None."""
+        """Return the values of a guard by seed, or the scores if ``metric`` is None."""
         return self.scores if metric is None else self.guards.get(metric, {})
 
     def missing(self, seeds: Iterable[int]) -> tuple[int, ...]:

@@ -601,7 +601,7 @@ def start_campaign(
         revision: commit that the baseline runs; None: the program does not run in a checkout.
         files: SHA-256 of the program's files, if it does not run in a checkout.
         secret: text from which the seeds of the runs are derived; None: seeds are counted from 0.
-        earlier: campaigns of the same program, whose error budget is carried on.
+        earlier: campaigns of the same program, whose error budget is continued.
 
     Raises:
         ConfigError: the folder already contains a campaign, or other files.

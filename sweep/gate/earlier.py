@@ -1,8 +1,8 @@
 """Earlier campaigns of the same program, whose error budget a new campaign continues.
 
-The bound on false keeps holds for one sequence of proposals. Each new campaign with a budget of its
-own would spend it again, and many short campaigns would keep more false changes than a long one. So
-the proposals of a new campaign are counted after those of the earlier ones.
+The bound on false keeps holds for one sequence of proposals. If each new campaign had its own
+budget, many short campaigns would keep more false changes than a long one. So the proposals of a
+new campaign are counted after those of the earlier ones.
 """
 
 from collections.abc import Sequence

@@ -42,8 +42,8 @@ def earlier_campaigns(
 
 
 def refuse_after_later(campaign: Campaign) -> None:
-    """Refuse proposals to a campaign whose error budget a later one in the same parent folder
-    carries on: both would spend the same levels.
+    """Reject proposals to a campaign whose error budget is continued by a later one in the same
+    parent folder: both would spend the same levels.
 
     Raises:
         ConfigError: names the later campaign.
@@ -51,7 +51,7 @@ def refuse_after_later(campaign: Campaign) -> None:
     later = _later(campaign)
     if later is not None:
         raise ConfigError(
-            f"the later campaign {later.name} carries on the error budget of this one",
+            f"the later campaign {later.name} continues the error budget of this one",
             str(campaign.folder),
             f"propose changes there: `{command_line('sweep', 'gate', 'status', str(later))}` "
             "prints the next command",
@@ -60,7 +60,7 @@ def refuse_after_later(campaign: Campaign) -> None:
 
 
 def _later(campaign: Campaign) -> Path | None:
-    """Return the folder of the latest campaign that carries on a campaign, or None."""
+    """Return the folder of the latest campaign that continues a campaign, or None."""
     found = []
     for path in campaign.folder.resolve().parent.glob("*/events.jsonl"):
         try:
@@ -74,7 +74,7 @@ def _later(campaign: Campaign) -> Path | None:
 
 
 def _refuse_open(campaign: Campaign) -> None:
-    """Refuse to carry on a campaign whose proposals are not all decided.
+    """Raise if a campaign to continue has open proposals.
 
     Raises:
         ConfigError: names the open proposals.

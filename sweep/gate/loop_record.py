@@ -28,7 +28,7 @@ from dashboards.trial import sign_of
 from loptune.errors import ConfigError, MissingError, shortened
 
 _KEPT, _DISCARDED, _CRASHED = "keep", "discard", "crash"
-# status -> how the words begin that loops write for it
+# status -> beginnings of the words that loops write for it
 _STATUSES = {
     _KEPT: ("keep", "kept", "accept"),
     _DISCARDED: ("discard", "reject", "revert", "drop", "no_improvement", "no improvement"),

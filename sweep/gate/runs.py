@@ -41,7 +41,7 @@ def run_until_decided(folder: Path, *, parallel: int | None = None) -> GateVerdi
         ConfigError: the campaign has no program, or its runs do not end.
         MissingError: the machine killed a run; the same call runs it again.
         NameInUseError: another process runs the campaign.
-        KeyboardInterrupt: it was interrupted; the same call continues.
+        KeyboardInterrupt: it was interrupted; repeat the call to continue.
     """
     with lock_folder(folder / RUNNING, RUNNER):
         while True:

@@ -1,6 +1,6 @@
 """The state of a campaign, computed from its events.
 
-Baselines are numbered from 0, and each has seeds of its own (`sweep.gate.seeds`). A new baseline is
+Baselines are numbered from 0, and each has its own seeds (`sweep.gate.seeds`). A new baseline is
 added when a proposal is kept, when a re-check returns to an earlier baseline, and when the same
 configuration is measured again because its runs are old.
 """
@@ -83,7 +83,9 @@ class State:
 
     @property
     def baseline_is_old(self) -> bool:
-        """Whether the baseline must run again, as many proposals were discarded since it ran."""
+        """Whether the baseline must run again, because many proposals were discarded since it
+        ran.
+        """
         current = len(self.baselines) - 1
         discarded = 0
         for proposal in self.proposals:
@@ -105,7 +107,7 @@ class State:
 
     def moves(self, metric: str | None = None) -> list[tuple[int, Move]]:
         """Return (index, change of the scores in units of the score) for each baseline that was
-        measured again; of a guard's values for its metric.
+        measured again, or the change of a guard's values if ``metric`` is a guard.
         """
         changes = []
         for before, after in self.again:

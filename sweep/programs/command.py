@@ -36,7 +36,7 @@ _SCRIPT = re.compile(r"[^\s=${},:]+\.(py|sh)")  # an argument that is the name o
 _INSTALL_IT = "install it, or write its path"
 _SEED = "seed"  # key of the trial's seed in its overrides
 _RESERVED = ("out", "command", "tracking")  # names reserved for the trial record
-# key below objective -> what its metric is
+# key below objective -> role of its metric
 _ROLES = {"metric": "the objective", "guards": "a guard", "second": "the second objective"}
 
 

@@ -2,9 +2,9 @@
 
 `multiprocessing.forkserver` would start and end a trial faster: a script that imports torch and
 transformers took 2.9 s instead of 10.3 s (medians of seven in turn, on a machine with a load of 15
-per core). But its processes leave without calling exit handlers or closing the script's files, so
-that a script could lose its last lines. It also hides an import that fails, and does not say that
-an import has started threads or used a GPU.
+per core). But its processes leave without calling exit handlers or closing the script's files, so a
+script could lose its last lines. It also hides an import that fails, and does not report that an
+import has started threads or used a GPU.
 """
 
 import contextlib

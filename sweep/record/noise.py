@@ -24,7 +24,7 @@ from sweep.search.history import Configuration, outcome
 from sweep.space.scoring import scoring_of
 from sweep.space.spec import SchedulerSpec, SweepSpec
 
-FIRST_RUNS, SECOND_RUNS = "seeds-", "again-"  # how the names of batches of `sweep noise` begin
+FIRST_RUNS, SECOND_RUNS = "seeds-", "again-"  # prefixes of the batch names of `sweep noise`
 _MAX_NAMED = 3  # sweeps
 _NOISE_SEEDS = [0, 1, 2]
 _NOISE_SUFFIX = "-noise"
@@ -46,8 +46,8 @@ class NoiseForecast:
 
 
 def measured_by_noise(folder: Path) -> Iterator[SweepRecord]:
-    """Yield what ``sweep noise`` has run in a folder. Second runs of a seed are left out, because
-    they repeat its score.
+    """Yield the sweeps that ``sweep noise`` has run in a folder. Second runs of a seed are left
+    out, because they repeat its score.
     """
     for sweep in readable_sweeps(folder / "runs"):
         if sweep.folder.name.startswith(FIRST_RUNS):

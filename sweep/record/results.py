@@ -257,7 +257,7 @@ class _TrialReader:
         return scores
 
     def _second(self, trial: TrialRecord, records: list[Record]) -> float:
-        """Return the second objective: of an ended trial as recorded, else so far."""
+        """Return the second objective, as recorded for an ended trial, else the value so far."""
         second = second_of(self.sweep.spec)
         if second is None or trial.ended:
             return trial.second

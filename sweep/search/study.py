@@ -230,7 +230,7 @@ def _in_generations(
     """Return the trials with their generations of NSGA-II.
 
     Optuna numbers the trials that it asks for. Trials that are added to a study have no number, and
-    without one NSGA-II stays in its first, random generation for ever.
+    without one NSGA-II stays in its first, random generation forever.
     """
     key = sampler._get_generation_key()
     complete = 0

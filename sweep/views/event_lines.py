@@ -66,7 +66,7 @@ class EventLines:
         self._checked = -math.inf
         self._steps: dict[str, int] = {}  # trial -> its latest evaluation
         self._started: dict[str, float] = {}  # running trial -> when it started
-        self._missed_guards: set[str] = set()  # those that a warning has named
+        self._missed_guards: set[str] = set()  # guards that a warning has reported
         # until a trial has logged a metric or caused a warning
         self._may_be_silent = self._is_command
 

@@ -216,7 +216,7 @@ def start_run(start: Start) -> int:
 
 
 def _check_steps_left(config: TrainConfig, name: str, start: Start) -> None:
-    """Refuse to resume if ``max_steps`` are exceeded or the time budget is spent."""
+    """Raise if a run to resume has exceeded ``max_steps`` or spent its time budget."""
     folder = RunFolder(start.runs_dir / name)
     trained = max(steps_on_disk(folder.checkpoints), default=0)
     if config.max_steps and config.max_steps < trained:

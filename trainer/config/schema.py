@@ -71,10 +71,10 @@ class TrainConfig(Section):
         return max(limit, self.evaluation.longest_completion(default=limit))
 
     def vllm_temperature_fault(self) -> str | None:
-        """Return the problem with a temperature that vLLM would change or refuse, or None.
+        """Return the problem with a temperature that vLLM would change or reject, or None.
 
         vLLM raises temperatures between 0 and 0.01 to 0.01, so its log-probabilities would not be
-        the policy's, and refuses temperatures above 2.
+        the policy's, and it rejects temperatures above 2.
         """
         temperatures = {"rollout.temperature": self.rollout.temperature}
         for name in self.evaluation.sets:

@@ -463,6 +463,6 @@ def load_error(what: str, config: ModelConfig, error: Exception) -> UserError:
     return MissingError(
         f"cannot load the {what} of {config.name_or_path}: {reason}",
         "model.name_or_path",
-        "use a folder with config.json, tokenizer and *.safetensors, a hub name, or `tiny`",
+        "use a folder with config.json, tokenizer and *.safetensors, a Hub name, or `tiny`",
         code="model-unreadable",
     )

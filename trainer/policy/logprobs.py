@@ -37,7 +37,7 @@ class LogprobModel(nn.Module):
     Computes ``log_softmax(logits / temperature)`` at completion tokens only, in float32 and in
     chunks whose logits are recomputed in the backward pass. A full [B, T, vocabulary] tensor never
     exists. If the model takes packed rows (float32 on a CPU), adjacent rows with the same prompt
-    compute it once. Otherwise rows are padded, or with ``in_line`` computed in one line without
+    compute it once. Otherwise rows are padded, or with ``in_line`` computed as one sequence without
     padding. It is an nn.Module so that DDP and DeepSpeed wrap its ``forward``.
     """
 

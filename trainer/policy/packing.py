@@ -1,4 +1,4 @@
-"""Rows of a microbatch in one line, without padding, for flash-attention's varlen kernels.
+"""Microbatches as one sequence without padding, for flash-attention's varlen kernels.
 
 transformers passes the rows' bounds on to flash-attention. With SDPA it builds a mask of all tokens
 by all tokens from the positions instead, which is only for tests on a CPU. The CPU's own packed

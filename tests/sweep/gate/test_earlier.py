@@ -1,4 +1,4 @@
-"""A new campaign carries on the error budget of earlier ones of the same program."""
+"""A new campaign continues the error budget of earlier ones of the same program."""
 
 import json
 import shutil
@@ -69,9 +69,7 @@ def test_levels_go_on_where_the_earlier_campaigns_ended(here, capsys):
     decided = propose(capsys, "two", 1, mean=0.3)
     assert decided["level"] == pytest.approx(lord_level([2], 4, 0.1))
     main(["gate", "start", "three", *options])
-    assert (
-        "Carries on the error budget of one, two: 4 proposals, 1 kept." in capsys.readouterr().out
-    )
+    assert "Continues the error budget of one, two: 4 proposals, 1 kept." in capsys.readouterr().out
     for folder in ("one", "two"):  # the third has recorded what it needs to know
         for path in (here / folder).iterdir():
             path.unlink()
