@@ -18,7 +18,6 @@ and end at 70 to 100% of their length.
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -37,16 +36,8 @@ SHIFT = 0.008  # SD of a run
 NOISE = 0.004  # SD of an evaluation
 GAIN = 0.020
 MISSING = 0.2
+PAIRS = 200
 CURVES = Path(__file__).parent / "data" / "curves.csv.gz"
-
-
-@dataclass(frozen=True)
-class Coverage:
-    """Fractions of pairs."""
-
-    covered: float
-    wrong_sign: float  # of pairs with a gain
-    false_improvements: float  # of pairs without
 
 
 def runs_of(random: np.random.Generator, arm: str, gain: float, seeds: int) -> pd.DataFrame:
@@ -98,14 +89,18 @@ def simulate(pairs: int, seed: int, seeds: int, *, by_axis: bool) -> np.ndarray:
     return np.array(found)
 
 
-def coverage_of(pairs: int, seed: int, seeds: int = 8) -> Coverage:
-    """Return the coverage of pairs judged along the axis."""
-    gain, low, high = simulate(pairs, seed, seeds, by_axis=True).T
-    return Coverage(
-        covered=float(((low <= gain) & (gain <= high)).mean()),
-        wrong_sign=float((high[gain > 0] < 0).mean()),
-        false_improvements=float((low[gain == 0] > 0).mean()),
-    )
+def simulated_row(seeds: int, *, by_axis: bool) -> list[str]:
+    """Return a row of the table of simulated pairs."""
+    gain, low, high = simulate(PAIRS, 0, seeds, by_axis=by_axis).T
+    return [
+        str(seeds),
+        "--axis tokens" if by_axis else "last three evaluations",
+        percent((low <= gain) & (gain <= high)),
+        percent(low[gain == 0] > 0),
+        percent(high[gain == 0] < 0),
+        percent(high[gain > 0] < 0),
+        percent(low[gain > 0] > 0),
+    ]
 
 
 def thinned(curve: Curve, every: int, offset: int, random: np.random.Generator) -> Curve:
@@ -172,56 +167,45 @@ def false_claims(
     return rates
 
 
-def print_real(cases: int) -> None:
-    """Print the false claims on real training runs."""
-    rows = []
-    layouts = [
-        ("largest common amount", at_common_amount, False),
-        ("last three evaluations", last_three, False),
-        ("largest common amount, every evaluation kept", at_common_amount, True),
+def real_row(layout: str, cases: int) -> list[str]:
+    """Return a row of the table of real training runs."""
+    scores_of, equal_grids = LAYOUTS[layout]
+    rates = np.array(list(false_claims(cases, scores_of, equal_grids=equal_grids).values()))
+    either = rates.mean(axis=1)
+    error = either.std(ddof=1) / np.sqrt(len(either))
+    better, worse = 100 * rates.mean(axis=0)
+    return [
+        layout,
+        f"{100 * either.mean():.1f} ± {100 * error:.1f}",
+        f"{100 * either.max():.1f}",
+        f"{better:.1f}, {worse:.1f}",
     ]
-    for name, scores_of, equal_grids in layouts:
-        rates = np.array(list(false_claims(cases, scores_of, equal_grids=equal_grids).values()))
-        either = rates.mean(axis=1)
-        error = either.std(ddof=1) / np.sqrt(len(either))
-        rows.append(
-            [
-                name,
-                f"{100 * either.mean():.1f} ± {100 * error:.1f}",
-                f"{100 * either.max():.1f}",
-                f"{100 * rates.mean(axis=0)[0]:.1f}, {100 * rates.mean(axis=0)[1]:.1f}",
-            ]
-        )
-    headings = ["compared at", "false claims a side", "worst task", "better, worse"]
-    print_rows(f"24 tasks, {cases} cases each: false claims [%]", headings, rows)
+
+
+LAYOUTS = {
+    "largest common amount": (at_common_amount, False),
+    "last three evaluations": (last_three, False),
+    "largest common amount, every evaluation kept": (at_common_amount, True),
+}
 
 
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--real", action="store_true", help="real training runs, thinned")
-    parser.add_argument("--cases", type=int, default=400, help="cases of each task")
+    parser.add_argument("--cases", type=int, default=200, help="cases of each task")
     options = parser.parse_args()
     if options.real:
-        print_real(options.cases)
+        headings = ["compared at", "false claims a side", "worst task", "better, worse"]
+        rows = [real_row(layout, options.cases) for layout in LAYOUTS]
+        print_rows(f"24 tasks, {options.cases} cases each: false claims [%]", headings, rows)
         return
     rows = []
     for seeds in (5, 8):
-        for name, by_axis in (("--axis tokens", True), ("last three evaluations", False)):
-            gain, low, high = simulate(200, 0, seeds, by_axis=by_axis).T
-            rows.append(
-                [
-                    str(seeds),
-                    name,
-                    percent((low <= gain) & (gain <= high)),
-                    percent(low[gain == 0] > 0),
-                    percent(high[gain == 0] < 0),
-                    percent(high[gain > 0] < 0),
-                    percent(low[gain > 0] > 0),
-                ]
-            )
+        for by_axis in (True, False):
+            rows.append(simulated_row(seeds, by_axis=by_axis))
     headings = ["seeds", "compared at", "covered", "false better", "false worse", "wrong sign"]
-    print_rows("200 pairs of curves on unequal grids", [*headings, "found"], rows)
+    print_rows(f"{PAIRS} pairs of curves on unequal grids", [*headings, "found"], rows)
 
 
 if __name__ == "__main__":

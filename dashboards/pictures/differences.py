@@ -81,10 +81,10 @@ def score_cells(results: Results) -> tuple[list[str], list[list[str]]]:
 
 
 def _parts(results: Results) -> dict[str, Results]:
-    """Return benchmark or guard -> the runs with this score."""
+    """Return benchmark or guard -> the runs with this score; if it is both, with the margin."""
     parts = dict(results.by_score)
     for guard in results.guards:
-        parts.setdefault(guard.metric, guard.results)
+        parts[guard.metric] = guard.results
     return parts
 
 
@@ -100,8 +100,8 @@ def benchmarks(results: Results) -> Picture | None:
     if not drawn:
         return None
     text = (
-        f"{len(drawn)} scores, each compared by itself. Their intervals are not corrected for the "
-        "number of scores."
+        "Each score is compared separately. The intervals are not corrected for the number of "
+        "scores."
     )
     if results.guards:
         named = joined([guard.metric for guard in results.guards])

@@ -41,6 +41,7 @@ SAMPLER_ATTEMPTS = 15  # attempts with the sampler before random ones
 _RANDOM_ATTEMPTS = 20
 _MAX_SCORE = 1e100  # samplers square scores
 
+_DIGITS = 12  # significant digits of a proposed value
 _MANY_FAILED = 0.25  # fraction of the configurations
 
 # Silence Optuna's log of studies and trials; the sweep prints its own.
@@ -170,10 +171,19 @@ def sample(space: Space, trial: optuna.Trial) -> Parameters:
             ordered = sorted(parameter.options or [])
             return ordered[trial.suggest_int(key, 0, range_.high)]
         if isinstance(range_, FloatDistribution):
-            return trial.suggest_float(key, range_.low, range_.high, log=range_.log)
+            proposed = trial.suggest_float(key, range_.low, range_.high, log=range_.log)
+            return _rounded(proposed, range_)
         return parameter.value
 
     return space.walk(choose)
+
+
+def _rounded(value: float, range_: FloatDistribution) -> float:
+    """Return a value without the rounding error of Optuna's logarithms, with which a value that a
+    sampler repeats would look like a new one.
+    """
+    rounded = float(f"{value:.{_DIGITS}g}")
+    return min(max(rounded, range_.low), range_.high)
 
 
 def make_sampler(search: SearchSpec, space: Space, number: int, attempt: int) -> BaseSampler:

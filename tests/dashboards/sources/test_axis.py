@@ -195,20 +195,3 @@ def test_every_task_has_its_own_budget():
     results = judge(table, axis="tokens", task=["data"], **ASKED).results
     assert {task: part.budget.at for task, part in results.by_task.items()} == {"a": 100, "b": 60}
     assert results.budget is None
-
-
-def test_seeded_curves_on_unequal_grids_are_covered():
-    from research.unequal_grids import coverage_of
-
-    found = coverage_of(pairs=20, seed=0, seeds=5)
-    assert found.wrong_sign == 0
-    assert 0.8 <= found.covered <= 1.0
-
-
-def test_thinned_real_trainings_are_claimed_apart_within_the_level():
-    """Two arms of the same trainings, evaluated at unequal distances: every claim is false."""
-    from research.unequal_grids import at_common_amount, false_claims
-
-    rates = np.array(list(false_claims(10, at_common_amount).values()))
-    # 240 cases a side; 5% with two standard errors are 7.8
-    assert rates.shape == (24, 2) and rates.mean(axis=0).max() <= 0.078

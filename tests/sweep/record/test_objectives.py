@@ -110,6 +110,12 @@ def test_a_sweep_and_a_judged_folder_give_one_verdict(tmp_path):
     assert len(picture.figures) == 4 and "Guards: chars and amc" in picture.sentence
 
 
+def test_a_benchmark_that_is_also_a_guard_is_drawn_with_its_margin(tmp_path):
+    picture = benchmarks(read_results(written(tmp_path, guards=["math:0.015"])))
+    margins = [[shape.x0 for shape in figure.layout.shapes] for figure in picture.figures]
+    assert len(margins) == 2 and -0.015 in margins[0] and -0.015 not in margins[1]
+
+
 def test_a_gain_whose_guard_fails_is_not_chosen(tmp_path):
     results = read_results(written(tmp_path, guards=["amc:0.001"]))
     alone = {"0", "2"}

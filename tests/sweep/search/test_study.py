@@ -216,6 +216,14 @@ def test_a_sampler_of_two_objectives_learns_the_front(sampler, tmp_path):
     assert max(alphas) - min(alphas) > 0.2  # the front, and not one end of it
 
 
+def test_a_repeated_value_is_not_a_new_one_by_a_rounding_error(tmp_path):
+    """Optuna's logarithms return 0.0010000000000000002 for a parent's 0.001."""
+    spec = two_objectives(tmp_path, "nsga2")
+    for suggestion in drain(searcher_in(tmp_path, spec), 1, traded):
+        rate = suggestion["parameters"]["optim.lr"]
+        assert rate == float(f"{rate:.12g}")
+
+
 def test_a_search_with_two_objectives_goes_on_from_its_record(tmp_path):
     proposed = []
     for folder, cuts in ((tmp_path / "whole", 1), (tmp_path / "cut", 2)):
