@@ -27,7 +27,7 @@ def colors(names: Iterable[str]) -> dict[str, str]:
 
 class Names:
     """The names of configurations in one text: the label at the first mention, later only the
-    number. Sentences must call it in the order in which they are printed.
+    number. Create sentences in the order in which they are printed.
     """
 
     def __init__(self, labels: Mapping[str, str]) -> None:

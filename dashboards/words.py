@@ -341,8 +341,8 @@ def layouts(
     kinds = {row.layout for row in compared}
     if kinds == {"paired"} and len(compared) == 1 and not blocks:
         return (
-            "Compared on the same seeds by Welch's test, without pairing: whether a seed moves "
-            "both scores alike is not known. --paired compares seed by seed."
+            "Compared on the same seeds by Welch's test, without pairing, because it is unknown "
+            "whether a seed has the same effect on both scores. --paired compares seed by seed."
         )
     if kinds == {"paired"}:
         lacking = any(row.missing for row in rows)

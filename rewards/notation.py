@@ -33,7 +33,7 @@ def without_grouping(text: str) -> str:
 
 
 def plain_answer(answer: str) -> str:
-    """Return an accepted answer as `unwrapped_answer` does, and without a currency sign."""
+    """Return an accepted answer as from `unwrapped_answer`, but without a currency sign."""
     text = answer
     before = ""
     while text != before:

@@ -211,7 +211,7 @@ def _strict_server(instructions: str) -> "MCPServer":
 
 
 def _check_names(tool: Tool, values: dict[str, Any]) -> None:
-    """Refuse arguments that a tool does not have.
+    """Reject arguments that a tool does not have.
 
     Raises:
         ConfigError: names the first one and the nearest argument.

@@ -13,7 +13,7 @@ def questions(results: Results) -> list[tuple[str, str]]:
     if results.comparable.empty or results.compared_with is None:
         return []
     return [
-        ("Was the baseline tuned as well?", _tuning(results)),
+        ("Was the baseline tuned equally well?", _tuning(results)),
         ("On which seeds?", _seeds(results)),
         ("What else differs?", _other_differences(results)),
     ]
@@ -32,7 +32,7 @@ def _tuning(results: Results) -> str:
         )
     return (
         f"No: the baseline ran at one setting, and the best of {counted(others, 'other')} is "
-        "compared with it. With `search.tune_within` each rule gets a search of its own."
+        "compared with it. With `search.tune_within` each rule gets its own search."
     )
 
 

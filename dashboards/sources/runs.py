@@ -166,7 +166,7 @@ def _separate_runs(
 
 def _objective(runs: pd.DataFrame, columns: RunColumns) -> Objective:
     """Return the score that the runs are compared by."""
-    assert columns.mode is not None, "set by _with_roles"
+    assert columns.mode is not None, "_with_roles has not set the mode"
     window = 1
     if columns.step in runs and columns.take == "last" and not columns.axis:
         window = columns.evaluations

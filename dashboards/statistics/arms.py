@@ -245,7 +245,7 @@ def _with_common_noise(
     """Group paired arms that share a noise estimate: arms on the same seeds. With separate
     estimates, the best of many arms would often be one whose variance is small by chance.
 
-    Each arm of ``separate`` is a group of its own. Arms that share no seed with the baseline are
+    Each arm of ``separate`` is a separate group. Arms that share no seed with the baseline are
     left out.
     """
     alone = []

@@ -21,7 +21,7 @@ class Composite:
     )  # benchmark -> weight, of ``weights``
 
     def of(self, scores: Mapping[str, float]) -> float:
-        """Return the composite of benchmark -> score; NaN if one of them is."""
+        """Return the composite of benchmark -> score; NaN if a score is NaN."""
         values = list(scores.values())
         if any(math.isnan(value) for value in values):
             return math.nan

@@ -43,7 +43,7 @@ def moved(earlier: Sequence[float], later: Sequence[float]) -> Move:
         ValueError: fewer than two earlier or later scores.
     """
     if min(len(earlier), len(later)) < 2:
-        raise ValueError("two scores at each time are needed")
+        raise ValueError("fewer than two scores")
     change = float(np.mean(later) - np.mean(earlier))
     error, dof = welch(earlier, later)
     if error == 0:

@@ -243,7 +243,7 @@ def start(
 
 
 def _check_metric(metric: str | None, space: str, spec: "SweepSpec") -> None:
-    """Refuse a metric that is not the objective of the space."""
+    """Reject a metric that is not the objective of the space."""
     if metric not in (None, spec.objective.name):
         raise ConfigError(
             f"the space's objective is {spec.objective.name}, not {metric}",

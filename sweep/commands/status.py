@@ -219,7 +219,9 @@ def study(
 
 
 def _check_new_file(output: Path) -> None:
-    """Refuse an output that exists, which may be another study, or whose folder does not exist."""
+    """Reject an output file that exists, because it may be another study, or whose folder is
+    missing.
+    """
     if output.exists():
         raise ConfigError(
             f"{output} exists already",

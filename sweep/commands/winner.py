@@ -162,7 +162,7 @@ def confirm(
 
 
 def _check_alone(*, rounds: bool, hours: float | None, finalists: int | None) -> None:
-    """Refuse options that cannot be combined with ``--again``."""
+    """Reject options that cannot be combined with ``--again``."""
     excluded = {"--rounds": rounds, "--hours": hours, "--finalists": finalists}
     for option, given in excluded.items():
         if given:
@@ -176,7 +176,9 @@ def _check_alone(*, rounds: bool, hours: float | None, finalists: int | None) ->
 
 
 def _refuse_second(sweep: SweepRecord) -> None:
-    """Refuse a confirmation if there is one, and print the command that continues from it."""
+    """Raise if there is already a confirmation; the error has the command that continues from
+    it.
+    """
     from sweep.record.recorded_rounds import recorded_rounds  # scipy takes a second to import
 
     folder = sweep.folder.confirmation

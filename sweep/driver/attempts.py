@@ -118,9 +118,7 @@ class Display(Protocol):
     """Shows the events of trials. Any method may raise: the error is logged."""
 
     def started(self, trial: str, resolved: Mapping[str, Any], point: Mapping[str, Any]) -> None:
-        """Show that a trial of these searched values has its resources; ``point`` includes the
-        switches.
-        """
+        """Show that a trial has its resources; ``point`` has its searched values and switches."""
 
     def evaluated(self, trial: str, report: TrialReport) -> None:
         """Show that a trial has evaluated its model."""

@@ -38,7 +38,7 @@ def retry_failed(sweep: SweepRecord) -> list[str]:
 
 
 def check_checkpoints(sweep: SweepRecord) -> None:
-    """Refuse to resume if a trial would silently restart from step 0.
+    """Raise if a trial would silently restart from step 0.
 
     Raises:
         StorageError: a trial's checkpoints or metrics are missing.

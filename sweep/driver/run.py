@@ -225,7 +225,7 @@ def _check_program(spec: SweepSpec) -> None:
 
 
 def _check_and_record_inputs(sweep: SweepRecord, options: Options) -> None:
-    """Refuse data and reward files that changed since the sweep started, unless accepted; record
+    """Reject data and reward files that changed since the sweep started, unless accepted; record
     the current ones.
     """
     root = sweep.folder.root

@@ -524,7 +524,7 @@ class Campaign(State):
         )
 
     def _add(self, event: Record) -> None:
-        assert self._writer is not None, "hold the campaign with change() first"
+        assert self._writer is not None, "the campaign is not locked: use change()"
         self._writer.append(with_checksum(event))
         self.apply(event)
 

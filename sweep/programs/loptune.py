@@ -121,7 +121,7 @@ class LoptuneProgram(Program):
     @property
     def base(self) -> TrainConfig:
         """The configuration that parameters are applied to."""
-        assert self.config is not None, "load_space resolves it"
+        assert self.config is not None, "load_space has not resolved the configuration"
         return self.config
 
     @property

@@ -163,7 +163,7 @@ def _run(words: list[str]) -> None:
 
 def _module_at(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(f"_loptune_{path.stem}", path)
-    assert spec is not None and spec.loader is not None, "the file is part of the package"
+    assert spec is not None and spec.loader is not None, "the file is not part of the package"
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

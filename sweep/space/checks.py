@@ -115,7 +115,7 @@ def _check_second(spec: SweepSpec, document: YamlDocument) -> None:
     check_recorded(second.metric, "second", spec, document)
     if sampler in MULTI_OBJECTIVE and spec.scheduler != SchedulerSpec():
         raise document.error(
-            f"ASHA stops trials by the score alone, and {sampler} would use the {second.metric} of "
+            f"ASHA stops trials only by the score, and {sampler} would use the {second.metric} of "
             "a stopped trial as the value of a complete one",
             ("scheduler",),
             "write scheduler: none, or sampler: auto",
@@ -402,7 +402,7 @@ def _check_arms(spec: SweepSpec, document: YamlDocument) -> None:
         raise document.error(
             f"arms have different numbers of baselines, so budgets differ ({budgets})",
             ("baselines",),
-            f"list as many baselines for every value of {key}, or none",
+            f"list the same number of baselines for every value of {key}, or none",
             code="unequal-arms",
         )
 

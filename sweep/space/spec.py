@@ -257,7 +257,7 @@ class SweepSpec(Section):
     def program(self) -> Program:
         """The program that a trial runs."""
         program = self.trainer or self.external
-        assert program is not None, "either trainer or program is set"
+        assert program is not None, "neither trainer nor program is set"
         return program
 
     def with_program(self, program: Program) -> "SweepSpec":

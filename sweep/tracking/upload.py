@@ -36,7 +36,7 @@ def upload_sweep(sweep: SweepRecord) -> Path:
     sweep = SweepRecord(spec.with_program(spec.program.with_tracking(offline=False)), folder)
     with lock_folder(folder.root, "sweep", create=False):
         parent = open_parent(sweep)
-        assert parent is not None, "the space is online"
+        assert parent is not None, "the space is offline"
         uri = tracking_uri(sweep.spec.program.tracking_settings, folder.runs_dir)
         for trial in sorted(folder.trials.glob("*/")):
             if RunFolder(trial).tracking.is_file():

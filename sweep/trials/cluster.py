@@ -100,7 +100,7 @@ def spans_nodes(resources: ResourcesSpec, nodes: list[Node]) -> bool:
 
 
 def check_fit(resources: ResourcesSpec, nodes: list[Node]) -> None:
-    """Refuse a trial that could never start.
+    """Reject a trial that could never start.
 
     Raises:
         MissingError: names required and available resources.
@@ -210,7 +210,7 @@ def _connect(address: str, log: Path) -> None:
 
 
 def check_address(address: str | None) -> None:
-    """Refuse an invalid address, a Ray client address, and one at which no cluster answers.
+    """Reject an invalid address, a Ray client address, and an address at which no cluster answers.
 
     Raises:
         ConfigError: neither HOST:PORT nor auto; or a Ray client's address, with which the sweep
@@ -239,7 +239,7 @@ def check_address(address: str | None) -> None:
 
 
 def check_cluster(host: str, port: int) -> None:
-    """Refuse an address at which no Ray cluster answers.
+    """Reject an address at which no Ray cluster answers.
 
     Raises:
         MissingError: nothing answers, or something other than Ray does; the message says which.

@@ -93,7 +93,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
 
     def setup(self, config: dict[str, Any]) -> None:
         """Store the trial's configuration; its ranks start with the first step."""
-        if ray.is_initialized():  # asking for the address would start Ray
+        if ray.is_initialized():  # reading the address would start Ray
             exit_when_disconnected(ray.get_runtime_context().gcs_address)
             if self.plan.spans_nodes:
                 remember_silent_nodes()
@@ -249,7 +249,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         resources = self.plan.spec.resources
         if self._group is None:
             placement = get_current_placement_group()
-            assert placement is not None, "a trial runs inside its placement group"
+            assert placement is not None, "the trial is outside of its placement group"
             self._group = WorkerGroup(
                 placement,
                 workers=resources.workers_per_trial,
@@ -277,7 +277,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         self._run_folder.failure.unlink(missing_ok=True)
 
     def _check_inputs(self) -> None:
-        """Refuse to train on files that have changed since the sweep started."""
+        """Raise if files have changed since the sweep started."""
         folder = self.plan.folder
         try:
             check_inputs(folder.root, "sweep", False, self.plan.working_dir)

@@ -119,7 +119,9 @@ class RankWorker:
         run = self._run
         context = self._context
         scoring = self._scoring
-        assert run is not None and context is not None and scoring is not None, "build() first"
+        assert run is not None and context is not None and scoring is not None, (
+            "build() was not called"
+        )
         measured: Mapping[str, float] = {}
         # done: stopped after its last step, before it could be reported
         if not run.done:

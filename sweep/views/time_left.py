@@ -36,8 +36,8 @@ def seconds_left(
 
 
 def _trial_durations(sweep: SweepRecord, fractions: Mapping[str, float]) -> list[float]:
-    """Return the seconds of each complete trial. Without one, return what the running trials take
-    if they continue as they began; ``fractions`` are theirs.
+    """Return the seconds of each complete trial. Without one, extrapolate the times of the running
+    trials from their ``fractions`` of steps.
     """
     started: dict[str, float] = {}  # trial name -> time of its last start
     durations = []

@@ -17,7 +17,7 @@ class CheckpointWriter:
 
     def begin(self, write: Callable[[], None]) -> None:
         """Start ``write`` in a background thread. Call `wait` first."""
-        assert self._writing is None, "one checkpoint at a time"
+        assert self._writing is None, "a checkpoint is still being written"
         self._writing = in_background(write, "checkpoint")
 
     def raise_if_failed(self) -> None:

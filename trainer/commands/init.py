@@ -94,7 +94,7 @@ def _write_rule(folder: Path) -> list[Path]:
 
 
 def _written_model(model: str) -> str:
-    """Return a model's name or path as the project's YAML files have it."""
+    """Return a model's name or path as it is written in the project's YAML files."""
     folder = Path(model).expanduser()
     if folder.is_dir():
         model = str(folder.resolve())  # the commands run inside the project folder

@@ -86,7 +86,7 @@ def _other_checkpointing(config: TrainConfig, ranks: int, gpu_gb: float | None) 
     switched = not config.model.gradient_checkpointing
     other = apply_overrides(config, {"model.gradient_checkpointing": switched})
     memory = footprint(other, ranks, _device(other, gpu_gb))
-    assert memory is not None, "the model's size is known"
+    assert memory is not None, "the model's size is unknown"
     word = "with" if switched else "without"
     return (
         f"{word} gradient checkpointing: {format_bytes(memory.training)} while training, margin "

@@ -107,8 +107,8 @@ def pack(input_ids: Tensor, prompt_lengths: Tensor, completion_mask: Tensor) -> 
         completion_mask: [b, T], mask of the completion tokens to predict.
     """
     columns = torch.arange(input_ids.shape[1])
-    # Rows of a group are adjacent. A row whose prompt differs from the row before starts a group;
-    # No token has the id -1, so a prompt differs from a longer one that begins with it.
+    # Rows of a group are adjacent. A row whose prompt differs from that of the row before starts a
+    # group. No token has the id -1, so a prompt differs from a longer one that starts with it.
     prompts = input_ids.masked_fill(columns >= prompt_lengths[:, None], -1)
     starts_group = torch.ones(len(input_ids), dtype=torch.bool)
     starts_group[1:] = (prompts[1:] != prompts[:-1]).any(dim=1)

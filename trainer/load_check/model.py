@@ -83,7 +83,9 @@ LONG = Part(
     "long rows", "lower data.max_prompt_tokens or rollout.max_new_tokens", "rollout.max_new_tokens"
 )
 BATCH = Part("the batch: prompts of different lengths", "use another rollout.engine")
-CACHE = Part("its cache: the first token is right", "use another rollout.engine", "rollout.engine")
+CACHE = Part(
+    "its cache: the first token is correct", "use another rollout.engine", "rollout.engine"
+)
 ENGINE = Part(
     "its weights, positions or temperature", "use another rollout.engine", "rollout.engine"
 )

@@ -304,7 +304,7 @@ def _forget_models() -> None:
 def restore_linear() -> None:
     """Undo stage 3's replacement of ``torch.nn.functional.linear``, which DeepSpeed never undoes.
 
-    Otherwise a later run in this process would round differently than in a process of its own.
+    Otherwise a later run in this process would round differently than in a new process.
     """
     original = getattr(InsertPostInitMethodToModuleSubClasses, "linear_bk", None)
     if original is not None:

@@ -105,7 +105,7 @@ def _as_published(
     tokenizer: PreTrainedTokenizerBase, source: str, config: ModelConfig
 ) -> PreTrainedTokenizerBase:
     """Return a tokenizer that agrees with ``tokenizer.json``: the given one, or else the one that
-    transformers builds from this file alone.
+    transformers builds only from this file.
 
     Raises:
         ConfigError: both differ from ``tokenizer.json``; the error shows an example.

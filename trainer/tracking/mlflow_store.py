@@ -166,7 +166,7 @@ def prepare_store(uri: str) -> None:
 
     Must be called by one process before trials start, because concurrent migrations of a new SQLite
     file fail. A new file is a copy of one that this machine made earlier: MLflow's migrations take
-    1.5 s of processor time.
+    1.5 s of CPU time.
 
     Raises:
         StorageError: the file cannot be created, or stays locked.

@@ -149,7 +149,7 @@ class Tracker:
         Raises:
             StorageError: the run's folder cannot be written.
         """
-        assert self._thread is None, "a run is rewound before it logs"
+        assert self._thread is None, "the run has already logged"
         self._attempt.check()
         self._state.metrics_sent = min(
             self._state.metrics_sent, offset_after_step(self._metrics.path, step)

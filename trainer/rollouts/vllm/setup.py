@@ -95,7 +95,7 @@ class EngineSetup:
     dtype: str = "float32"  # compute dtype, float32 or bfloat16
     settings: VllmConfig = field(default_factory=VllmConfig)
     requests: int | None = None  # max_num_seqs; None uses vLLM's default
-    revision: str | None = None  # on the hub
+    revision: str | None = None  # on the Hub
     trust_remote_code: bool = False  # allow code from the model folder
 
 
@@ -174,7 +174,7 @@ def llm_options(setup: EngineSetup, device: torch.device, ranks: int) -> dict[st
         options["distributed_executor_backend"] = "external_launcher"
     if settings.tensor_parallel > 1:
         # vLLM's custom all-reduce exports the buffers of CUDA graphs by cudaIpcGetMemHandle, which
-        # refuses memory of torch's expandable segments (vLLM issue 42609). It also needs access to
+        # rejects memory of torch's expandable segments (vLLM issue 42609). It also needs access to
         # its peers' devices, which a scheduler may hide. NCCL needs neither.
         options["disable_custom_all_reduce"] = True
         # the fusion of all-reduce and norm uses FlashInfer's all-reduce, see `vllm_environment`
