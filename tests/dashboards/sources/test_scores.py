@@ -53,6 +53,24 @@ def test_the_average_of_a_table_of_benchmarks_is_one_command():
     assert judgement.verdict.difference == pytest.approx(means["grpo+ar"] - means["grpo"])
 
 
+@pytest.mark.parametrize(
+    ("guard", "methods", "outcome", "words"),
+    [
+        ("length:50", {"grpo", "grpo+ar", "grpo+lopti"}, "holds", "Confirmed:"),
+        ("length:20", {"grpo", "grpo+ar", "grpo+lopti"}, "undecided", "Undecided:"),
+        ("length:50", {"grpo", "grpo+lopti"}, "fails", "Better, but worse on length by 153:"),
+    ],
+)
+def test_the_guards_that_the_page_judges(guard, methods, outcome, words):
+    table = pd.read_csv(ROOT / "examples/judge/benchmarks.csv")
+    table = table[table.method.isin(methods)]
+    asked = {"by": ["method"], "baseline": {"method": "grpo"}, "fresh": True}
+    scores = "olympiad_bench,minerva,math500,amc,aime24"
+    judgement = judge(table, score=scores, guard=guard, **asked)
+    [checked] = judgement.fields()["guards"]
+    assert checked["outcome"] == outcome and judgement.sentences[0].startswith(words)
+
+
 def test_the_kinds_of_composites():
     scores = {"a": 0.0, "b": 1.0, "c": 2.0, "d": 10.0}
     assert Composite("mean").of(scores) == pytest.approx(3.25)
