@@ -103,8 +103,8 @@ def _judged(results: Results, number: str, nothing: RuleComparison) -> RuleCompa
         return replace(nothing, left_out=reason(judged))
     interval = judged.interval
     if results.arms:  # rules at their own best: this interval includes tuning variance
-        arm = results.arm_of[number]
-        result = next(rule for rule in results.arm_results if rule.rule == arm)
+        arm = results.tuned_rules.arm_of[number]
+        result = next(rule for rule in results.tuned_rules.compared if rule.rule == arm)
         if result.interval is None:
             return replace(nothing, left_out=refusal(result))
         interval = result.interval

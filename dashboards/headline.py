@@ -6,10 +6,12 @@ import statistics
 from dataclasses import dataclass
 
 from dashboards import words
+from dashboards.cost_ratios import cost_ratios
 from dashboards.next_step import chosen, next_step
 from dashboards.pictures.confirmation import finalists
 from dashboards.pictures.tournament import tournament_line
-from dashboards.results import Results, Rounds
+from dashboards.results import Results
+from dashboards.rounds import Rounds
 from dashboards.sources.unseeded_runs import NOTE as UNSEEDED
 from dashboards.statistics.blocks import Blocks
 from dashboards.statistics.verdict import Verdict
@@ -112,7 +114,7 @@ def _costs(results: Results, name: Name) -> str:
     answer = results.answer
     if results.arms or results.against is not None or answer is None:
         return ""
-    ratios = judged.cost_ratios
+    ratios = cost_ratios(judged)
     first = {answer.best: ratios[answer.best]} if answer.best in ratios else {}
     advised = bool(judged.place) and not judged.at_equal_amounts and not results.name
     return words.unequal_costs({**first, **ratios}, judged.place, name, advised=advised)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from dashboards.cost_ratios import cost_ratios
 from dashboards.next_step import next_step
 from dashboards.results import Results
 from dashboards.statistics.arm_table import ArmRow
@@ -49,7 +50,7 @@ def cost_fields(results: Results) -> dict[str, dict[str, float]]:
     unequal amounts.
     """
     judged = results if results.fresh is None else results.fresh
-    return {judged.labels[number]: row for number, row in judged.cost_ratios.items()}
+    return {judged.labels[number]: row for number, row in cost_ratios(judged).items()}
 
 
 def guard_fields(results: Results, configuration: str) -> list[dict[str, Any]]:
@@ -68,7 +69,7 @@ def rule_fields(results: Results, result: RuleResult) -> dict[str, Any]:
         "p_worse": found.p_worse,
         "refusal": result.refusal,
         "coverage": found.coverage,
-        "guards": guard_fields(results, results.setting_of(result.rule)),
+        "guards": guard_fields(results, results.tuned_rules.setting_of(result.rule)),
     }
 
 

@@ -39,7 +39,7 @@ class Judgement:
     @property
     def verdict(self) -> "Verdict | None":
         """The numbers behind the verdict, on fresh seeds if any were run. None if rules were tuned:
-        see `Results.arm_results`.
+        see `TunedRules.compared`.
         """
         if self.results.arms:
             return None
@@ -63,7 +63,7 @@ class Judgement:
         )
 
         results = self.results
-        tuned = results.arm_results if results.arms else []
+        tuned = results.tuned_rules.compared if results.arms else []
         return {
             "sentences": self.sentences,
             "next": next_fields(results),

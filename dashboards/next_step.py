@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from dashboards import words
 from dashboards.fresh_seeds import ARM_SEEDS, FRESH_SEEDS, MIN_SEEDS, MOST_SEEDS
-from dashboards.results import Results, Rounds
+from dashboards.results import Results
+from dashboards.rounds import Rounds
 from dashboards.statistics.checked_guards import state_of
 from dashboards.statistics.difference import Difference
 from dashboards.statistics.verdict import MIN_SPREAD, Tested, Undecided, Verdict
@@ -66,11 +67,11 @@ def chosen_rule(results: Results) -> str | None:
     than the first and whose guards hold, or the first if all others are shown to be worse. None if
     they choose none.
     """
-    compared = results.arm_results
+    compared = results.tuned_rules.compared
     if results.fresh is None or not results.fresh.finished or not compared:
         return None
     for result in compared:  # the best first
-        if result.better and state_of(results.arm_guards(result.rule)) == "holds":
+        if result.better and state_of(results.guards_of_arm(result.rule)) == "holds":
             return result.rule
     if all(result.worse for result in compared):
         return results.arms[0]
@@ -83,7 +84,7 @@ def _chosen_arm(results: Results) -> Choice | None:
     if rule is None or results.fresh is None or not results.name:
         return None
     tried = dict.fromkeys(trial.configuration for trial in results.fresh.trials)
-    setting = next(each for each in tried if results.arm_of[each] == rule)
+    setting = next(each for each in tried if results.tuned_rules.arm_of[each] == rule)
     return Choice(setting, is_gain=rule != results.arms[0])
 
 
@@ -152,10 +153,10 @@ def _adopt(results: Results, choice: Choice) -> NextStep:
 
 def _after_tuning(results: Results) -> NextStep | None:
     """Advise on rules that were tuned separately."""
-    compared = results.arm_results
+    compared = results.tuned_rules.compared
     base = results.arms[0]
     if not compared:
-        if results.grid is not None:
+        if results.tuned_rules.grid is not None:
             return None
         if results.fresh is not None and results.fresh.finished:
             return NextStep(f"Next: {FIX_FAILURES}")

@@ -11,11 +11,22 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from loptune.score import score
 
-FIELDS = (  # columns of `Results.table` other than parameters; label comes last
+FIELDS = (  # columns of `TrialSet.table` other than parameters; label comes last
     "trial", "configuration", "seed", "state", "score", "second", "test", "step", "hours",
     "minutes", "algorithm", "rule", "arm", "reason", "label",
 )  # fmt: skip
 
+# curves that every run of the trainer logs, and that reports show
+TRAINING_CURVES = (
+    "policy/kl",
+    "policy/entropy",
+    "policy/clip_fraction",
+    "rollout/completion_length",
+    "optim/grad_norm",
+    "reward/format_failures",
+    "reward/timeouts",
+    "reward/errors",
+)
 TEST_SET = "test"  # held-out problems; only `sweep confirm` evaluates on them
 Mode = Literal["max", "min"]
 EndState = Literal["COMPLETE", "PRUNED", "FAIL"]

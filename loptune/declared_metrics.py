@@ -41,3 +41,9 @@ def declaration(name: str) -> Metric:
         if name.startswith(prefix) and len(name) > len(prefix):
             return metric
     raise KeyError(f"metric {name} is not declared in loptune/declared_metrics.yaml")
+
+
+def unit_of(metric: str) -> str:
+    """Return a metric's declared unit for an axis title; empty if it has none."""
+    declared = METRICS.get(metric)
+    return declared.unit if declared is not None and declared.unit != "1" else ""

@@ -43,7 +43,7 @@ from pathlib import Path
 import psutil
 import yaml
 
-from dashboards.results import TRAINING_CURVES
+from dashboards.trial import TRAINING_CURVES
 from research.tables import print_rows
 from sweep.record.folder import sweep_folder
 from tests.sweep.ended_sweeps import write_sweep

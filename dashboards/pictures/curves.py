@@ -8,8 +8,10 @@ import pandas as pd
 
 from dashboards.labels import colors
 from dashboards.pictures.theme import MUTED, Picture, add_points, figure, hover, rows
-from dashboards.results import TRAINING_CURVES, Results, unit_of
+from dashboards.results import Results
+from dashboards.trial import TRAINING_CURVES
 from dashboards.words import number
+from loptune.declared_metrics import unit_of
 from loptune.errors import joined
 
 _MANY_TRIALS = 20  # above this, lines are faint, so that dense regions stand out

@@ -16,7 +16,7 @@ from loptune.terminal.table import counted
 
 def fitted_peaks(results: Results) -> Picture | None:
     """Plot each rule's mean scores and fitted parabola, with a table of peaks."""
-    grid = results.grid
+    grid = results.tuned_rules.grid
     if grid is None:
         return None
     peak_results = compare_peaks(grid)
@@ -85,7 +85,7 @@ def peak_line(results: Results) -> str:
     """State each rule's difference to the first, at one grid value and at each rule's own peak;
     empty without a grid.
     """
-    grid = results.grid
+    grid = results.tuned_rules.grid
     if grid is None:
         return ""
     peak_results = compare_peaks(grid)

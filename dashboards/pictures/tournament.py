@@ -51,7 +51,7 @@ def tournament(results: Results) -> Picture | None:
         return None
     curves = tuning_curves(results)
     shades = arm_colors(results)
-    compared = [result for result in results.arm_results if result.interval is not None]
+    compared = [result for result in results.tuned_rules.compared if result.interval is not None]
     drawing = figure("tuning trials per rule", f"best {results.objective.metric} so far")
     for arm, curve in curves.groupby("arm"):
         notes = [
@@ -111,13 +111,13 @@ def _is_better(score: float, best: float, objective: Objective) -> bool:
 def tournament_line(results: Results) -> str:
     """State the result about the rules, or why they are not compared."""
     base = results.arms[0]
-    compared = results.arm_results
+    compared = results.tuned_rules.compared
     counts = results.table[results.table.arm != ""].groupby("arm").configuration.nunique()
     budget = str(counts.max())
     if counts.min() < counts.max():
         budget = f"{counts.min()} to {counts.max()}"
     tuned = f"{len(results.arms)} rules were tuned with {budget} configurations each"
-    if not compared and results.grid is not None:
+    if not compared and results.tuned_rules.grid is not None:
         return f"{peak_line(results)} {tuned}."
     if not compared and results.fresh is not None and results.fresh.finished:
         return f"{tuned}. {base} has no score on fresh seeds, so nothing is compared."
@@ -130,11 +130,11 @@ def tournament_line(results: Results) -> str:
     if results.fresh is not None:
         for trial in results.fresh.trials:
             if trial.state == "FAIL":
-                failed[results.arm_of[trial.configuration]] += 1
+                failed[results.tuned_rules.arm_of[trial.configuration]] += 1
     guarded = []
     for result in compared:
         if result.better:
-            guarded.append(guards(results.arm_guards(result.rule), result.rule))
+            guarded.append(guards(results.guards_of_arm(result.rule), result.rule))
     sentences = [rules(compared, base), *guarded, f"{tuned}.", failures(failed)]
     return " ".join(sentence for sentence in sentences if sentence)
 
@@ -145,33 +145,33 @@ def rule_table(results: Results) -> tuple[list[str], list[list[object]]]:
     """
     headings = ["rule", "trials", "best setting", "median search score", "best search score"]
     by_rule = _rule_rows(results)
-    if not results.arm_results:
+    if not results.tuned_rules.compared:
         return headings, [row.search_cells for row in by_rule]
     headings += [
         "fresh seeds",
         "gain from tuning",
         f"against {results.arms[0]}",
-        percent_interval(results.arm_results[0].found.coverage),
+        percent_interval(results.tuned_rules.compared[0].found.coverage),
     ]
     return headings, [[*row.search_cells, *row.fresh_cells] for row in by_rule]
 
 
 def _rule_rows(results: Results) -> list[_RuleRow]:
     """Return the rules' rows, the first rule first."""
-    compared = {result.rule: result for result in results.arm_results}
+    compared = {result.rule: result for result in results.tuned_rules.compared}
     curves = tuning_curves(results)
     by_rule = []
     for arm in results.arms:
         curve = curves[curves.arm == arm]
         result = compared.get(arm)
-        fresh = pd.Series(results.fresh_arm_scores.get(arm, {}), dtype=float)
+        fresh = pd.Series(results.tuned_rules.fresh_scores.get(arm, {}), dtype=float)
         trials = results.table[results.table.arm == arm].configuration.nunique()
         by_rule.append(
             _RuleRow(
                 rule=arm,
                 trials=trials,
                 setting=curve.label.iloc[-1] if len(curve) else "",
-                median=results.arm_means[arm].median(),
+                median=results.tuned_rules.means[arm].median(),
                 best=curve.best.iloc[-1] if len(curve) else None,
                 fresh=fresh.mean(),
                 gain=None if result is None else result.difference,

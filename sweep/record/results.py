@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from dashboards.results import TRAINING_CURVES, Guard, Results, Rounds
+from dashboards.results import Guard, Results
+from dashboards.rounds import Rounds
 from dashboards.sources.scores import guards_of
 from dashboards.statistics.scoring import Scoring, Values
-from dashboards.trial import Curve, Objective, TrialRecord
+from dashboards.trial import TRAINING_CURVES, Curve, Objective, TrialRecord
 from loptune.files import Record, read_records
 from loptune.run_names import lock_owner
 from sweep.record.baseline import is_baseline

@@ -59,7 +59,7 @@ def shown(picture: Picture | None) -> Picture:
 
 
 def with_trials(results: Results, table: pd.DataFrame, **changes: Any) -> Results:
-    """The results with the trials of a changed `Results.table`, and with other changes."""
+    """The results with the trials of a changed `TrialSet.table`, and with other changes."""
     simple = {field.name for field in fields(TrialRecord)} - {
         "name",
         "time",

@@ -77,7 +77,7 @@ def test_less_is_better_where_the_objective_says_so():
 def test_of_a_tournament_the_luck_of_tuning_counts():
     sweep = tuned_and_confirmed(gain=0.1)
     (counted,) = [row for row in rule_comparisons(sweep) if not row.left_out]
-    (result,) = sweep.arm_results
+    (result,) = sweep.tuned_rules.compared
     assert (counted.gain, counted.interval) == (pytest.approx(0.105), result.interval)
     assert counted.chosen == ""  # every rule goes to fresh seeds
     # fresh seeds alone, t(1): 0.073

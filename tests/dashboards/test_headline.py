@@ -8,7 +8,7 @@ from dashboards import words
 from dashboards.headline import confirmed, headline, verdict
 from dashboards.json_fields import verdict_fields
 from dashboards.next_step import FIX_FAILURES, NO_GAIN_LEFT, next_step
-from dashboards.results import Rounds
+from dashboards.rounds import Rounds
 from dashboards.statistics.verdict import Tested
 from dashboards.trial import Curve
 from tests.dashboards.table import ALPHA, ETA, interim, results_of, with_trials

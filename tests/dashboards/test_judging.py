@@ -136,7 +136,7 @@ def test_what_was_tuned_is_compared_at_its_own_best():
     chosen = runs(first=2).query("loss != 'gspo'")
     fresh = chosen.assign(lr=chosen.loss.map({"grpo": 2, "dapo": 4}))
     confirmed = judge(tuned_runs(), tuned=["lr"], fresh=fresh, **ASKED)
-    assert [result.rule for result in confirmed.results.arm_results] == ["loss=dapo"]
+    assert [result.rule for result in confirmed.results.tuned_rules.compared] == ["loss=dapo"]
     with refused("not-one-setting", ConfigError, names=("loss=grpo",)):
         judge(
             tuned_runs(),
@@ -174,7 +174,7 @@ def tuned_with_amc(loss_of_amc, seeds=range(9, 17)):
 def test_a_rule_is_chosen_only_if_its_guards_hold(loss, outcome, rule):
     search, fresh = tuned_with_amc(loss)
     judged = judge(search, tuned=["lr"], fresh=fresh, guard="amc:0.02", **ASKED)
-    (result,) = judged.results.arm_results
+    (result,) = judged.results.tuned_rules.compared
     assert result.better and result.difference == pytest.approx(0.05, abs=0.005)
     (fields,) = judged.fields()["tuned"]
     assert fields["guards"][0]["outcome"] == outcome

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dashboards.pages.report import trials_table, write_pages
-from dashboards.results import TRAINING_CURVES
-from dashboards.trial import Curve
+from dashboards.trial import TRAINING_CURVES, Curve
 from tests.dashboards.table import results_of
 
 pytestmark = pytest.mark.slow

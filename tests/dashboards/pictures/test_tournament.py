@@ -64,12 +64,12 @@ def test_the_best_so_far_of_every_rule_by_its_own_trials():
     trials.loc[lucky & (trials.state == "COMPLETE"), "score"] = 9.0
     sweep = with_trials(tuned(), trials)
     assert tuning_curves(sweep).best.max() == pytest.approx(0.75)
-    assert sweep.arm_means["AR"].max() == pytest.approx(0.55)
+    assert sweep.tuned_rules.means["AR"].max() == pytest.approx(0.55)
     # nor does one of which a seed was stopped early
     trials.loc[lucky, "state"] = trials.state[lucky].replace("FAIL", "PRUNED")
     sweep = with_trials(tuned(), trials)
     assert tuning_curves(sweep).best.max() == pytest.approx(0.75)
-    assert sweep.arm_means["AR"].max() == pytest.approx(0.55)
+    assert sweep.tuned_rules.means["AR"].max() == pytest.approx(0.55)
     least = tuning_curves(replace(tuned(), objective=replace(tuned().objective, mode="min")))
     best_so_far = [round(best, 3) for best in least[least.arm == "plain"].best]
     assert best_so_far == [best for best in (0.55, 0.45, 0.35, 0.25) for _ in range(2)]
@@ -101,7 +101,7 @@ def test_rules_are_compared_on_fresh_seeds():
     sweep = confirmed(gain=9.0)
     assert all(told in tournament_line(sweep) for told in ("AR beats", "plain", "+9.005"))
     assert "beats" not in tournament_line(confirmed(gain=0.01))
-    assert [result.better for result in confirmed(gain=0.01).arm_results] == [False]
+    assert [result.better for result in confirmed(gain=0.01).tuned_rules.compared] == [False]
     assert verdict(sweep)[0] == tournament_line(sweep)
     judged = sweep.fresh_verdict
     assert isinstance(judged, Tested) and judged.claim == "too few seeds"
@@ -111,25 +111,25 @@ def test_rules_are_compared_on_fresh_seeds():
     assert table["median search score"].to_list() == pytest.approx([0.5, 0.35])
     assert table["fresh seeds"].to_list() == pytest.approx([0.51, 9.515])
     assert table.loc["AR", "gain from tuning"] == pytest.approx(9.515 - 0.35)
-    low, high = sweep.arm_results[0].interval
+    low, high = sweep.tuned_rules.compared[0].interval
     assert low < table.loc["AR", "against plain"] < high
     assert table.loc["AR", "90% interval"] == f"{low:+.3f} to {high:+.3f}"
 
 
 def test_a_rule_whose_interval_lies_below_zero_is_called_worse():
     sweep = confirmed(gain=-9.0)
-    (result,) = sweep.arm_results
+    (result,) = sweep.tuned_rules.compared
     assert result.worse and result.interval[1] < 0
     line = tournament_line(sweep)
     assert "AR is worse: -8.995" in line and "plain" in line
     assert "nearest" not in line
-    assert not confirmed(gain=0.01).arm_results[0].worse
+    assert not confirmed(gain=0.01).tuned_rules.compared[0].worse
 
 
 def test_rules_after_an_earlier_confirmation_have_wider_intervals():
     once = confirmed(gain=9.0)
     fresh = replace(once.fresh, earlier_confirmations=2)
-    (alone,), (again,) = once.arm_results, replace(once, fresh=fresh).arm_results
+    (alone,), (again,) = once.tuned_rules.compared, replace(once, fresh=fresh).tuned_rules.compared
     assert again.found.p == pytest.approx(4 * alone.found.p)
     assert again.interval[0] < alone.interval[0] and again.found.coverage == 0.975
     assert "97.5% interval" in tournament_line(replace(once, fresh=fresh))
@@ -176,7 +176,7 @@ def test_a_failed_fresh_seed_counts_and_is_said():
     lost = [replace(trial, state="FAIL", score=math.nan) for trial in sweep.fresh.trials[3:]]
     fresh = replace(sweep.fresh, trials=(*sweep.fresh.trials[:3], *lost))
     sweep = replace(sweep, fresh=fresh)
-    (result,) = sweep.arm_results
+    (result,) = sweep.tuned_rules.compared
     assert result.difference == pytest.approx(9.0)  # on the seed that ended
     assert tournament_line(sweep).endswith("AR (1).")
 
@@ -194,7 +194,7 @@ def test_the_picture_has_lines_differences_and_a_table():
     assert picture is not None and len(picture.figures) == 2
     assert [trace.name for trace in picture.figures[0].data] == ["AR", "plain"]
     few = with_trials(confirmed(gain=0.01), confirmed(gain=0.01).table.iloc[:14])
-    assert [result.refusal for result in few.arm_results] == ["few trials"]
+    assert [result.refusal for result in few.tuned_rules.compared] == ["few trials"]
     assert "AR +0.015" in tournament_line(few)
     assert "Intervals" not in tournament_line(few) and len(shown(tournament(few)).figures) == 1
     page = render_page("demo", "", ["Undecided."], {"Verdict": [picture]}, ([], []))

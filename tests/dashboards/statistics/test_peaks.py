@@ -46,7 +46,7 @@ def judged(table, mode="max"):
 
 
 def peak_results(table, mode="max"):
-    grid = judged(table, mode).grid
+    grid = judged(table, mode).tuned_rules.grid
     assert grid is not None
     return compare_peaks(grid)
 
@@ -125,10 +125,12 @@ def test_the_line_calls_no_rule_better(mode):
 
 def test_no_grid_with_an_empty_cell_failed_trials_count_as_worst():
     whole = frame()
-    assert judged(whole.drop(index=3)).grid is None  # a run that nobody made has not failed
-    assert judged(whole[(whole.loss != "ar") | (whole.lr != RATES[2])]).grid is None
-    assert judged(whole[whole.lr < 1e-3]).grid is None  # four values
-    assert judged(whole[whole.seed < 2]).grid is None
+    assert (
+        judged(whole.drop(index=3)).tuned_rules.grid is None
+    )  # a run that nobody made has not failed
+    assert judged(whole[(whole.loss != "ar") | (whole.lr != RATES[2])]).tuned_rules.grid is None
+    assert judged(whole[whole.lr < 1e-3]).tuned_rules.grid is None  # four values
+    assert judged(whole[whole.seed < 2]).tuned_rules.grid is None
     lost = judged(whole.assign(acc=whole.acc.where(whole.index != 3)))
-    assert lost.grid is not None
-    assert lost.grid.scores[0, 0, 3] == pytest.approx(whole.acc.drop(index=3).min())
+    assert lost.tuned_rules.grid is not None
+    assert lost.tuned_rules.grid.scores[0, 0, 3] == pytest.approx(whole.acc.drop(index=3).min())

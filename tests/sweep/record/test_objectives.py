@@ -12,7 +12,8 @@ from dashboards.headline import headline
 from dashboards.judging import Judgement
 from dashboards.next_step import chosen
 from dashboards.pictures.differences import benchmarks
-from dashboards.results import Guard, Rounds
+from dashboards.results import Guard
+from dashboards.rounds import Rounds
 from dashboards.sources.stored import pack, unpack
 from sweep.record.results import read_results
 from sweep.space.file import load_space

@@ -6,10 +6,10 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from dashboards.results import unit_of
 from dashboards.sources.stored import pack, unpack
 from dashboards.statistics.group_sequential import Design
 from dashboards.trial import Objective
+from loptune.declared_metrics import unit_of
 from loptune.errors import StorageError
 from loptune.run_names import lock_folder
 from sweep.record.folder import sweep_folder
