@@ -22,6 +22,7 @@ NAME_RULE = (
 _RULE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME_LENGTH - 1}}}")
 CAMPAIGN = "campaign"  # locked by a process that records events of a campaign
 RUNNER = "the runner of campaign"  # locked by a process that runs a campaign's training runs
+RUNS = "the runs of campaign"  # locked by the process in which they train
 _STARTING = "this machine, just starting"
 _LOOK_S = 0.5  # longer than `lock_owner` holds the lock in another process
 _OWN_FOLDER = Path(__file__).resolve().parent
@@ -172,7 +173,7 @@ def _locked_error(folder: Path, other: str, what: str) -> NameInUseError:
         )
         hint = f"watch it with `{watch}`, stop it with `{stop}`, or choose another --name"
     name = folder.name
-    if what == RUNNER:
+    if what in (RUNNER, RUNS):
         name = folder.parent.name
         hint = "it also runs what is proposed in the meantime; wait for it, or stop it"
     if what == CAMPAIGN:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from loptune.errors import ConfigError
+from loptune.run_names import command_line
 from loptune.section import Count
 from loptune.terminal.arguments import Commands
 from loptune.terminal.commands import Command, Option, add_command
@@ -84,7 +85,9 @@ def noise(
     if spec.external is not None and spec.external.command:
         content += dump_yaml(file_digests(spec.external.command, output))
     program = hashlib.sha256(content.encode()).hexdigest()[:8]
-    report = measure(output, seeds, repeats, program=program)
+    words = ["sweep", "noise", space, *overrides, "--seeds", str(seeds), "--repeats", str(repeats)]
+    again = command_line(*words, "--output", str(output))
+    report = measure(output, seeds, repeats, program=program, again=again)
     return Noise(spec.objective, report, spec.program.seeds_are_blocks)
 
 

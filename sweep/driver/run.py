@@ -171,10 +171,10 @@ def start_sweep(sweep: SweepRecord, options: Options) -> int:
             key="name",
             code="name-of-a-run",
         )
-    _check_program(sweep.spec)
+    check_program(sweep.spec)
     try:
         with lock_folder(folder.root, "sweep"):
-            _check_and_record_inputs(sweep, options)
+            check_and_record_inputs(sweep, options)
             write_spec(folder, sweep.spec)
             if options.source is not None:
                 write_source(folder.root, options.source)
@@ -198,8 +198,8 @@ def resume_sweep(sweep: SweepRecord, options: Options) -> int:
     folder = sweep.folder
     with lock_folder(folder.root, "sweep", create=False):
         folder.stop.unlink(missing_ok=True)  # left by an earlier driver
-        _check_program(sweep.spec)
-        _check_and_record_inputs(sweep, options)
+        check_program(sweep.spec)
+        check_and_record_inputs(sweep, options)
         killed = end_leftovers(folder.root)
         if killed:
             print(f"ended {killed} processes that an earlier driver left behind", flush=True)
@@ -216,17 +216,24 @@ def resume_sweep(sweep: SweepRecord, options: Options) -> int:
         return _run_driver(sweep.reloaded(), options)
 
 
-def _check_program(spec: SweepSpec) -> None:
-    """Check everything that could prevent a trial from running."""
+def check_program(spec: SweepSpec) -> None:
+    """Check everything that could prevent a trial from running.
+
+    Raises:
+        UserError: names the first fault.
+    """
     text = "checking the trials' program"
     say(text)
     with waiting(text):
         spec.program.check_early(spec.searched, spec.resources, logged_metrics(spec))
 
 
-def _check_and_record_inputs(sweep: SweepRecord, options: Options) -> None:
+def check_and_record_inputs(sweep: SweepRecord, options: Options) -> None:
     """Reject data and reward files that changed since the sweep started, unless accepted; record
     the current ones.
+
+    Raises:
+        ConfigError: files have changed.
     """
     root = sweep.folder.root
     changes = check_inputs(root, "sweep", options.accept_changes)
@@ -258,7 +265,7 @@ def _run_driver(sweep: SweepRecord, options: Options) -> int:
             if options.address is None and not tracking.offline:
                 uri = tracking_uri(tracking, folder.runs_dir)
                 stack.enter_context(imported_meanwhile(uri, *_AT_THE_END))
-            nodes = stack.enter_context(_ray(options, control, scratch / "ray"))
+            nodes = stack.enter_context(started_ray(options, control, scratch / "ray"))
             stack.enter_context(ray_watchdog(control))
             check_fit(spec.resources, nodes)
             if options.address is not None:
@@ -363,7 +370,13 @@ def _tuner(session: _Session, searcher: ConfigurationSearcher, events: TrialEven
 
 
 @contextmanager
-def _ray(options: Options, control: StopControl, folder: Path) -> Iterator[list[Node]]:
+def started_ray(options: Options, control: StopControl, folder: Path) -> Iterator[list[Node]]:
+    """Start Ray, or connect to a cluster, for the duration of the block; yield its nodes.
+
+    Raises:
+        ResumableError: Ray did not start.
+        MissingError: there is no cluster at the address.
+    """
     with contextlib.ExitStack() as stack:
         text = f"connecting to Ray at {options.address}" if options.address else "starting Ray"
         say(text)

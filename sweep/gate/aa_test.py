@@ -1,5 +1,6 @@
 """An A/A test: how much a program's scores differ between runs of one configuration."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,13 +8,15 @@ import numpy as np
 
 from dashboards.statistics.levels import SIGNIFICANCE_LEVEL
 from dashboards.statistics.power import minimum_detectable_effect, sd_interval
-from loptune.errors import ConfigError
-from sweep.gate.batch import Batch, batch_name, run_batch
+from loptune.errors import ConfigError, UserError
+from sweep.gate.batch import Batch, BatchResults, batch_name
+from sweep.gate.pool import Place, RunPool
 from sweep.record.noise import FIRST_RUNS, SECOND_RUNS
 from sweep.search.event_log import read_event_log
 from sweep.search.history import ENDED, STARTED
 
 SEEDS_SHOWN = (3, 5, 8, 12, 20)  # seeds per configuration
+_WAIT_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +55,7 @@ class NoiseReport:
         return {seeds: minimum_detectable_effect(self.sd, seeds) for seeds in SEEDS_SHOWN}
 
 
-def measure(folder: Path, seeds: int, repeats: int, *, program: str) -> NoiseReport:
+def measure(folder: Path, seeds: int, repeats: int, *, program: str, again: str) -> NoiseReport:
     """Run a program's own settings on ``seeds`` seeds, and the first ``repeats`` of them again.
 
     The folder contains the `PROGRAM`. Runs of the same program in the folder are reused.
@@ -62,17 +65,21 @@ def measure(folder: Path, seeds: int, repeats: int, *, program: str) -> NoiseRep
         seeds: number of seeds.
         repeats: number of seeds that run twice.
         program: identifies the program with its settings and files.
+        again: command that continues after an interruption.
 
     Raises:
         ConfigError: fewer than two runs have a score.
         KeyboardInterrupt: it was interrupted; repeat the call to continue.
     """
     first = _batch(f"{FIRST_RUNS}{program}", seeds)
-    (ended,) = run_batch(folder, first, Path.cwd())
-    again: dict[int, float] = {}
+    batches = [first]
     if repeats:
-        (repeated,) = run_batch(folder, _batch(f"{SECOND_RUNS}{program}", repeats), Path.cwd())
-        again = repeated.scores
+        batches.append(_batch(f"{SECOND_RUNS}{program}", repeats))
+    results = _run(folder, batches, again)
+    ended = results[first.name]
+    repeated: dict[int, float] = {}
+    if repeats:
+        repeated = results[batches[1].name].scores
     if len(ended.scores) < 2:
         reason = next(iter(ended.failed.values()), "no reason given")
         raise ConfigError(
@@ -83,10 +90,28 @@ def measure(folder: Path, seeds: int, repeats: int, *, program: str) -> NoiseRep
         )
     return NoiseReport(
         scores=ended.scores,
-        repeated=again,
+        repeated=repeated,
         failed=ended.failed,
         minutes=_minutes(folder / "runs" / first.name / "events.jsonl"),
     )
+
+
+def _run(folder: Path, batches: Sequence[Batch], again: str) -> dict[str, BatchResults]:
+    """Run batches side by side, and return their results by name.
+
+    Raises:
+        UserError: a batch could not run.
+    """
+    results: dict[str, BatchResults] = {}
+    with RunPool(folder, resume=again) as pool:
+        for batch in batches:
+            pool.submit(batch, Place(Path.cwd()))
+        while len(results) < len(batches):
+            for name, result in pool.wait(_WAIT_S).items():
+                if isinstance(result, UserError):
+                    raise result
+                results[name] = result
+    return results
 
 
 def _batch(name: str, seeds: int) -> Batch:

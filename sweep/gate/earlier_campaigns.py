@@ -24,7 +24,7 @@ def earlier_campaigns(
         named: folders of further campaigns.
 
     Raises:
-        ConfigError: an earlier campaign is damaged, or has open proposals.
+        ConfigError: an earlier campaign is damaged, or has an open proposal or re-check.
         MissingError: a named folder contains no campaign.
     """
     campaigns = [Campaign(path) for path in named]
@@ -74,11 +74,20 @@ def _later(campaign: Campaign) -> Path | None:
 
 
 def _refuse_open(campaign: Campaign) -> None:
-    """Raise if a campaign to continue has open proposals.
+    """Raise if a campaign to continue has an open decision: it may change the number of kept
+    proposals, on which the levels of later proposals depend.
 
     Raises:
-        ConfigError: names the open proposals.
+        ConfigError: names the open proposals, or the re-check.
     """
+    if campaign.open_recheck is not None:
+        raise ConfigError(
+            f"the re-check of the earlier campaign {campaign.folder.name} is undecided",
+            str(campaign.folder),
+            f"`{campaign.command('status')}` prints the runs that it needs. With --new-budget, the "
+            "campaign starts without it",
+            code="earlier-open",
+        )
     numbers = [str(proposal.number) for proposal in campaign.open_proposals]
     if numbers:
         raise ConfigError(

@@ -35,13 +35,14 @@ def typed_environment() -> dict[str, str]:
     return environment
 
 
-def write_environment(path: Path) -> None:
-    """Write `typed_environment` to a file that only this user can read.
+def write_environment(path: Path, changes: Mapping[str, str] | None = None) -> None:
+    """Write `typed_environment` with changed variables to a file that only this user can read.
 
     Raises:
         OSError: the folder cannot be written.
     """
-    write_atomically(path, json.dumps(typed_environment()), mode=0o600)
+    environment = typed_environment() | dict(changes or {})
+    write_atomically(path, json.dumps(environment), mode=0o600)
 
 
 def command_environment(path: Path, of_rank: Mapping[str, str]) -> dict[str, str]:

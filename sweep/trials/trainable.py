@@ -8,11 +8,12 @@ import contextlib
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import ray
 from ray import tune
 from ray.util import get_current_placement_group
+from ray.util.placement_group import PlacementGroup
 
 from loptune.errors import (
     ConfigError,
@@ -87,7 +88,9 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
     checkpoint in the trial's folder, so that a retry needs nothing but that folder.
     """
 
-    plan: ClassVar[TrialPlan]
+    plan: TrialPlan  # set by `bind_plan`
+    _group: WorkerGroup | None = None
+    _ranks_reused = False  # whether the ranks have run another trial
     _last_step: int
     _built: bool
 
@@ -97,8 +100,6 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             exit_when_disconnected(ray.get_runtime_context().gcs_address)
             if self.plan.spans_nodes:
                 remember_silent_nodes()
-        self._group: WorkerGroup | None = None
-        self._ranks_reused = False  # whether the ranks have run another trial
         self._assign(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -248,10 +249,8 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
     def _ready_group(self) -> WorkerGroup:
         resources = self.plan.spec.resources
         if self._group is None:
-            placement = get_current_placement_group()
-            assert placement is not None, "the trial is outside of its placement group"
             self._group = WorkerGroup(
-                placement,
+                self._placement(),
                 workers=resources.workers_per_trial,
                 cpus=resources.cpus_per_worker,
                 gpus=resources.gpus_per_worker,
@@ -268,6 +267,12 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             self._last_step = built[0]
             self._built = True
         return self._group
+
+    def _placement(self) -> PlacementGroup:
+        """Return the resources in which the ranks start."""
+        placement = get_current_placement_group()
+        assert placement is not None, "the trial is outside of its placement group"
+        return placement
 
     def _take_over_folder(self) -> None:
         """Invalidate earlier attempts at the trial, and remove their failure note."""

@@ -50,9 +50,16 @@ def say(text: str) -> None:
 
 
 class EventLines:
-    """Prints one line per event of a trial."""
+    """Prints one line per event of a trial.
 
-    def __init__(self, folder: SweepFolder, spec: SweepSpec) -> None:
+    Args:
+        folder: the sweep's folder.
+        spec: the search space.
+        label: text before the names of trials, if trials of several sweeps run side by side.
+    """
+
+    def __init__(self, folder: SweepFolder, spec: SweepSpec, label: str = "") -> None:
+        self._label = label
         self._spec = spec
         # whether the program is the user's own command, which keeps its own checkpoints
         self._is_command = spec.external is not None
@@ -73,7 +80,7 @@ class EventLines:
     def started(self, trial: str, resolved: Mapping[str, Any], point: Mapping[str, Any]) -> None:
         """Print that a trial has its resources."""
         self._started[trial] = time.monotonic()
-        _print_event(trial, f"started    {setting_text(self._spec, resolved, point)}")
+        self._print(trial, f"started    {setting_text(self._spec, resolved, point)}")
 
     def evaluated(self, trial: str, report: TrialReport) -> None:
         """Print a trial's evaluation."""
@@ -82,7 +89,7 @@ class EventLines:
         latest = self._steps.get(trial, 0)
         self._steps[trial] = report.step
         if self._is_command and report.step < latest:
-            _print_event(
+            self._print(
                 trial,
                 f"restarted  at step {report.step}: the program loaded no checkpoint, so its "
                 f"earlier evaluations up to step {latest} no longer count",
@@ -96,16 +103,16 @@ class EventLines:
         score = f"score {number(report.score)}"
         if report.score is None:
             score = f"no score: {report.no_score}"
-        _print_event(trial, f"step {report.step}{total}  {score}  {shown}")
+        self._print(trial, f"step {report.step}{total}  {score}  {shown}")
 
     def retried(self, trial: str, reason: str, failures: int | None, most: int) -> None:
         """Print that a trial starts again after a failure."""
         count = "not counted" if failures is None else f"{failures} of {most}"
-        _print_event(trial, f"retry {count}: {reason}")
+        self._print(trial, f"retry {count}: {reason}")
 
     def failed(self, trial: str, reason: str) -> None:
         """Print that a trial failed."""
-        _print_event(trial, f"failed     {reason}")
+        self._print(trial, f"failed     {reason}")
 
     def ended(self, trial: str, report: TrialReport) -> None:
         """Print that a trial has ended, and how."""
@@ -123,7 +130,7 @@ class EventLines:
             text = f"finished   score {score}"
         else:
             text = f"stopped early by the scheduler at step {report.step}, score {score}"
-        _print_event(trial, text)
+        self._print(trial, text)
         if report.finished and not report.reason:
             self._report_missed_guards(trial)
 
@@ -135,7 +142,7 @@ class EventLines:
         for metric, hint in unlogged_guards(self._spec, records).items():
             if metric not in self._missed_guards:
                 self._missed_guards.add(metric)
-                _print_event(trial, f"{missed_guard(metric, hint)} To stop: {self._stop_command}")
+                self._print(trial, f"{missed_guard(metric, hint)} To stop: {self._stop_command}")
 
     def polled(self, running: Sequence[str], pending: Sequence[str]) -> None:
         """Print the start-up progress of the first trial, the trials that have waited long for
@@ -157,8 +164,12 @@ class EventLines:
             is_new = path.exists() and path.stat().st_mtime >= self._began
             if not is_new or content not in path.read_text(errors="replace"):
                 return
-            _print_event(trial, message)
+            self._print(trial, message)
             del self._startup_messages[0]
+
+    def _print(self, trial: str, text: str) -> None:
+        if progress_is_shown():
+            say(f"{self._label}{trial}  {text}")
 
     @property
     def _stop_command(self) -> str:
@@ -179,7 +190,7 @@ class EventLines:
             printed = "It has printed nothing on standard output."
             if lines:
                 printed = "Its last lines are:\n" + "\n".join(f"    {line}" for line in lines)
-            _print_event(
+            self._print(
                 trial,
                 f"has logged no metric in {seconds / 60:.0f} minutes. {printed}\n"
                 f'  A score is read from lines like {PREFIX} {{"step": 20, "{metric}": 0.61}}. '
@@ -194,7 +205,7 @@ class EventLines:
         for trial, start in since.items():
             if now - start > _WAITING_S:
                 since[trial] = math.inf
-                _print_event(trial, with_limits(f"waits for {_waits_for(self._resources)}"))
+                self._print(trial, with_limits(f"waits for {_waits_for(self._resources)}"))
         self._waiting_since = since
 
 
@@ -208,11 +219,6 @@ def _last_lines(path: Path) -> list[str]:
     lines = [line.strip() for line in text.replace("\r", "\n").split("\n")]
     last = [line for line in lines if line][-_SILENT_LINES:]
     return [shortened(printable(line), _MAX_LINE) for line in last]
-
-
-def _print_event(trial: str, text: str) -> None:
-    if progress_is_shown():
-        say(f"{trial}  {text}")
 
 
 def _waits_for(resources: ResourcesSpec) -> str:

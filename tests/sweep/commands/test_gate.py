@@ -14,6 +14,7 @@ import pytest
 from sweep.cli import main
 from sweep.gate.batch import BatchResults
 from sweep.gate.campaign import Campaign, Finished
+from sweep.search.history import ENDED, STARTED
 from tests.warm import warm_interpreters
 
 PROGRAM = """\
@@ -175,6 +176,54 @@ def test_a_campaign_runs_its_trainings_and_survives_a_kill(here, capsys):
     assert list(campaign.baselines[0].scores) == list(map(campaign.seeds.of, range(8)))
 
 
+@pytest.mark.slow
+def test_a_swarm_starts_ray_once_and_ends_after_a_kill_as_undisturbed(here, capsys):
+    (here / "toy.yaml").write_text(
+        (SPACE % sys.executable).replace("max_concurrent: 1", "max_concurrent: 4")
+    )
+    (here / "toy.py").write_text(PROGRAM)
+    for name in ("calm", "killed"):
+        options = ("--space", "./toy.yaml", "--first-seeds", "3", "--secret", "s", "--new-budget")
+        answer(capsys, "start", name, *options)
+        for lr in (0.3, 0.11, 0.12):
+            answer(capsys, "propose", name, f"lr={lr}")
+    calm = subprocess.run(run_line("calm"), env=SLOW, capture_output=True, text=True, check=True)
+    assert calm.stderr.count("starting Ray") == 1
+    assert most_at_once(here / "calm" / "runs") > 1
+    process = subprocess.Popen(run_line("killed"), env=SLOW, start_new_session=True)
+    try:
+        _wait_for_a_result(here / "killed" / "runs")
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    subprocess.run(run_line("killed"), env=SLOW, check=True, capture_output=True)
+    calm, killed = ((here / name / "events.jsonl").read_text() for name in ("calm", "killed"))
+    assert calm.splitlines()[1:] == killed.splitlines()[1:]
+    assert Campaign(here / "killed").kept == [1]
+
+
+STEPS = {STARTED: 1, ENDED: -1}
+SLOW = {**os.environ, "SLOW": "1", "PYTHONPATH": str(Path(__file__).parents[3])}
+
+
+def run_line(campaign):
+    return [sys.executable, "-m", "sweep", "gate", "run", campaign, "--parallel", "4"]
+
+
+def most_at_once(runs):
+    """Return the largest number of trials, of any batch, that were running together."""
+    changes = []
+    for path in runs.glob("*/events.jsonl"):
+        for line in path.read_text().splitlines():
+            event = json.loads(line)
+            if event["event"] in STEPS:
+                changes.append((event["time"], STEPS[event["event"]]))
+    running = [0]
+    for _, change in sorted(changes):
+        running.append(running[-1] + change)
+    return max(running)
+
+
 def said_error(capsys, *words):
     """Run a command that is refused; return its code and what it says to do."""
     assert main(["gate", *words]) in (2, 3, 4)
@@ -319,18 +368,30 @@ def test_a_chain_is_checked_again_by_command(here, capsys):
 def test_a_program_that_ignores_its_seed_is_found(here, capsys, monkeypatch):
     ran = []
 
-    def run_batch(folder, batch, place, *, checked_out=False, parallel=None):
-        ran.append((batch.settings, batch.seeds))
-        return [BatchResults(dict.fromkeys(batch.seeds, 0.1), {})]
+    class Pool:
+        def __init__(self, folder, **options):
+            pass
 
-    monkeypatch.setattr("sweep.gate.runs.run_batch", run_batch)
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+        def submit(self, batch, place):
+            ran.append(batch)
+
+        def wait(self, timeout):
+            return {each.name: BatchResults(dict.fromkeys(each.seeds, 0.1), {}) for each in ran}
+
+    monkeypatch.setattr("sweep.gate.runs.RunPool", Pool)
     (here / "toy.yaml").write_text(SPACE % sys.executable)
     answer(capsys, "start", "camp", "--space", "./toy.yaml", "--first-seeds", "3")
     code, hint = said_error(capsys, "propose", "camp", "lr=0.3", "--run")
     assert code == "seed-without-effect"
     assert "sweep noise" in hint
     seeds = Campaign(here / "camp").seeds
-    assert ran[0] == ({}, tuple(map(seeds.of, range(3))))
+    assert (ran[0].settings, ran[0].seeds) == ({}, tuple(map(seeds.of, range(3))))
 
 
 def git(*words):

@@ -33,7 +33,7 @@ def test_a_request_to_stop_that_comes_while_the_driver_starts_is_kept(tmp_path, 
     sweep = write_sweep(tmp_path)
     stop = sweep.folder.stop
     stop.touch()
-    monkeypatch.setattr(run, "_check_program", slow_check)
+    monkeypatch.setattr(run, "check_program", slow_check)
     monkeypatch.setattr(run, "_run_driver", lambda *_: int(stop.exists()))
     assert run.resume_sweep(sweep, run.Options()) == 1
 

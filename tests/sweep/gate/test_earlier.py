@@ -113,6 +113,8 @@ def test_a_campaign_s_own_record_replaces_every_copy(here, capsys):
     assert said["earlier"][0]["kept"] == [1]
     with Campaign(here / "d").change() as campaign:
         campaign.recheck()
+    with refused("earlier-open", ConfigError, names=("d", "re-check")):
+        gate.start("b", space="./toy.yaml")
     record_needed(capsys, "d", mean=0.5)
     assert Campaign(here / "d").kept == []
     _, said = answer(capsys, "start", "b", *options)

@@ -1,8 +1,8 @@
 """Running what a campaign needs, with the trainings replaced by a table of results."""
 
+import contextlib
 import json
 import shutil
-import subprocess
 
 import pytest
 
@@ -10,14 +10,7 @@ from loptune.errors import ConfigError, MissingError, NameInUseError
 from loptune.run_names import lock_folder
 from sweep.commands import gate
 from sweep.gate import runs
-from sweep.gate.batch import (
-    Batch,
-    BatchResults,
-    batch_name,
-    batch_space,
-    complete_settings,
-    run_batch,
-)
+from sweep.gate.batch import Batch, BatchResults, batch_name, batch_space, unfinished
 from sweep.gate.campaign import PROGRAM, Campaign, CampaignSpec, Finished, start_campaign
 from sweep.gate.runs import run_until_decided
 from tests.refusals import refused
@@ -41,22 +34,36 @@ FAILS = {3}  # seeds on which every arm fails
 class Machine:
     """Runs batches from a table. Runs are counted, and a batch that has ended is not run again."""
 
-    def __init__(self, kills=()):
+    def __init__(self, kills=(), breaks=()):
         self.trained = []  # (arm, seed), in order
         self.ended = {}
         self.kills = list(kills)  # seeds whose next run the machine kills
+        self.breaks = breaks  # batches that cannot run
+        self.pools = 0
+        self.rounds = []  # numbers of batches that were running together
+        self.waiting = {}
 
-    def run_batch(self, folder, batch, place, *, checked_out=False, parallel=None):
+    def pool(self, folder, *, resume, parallel=None):
+        self.pools += 1
+        self.waiting = {}
+        return contextlib.nullcontext(self)
+
+    def submit(self, batch, place):
+        self.waiting[batch.name] = batch
+
+    def wait(self, timeout):
+        waiting = self.waiting
+        self.waiting = {}
+        self.rounds.append(len(waiting))
+        return {name: self.results(batch) for name, batch in waiting.items()}
+
+    def results(self, batch):
         arm = batch.name.split("-seeds-")[0]
-        both = []
-        for number, settings in enumerate((batch.settings, *batch.further)):
-            results = self.ended.setdefault((batch.name, number), BatchResults({}, {}, {}))
-            both.append(self.run_one(arm, batch.seeds, settings, results))
-        return both
-
-    def run_one(self, arm, seeds, settings, results):
+        if arm in self.breaks:
+            return ConfigError("no such file", code="no-file")
+        results = self.ended.setdefault(batch.name, BatchResults({}, {}, {}))
         results.killed.clear()
-        for seed in seeds:
+        for seed in batch.seeds:
             if seed in results.scores or seed in results.failed:
                 continue
             self.trained.append((arm, seed))
@@ -66,7 +73,7 @@ class Machine:
             elif seed in FAILS:
                 results.failed[seed] = "the command ended with exit code 1"
             else:
-                gain = 0.5 * (settings.get("lr") == 0.2)
+                gain = 0.5 * (batch.settings.get("lr") == 0.2)
                 results.scores[seed] = gain + 0.01 * (seed * 7 % 5)
         return results
 
@@ -80,7 +87,7 @@ def campaign(tmp_path):
 
 
 def decide(folder, machine, monkeypatch):
-    monkeypatch.setattr(runs, "run_batch", machine.run_batch)
+    monkeypatch.setattr(runs, "RunPool", machine.pool)
     with Campaign(folder).change() as campaign:
         if not campaign.proposals and campaign.verdict().outcome == "ready":
             campaign.propose({"lr": 0.2})
@@ -122,7 +129,7 @@ def test_eight_open_proposals_killed_at_any_byte_end_as_undisturbed(
     campaign, monkeypatch, tmp_path
 ):
     machine = Machine()
-    monkeypatch.setattr(runs, "run_batch", machine.run_batch)
+    monkeypatch.setattr(runs, "RunPool", machine.pool)
     (campaign.folder / PROGRAM).write_text(SPACE)
     run_until_decided(campaign.folder)
     with Campaign(campaign.folder).change() as changed:
@@ -173,11 +180,15 @@ class Busy(Machine):
         super().__init__()
         self.meanwhile = meanwhile
 
-    def run_batch(self, folder, batch, place, **options):
-        results = super().run_batch(folder, batch, place, **options)
-        if self.meanwhile and batch.name.startswith("proposal"):
-            self.meanwhile.pop(0)(folder)
-        return results
+    def pool(self, folder, **options):
+        self.folder = folder
+        return super().pool(folder, **options)
+
+    def wait(self, timeout):
+        ended = super().wait(timeout)
+        if self.meanwhile and any(name.startswith("proposal") for name in ended):
+            self.meanwhile.pop(0)(self.folder)
+        return ended
 
 
 def propose(**settings):
@@ -207,7 +218,7 @@ def run_too(folder):
 
 def test_others_may_use_a_campaign_while_its_runs_train(campaign, monkeypatch):
     machine = Busy([record_by_hand, propose(lr=0.3), run_too])
-    monkeypatch.setattr(runs, "run_batch", machine.run_batch)
+    monkeypatch.setattr(runs, "RunPool", machine.pool)
     decide(campaign.folder, machine, monkeypatch)
     last = decide(campaign.folder, machine, monkeypatch)
     assert (last.proposal, last.outcome) == (2, "discard")
@@ -276,72 +287,75 @@ def test_batches_of_other_seeds_have_other_names():
     assert len(many) == 2 and all(len(name) <= 64 for name in many)
 
 
-def test_open_proposals_of_one_program_run_as_one_sweep(campaign, monkeypatch):
+def test_what_all_open_proposals_need_runs_at_the_same_time(campaign, monkeypatch):
     machine = Machine()
-    monkeypatch.setattr(runs, "run_batch", machine.run_batch)
+    monkeypatch.setattr(runs, "RunPool", machine.pool)
+    with Campaign(campaign.folder).change() as changed:
+        for settings in SWARM:
+            changed.propose(settings)
     (campaign.folder / PROGRAM).write_text(SPACE)
     run_until_decided(campaign.folder)
-    with Campaign(campaign.folder).change() as changed:
-        for settings in ({"lr": 0.05}, {"lr": 0.2}, {"batch": 16}, {"batch": 16}):
-            changed.propose(settings)
-    machine.trained.clear()
-    run_until_decided(campaign.folder)
+    assert machine.pools == 1
+    assert machine.rounds[0] == 9  # the baseline and eight proposals
     ended = Campaign(campaign.folder)
-    assert ended.open_proposals == []
-    assert ended.kept == [2]
-    assert machine.trained[:3] == [("proposals-1-2-3", 0)] * 3
-    assert ("proposal-4", 0) in machine.trained  # equal to the third, so not in one sweep with it
+    assert (ended.open_proposals, ended.kept) == ([], [1])
 
 
-def test_proposals_that_one_sweep_may_not_vary_run_one_by_one(tmp_path, monkeypatch):
-    spec = CampaignSpec(space="space.yaml", worthwhile=0.05, first_seeds=5)
-    campaign = start_campaign(tmp_path / "camp", spec)
-    (campaign.folder / PROGRAM).write_text(TRAINER)
-    monkeypatch.setattr(runs, "run_batch", Machine().run_batch)
-    run_until_decided(campaign.folder)
-    changes = ({"optim.lr": 1e-4}, {"evaluation.every_steps": 5}, {"optim.lr": 1e-3})
-    for settings in changes:
-        one = Batch(name="one", settings=settings, command=None, seeds=(0,))
-        batch_space(campaign.folder, one)  # accepted
-    assert complete_settings(campaign.folder, changes[:2]) is not None
-    with campaign.change() as changed:
-        for settings in changes:
-            changed.propose(settings)
-        needs = changed.verdict().needs
-        assert [need.proposal for need in needs] == [1, 2, 3]
-        assert [need.proposal for need in runs._next_batch(changed, needs)[0]] == [1, 3]
-        assert [need.proposal for need in runs._next_batch(changed, needs[1:])[0]] == [2]
+class Open(Machine):
+    """A machine on which others propose while the first proposal runs."""
+
+    def __init__(self, folder, changes):
+        super().__init__()
+        self.folder = folder
+        self.changes = changes
+
+    def wait(self, timeout):
+        is_first = not self.rounds
+        if is_first:
+            for settings in self.changes:
+                propose(**settings)(self.folder)
+            self.rounds.append(len(self.waiting))
+            return {}
+        return super().wait(timeout)
 
 
-def test_configurations_are_completed_for_one_sweep(tmp_path):
-    (tmp_path / PROGRAM).write_text(SPACE)
-    assert complete_settings(tmp_path, [{"lr": 0.2}, {"batch": 16}]) == [
-        {"batch": 8, "lr": 0.2},
-        {"batch": 16, "lr": 0.1},
-    ]
-    assert complete_settings(tmp_path, [{"lr": 0.1}, {"batch": 8}]) is None  # equal
-    assert complete_settings(tmp_path, [{"lr": 0.1}, {"unknown": 8}]) is None
-    (tmp_path / PROGRAM).write_text(TRAINER)
-    arms = [{"optim.lr": 0.2}, {"optim.weight_decay": 0.5}]
-    lr, decay = complete_settings(tmp_path, arms)
-    assert (lr["optim.lr"], decay["optim.weight_decay"]) == (0.2, 0.5)
+def test_a_proposal_joins_the_runs_that_are_under_way(campaign, monkeypatch):
+    decide(campaign.folder, Machine(), monkeypatch)
+    machine = Open(campaign.folder, [{"lr": 0.3}, {"lr": 0.4}])
+    decide(campaign.folder, machine, monkeypatch)
+    assert machine.rounds[:2] == [1, 3]
+    ended = Campaign(campaign.folder)
+    assert [each.decision["outcome"] for each in ended.proposals] == ["keep", *["discard"] * 2]
+
+
+@pytest.mark.parametrize("fault", ["breaks", "kills"])
+def test_a_proposal_that_cannot_run_keeps_no_other_from_being_decided(campaign, monkeypatch, fault):
+    machine = Machine()
+    decide(campaign.folder, machine, monkeypatch)
+    with Campaign(campaign.folder).change() as changed:
+        changed.propose({"lr": 0.3})
+        changed.propose({"lr": 0.2})
+    (campaign.folder / PROGRAM).write_text(SPACE)
+    code, kind = "no-file", ConfigError
+    machine.breaks = ["proposal-1"]
+    if fault == "kills":
+        machine.breaks, machine.kills = (), [0]
+        code, kind = "run-killed", MissingError
+    with refused(code, kind):
+        decide(campaign.folder, machine, monkeypatch)
+    ended = Campaign(campaign.folder)
+    assert ([each.number for each in ended.open_proposals], ended.kept) == ([1], [2])
 
 
 @pytest.mark.parametrize(
-    ("program", "arms"),
-    [
-        ("SPACE", [{"lr": 0.2, "batch": 8}, {"lr": 0.3, "batch": 8}]),
-        ("TRAINER", [{"optim.lr": 1e-3}, {"optim.lr": 1e-4}]),
-    ],
+    ("program", "settings"), [("SPACE", {"lr": 0.2, "batch": 8}), ("TRAINER", {"optim.lr": 1e-3})]
 )
-def test_the_space_of_a_batch_has_its_configurations_and_no_search(tmp_path, program, arms):
+def test_the_space_of_a_batch_has_its_configuration_and_no_search(tmp_path, program, settings):
     text = {"SPACE": SPACE, "TRAINER": TRAINER}[program]
     (tmp_path / PROGRAM).write_text(text)
-    batch = Batch(name="b", settings=arms[0], command=None, seeds=(4, 7), further=(arms[1],))
-    space = batch_space(tmp_path, batch)
-    key = next(iter(arms[0]))
-    assert space.baselines == [{key: arms[0][key]}, {key: arms[1][key]}]
-    assert (space.search.configurations, space.seeds) == (0, [4, 7])
+    space = batch_space(tmp_path, Batch(name="b", settings=settings, command=None, seeds=(4, 7)))
+    assert space.program.values({}, list(settings)) == settings
+    assert (space.baselines, space.search.configurations, space.seeds) == ([{}], 0, [4, 7])
 
 
 def test_a_batch_that_was_killed_before_its_first_trial_has_not_ended(campaign, monkeypatch):
@@ -353,14 +367,5 @@ def test_a_batch_that_was_killed_before_its_first_trial_has_not_ended(campaign, 
             shutil.rmtree(path)
         elif path.name != "space.lock.yaml":
             path.unlink()
-    lines = []
-
-    def killed(line, **_):
-        lines.append(line)
-        return subprocess.CompletedProcess(line, 1)
-
-    monkeypatch.setattr("sweep.gate.batch.subprocess.run", killed)
-    one = Batch(name="batch", settings={}, command=None, seeds=tuple(sweep.spec.seeds), further=())
-    with refused("batch-unfinished", ConfigError, names=(f"0 of {planned}",)):
-        run_batch(campaign.folder, one, campaign.folder)
-    assert lines[0][lines[0].index("sweep") + 1 :][:2] == ["resume", "batch"]
+    assert f"0 of {planned}" in unfinished(campaign.folder / "runs", "batch")
+    assert unfinished(campaign.folder / "runs", "another")

@@ -1,0 +1,451 @@
+"""Run the batches of a campaign in one process, with one Ray and ranks that stay from run to run.
+
+`sweep.gate.pool` starts it as ``python -m sweep.driver SETTINGS``, with the fields of `Settings` as
+JSON. Each line of standard input is a batch to run, with the fields of `Request`. Batches run side
+by side, as many trials at a time as fit the machine. When a batch has ended, a line with its name
+goes to standard output, with the error if it could not run. Its results are in its folder, which is
+that of a sweep without a search. Everything else that is printed goes to standard error.
+
+The line ``null`` ends the process once all batches have ended. If standard input is closed without
+it, the process that needs the results has ended, and this one stops the trials in an orderly way.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import queue
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ray.tune.search import Searcher
+
+from loptune.errors import INTERRUPTED, UserError, one_line
+from loptune.identity import identity
+from loptune.run_names import RUNS, check_folder, lock_folder
+from loptune.temporary import remove_leftovers
+from loptune.terminal.lasting_output import lasting_output
+from sweep.driver.attempts import AfterFailure, AttemptGate, RetryBudget
+from sweep.driver.control import POLL_S, StopControl, graceful_signals, ray_watchdog
+from sweep.driver.guard import MARKER, dead_scratch, end_leftovers, guarded, scratch_folder
+from sweep.driver.resume_options import check_checkpoints, retry_failed
+from sweep.driver.run import (
+    Options,
+    ResumableError,
+    check_and_record_inputs,
+    check_program,
+    started_ray,
+)
+from sweep.gate.spec import PROGRAM
+from sweep.programs.environment import set_for_sweep, write_environment
+from sweep.record.disk import shrink_ended
+from sweep.record.folder import SweepFolder, free_name, sweep_folder, write_spec
+from sweep.record.sweep_record import SweepRecord, failure_note, open_sweep
+from sweep.search.searcher import ConfigurationSearcher
+from sweep.search.trial_report import GIVEN_UP, TrialReport, TuneResult
+from sweep.space.file import load_space
+from sweep.trials.cluster import Node, check_fit, concurrent_trials
+from sweep.trials.pooled import PooledTrial, reserve
+from sweep.trials.trainable import TrialPlan
+from sweep.views.event_lines import EventLines, say
+
+logger = logging.getLogger(__name__)
+
+_PATIENCE_S = 60.0  # to wait for an earlier process, which is stopping
+_ENDED = "the process that needs the runs has ended"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The settings of the process."""
+
+    folder: str  # contains the program's search space; the sweeps go to its subfolder "runs"
+    resume: str  # command that continues
+    cpus: int | None  # CPUs of this machine to use; all if None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A batch to run."""
+
+    name: str  # of the batch's sweep; its space is in the subfolder "spaces"
+    place: str  # folder in which the program starts
+    variables: dict[str, str] = field(default_factory=dict)  # changed environment of the commands
+
+
+@dataclass
+class _Attempt:
+    """An attempt at a trial of a batch."""
+
+    batch: "_Batch"
+    number: str  # distinguishes the trials of the batch
+    config: dict[str, Any]  # from the searcher
+
+    @property
+    def trial(self) -> str:
+        return str(self.config["trial"])
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """How an attempt ended: with a result, or with an error."""
+
+    attempt: _Attempt
+    slot: PooledTrial
+    result: TuneResult | None = None
+    error: Exception | None = None
+
+
+class _Batch:
+    """A batch that is running.
+
+    Args:
+        sweep: its sweep.
+        plan: what its trials share.
+        resume: command that continues.
+        lock: holds the lock of the sweep's folder.
+    """
+
+    def __init__(
+        self, sweep: SweepRecord, plan: TrialPlan, resume: str, lock: contextlib.ExitStack
+    ) -> None:
+        self.sweep = sweep
+        self.plan = plan
+        self.control = StopControl(sweep, resume)
+        self.budget = RetryBudget(sweep.spec.limits.max_failures)
+        gate = AttemptGate(sweep, self.control.check_folder, self.control.fail)
+        self.searcher = ConfigurationSearcher(
+            sweep.spec,
+            sweep.folder.event_log,
+            gate.admit,
+            sweep.configurations,
+            lambda: sys.maxsize,  # the pool counts for all batches
+        )
+        self.control.attach(self.searcher.stop, lambda: len(self.searcher.running))
+        self._lines = EventLines(
+            sweep.folder, sweep.spec, label=f"{sweep.folder.name.partition('-seeds-')[0]}  "
+        )
+        self._lock = lock
+        self._count = 0
+        self._all_started = False
+
+    @property
+    def name(self) -> str:
+        """The name of its sweep."""
+        return self.sweep.folder.name
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no trial is running or waiting."""
+        return self._all_started and not self.searcher.running
+
+    def next_attempt(self) -> _Attempt | None:
+        """Return the first attempt at the next trial, or None if there is none left."""
+        if self._all_started:
+            return None
+        self._count += 1
+        number = str(self._count)
+        config = self.searcher.suggest(number)
+        if config == Searcher.FINISHED:
+            self._all_started = True
+            return None
+        return _Attempt(self, number, dict(config))
+
+    def tell(self, event: str, *values: Any) -> None:
+        """Print an event of a trial."""
+        try:
+            getattr(self._lines, event)(*values)
+        except Exception:
+            logger.exception("the display failed to show that a trial %s", event)
+
+    def close(self) -> None:
+        """Remove what the trials do not need any more, and unlock the folder."""
+        shrink_ended(self.sweep, set(), all_have_closed=True)
+        self._lock.close()
+
+
+class _Pool:
+    """Runs the trials of all batches in slots, each with the resources of one trial.
+
+    Args:
+        settings: settings of the process.
+        answer: sends the fields of an answer.
+        nodes: this machine.
+        control: stops all batches.
+        scratch: private folder of this process.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        answer: Callable[..., None],
+        nodes: list[Node],
+        control: StopControl,
+        scratch: Path,
+    ) -> None:
+        self._folder = Path(settings.folder)
+        self._resume = settings.resume
+        self._nodes = nodes
+        self._control = control
+        self._scratch = scratch
+        self._answer = answer
+        self._batches: list[_Batch] = []
+        self._environments = 0
+        self._idle: list[PooledTrial] = []
+        self._slots = 0
+        self._is_closed = False  # no further batches come
+        # lines of standard input, None at its end, and outcomes of attempts
+        self._events: queue.SimpleQueue[str | _Outcome | None] = queue.SimpleQueue()
+        control.attach(self._stop_all, lambda: len(self._batches))
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the trials were stopped."""
+        return self._control.stopped
+
+    def serve(self) -> None:
+        """Run batches until none comes any more.
+
+        Raises:
+            StorageError: Ray has died, or a batch's folder has disappeared.
+        """
+        threading.Thread(target=self._read, name="requests", daemon=True).start()
+        while not self._is_closed or self._batches:
+            with contextlib.suppress(queue.Empty):
+                self._handle(self._events.get(timeout=POLL_S))
+            if self._control.ray_error is not None:
+                raise self._control.ray_error
+            for batch in list(self._batches):
+                batch.control.stop_all()
+            self._start_attempts()
+            self._close_ended()
+            if self._control.stopped and not self._batches:
+                return
+
+    def _read(self) -> None:
+        for line in sys.stdin:
+            self._events.put(line)
+        self._events.put(None)
+
+    def _handle(self, event: str | _Outcome | None) -> None:
+        if isinstance(event, _Outcome):
+            self._after(event)
+            return
+        request = None if event is None else json.loads(event)
+        if event is None and not self._is_closed:
+            self._control.request_stop(_ENDED, by_user=True)
+        if request is None:
+            self._is_closed = True
+            return
+        try:
+            self._batches.append(self._opened(Request(**request)))
+        except UserError as error:
+            self._answer(name=request["name"], error=_fields(error))
+
+    def _opened(self, request: Request) -> _Batch:
+        """Start or resume the sweep of a batch.
+
+        Raises:
+            UserError: it cannot run.
+        """
+        place = Path(request.place)
+        check_folder(place)
+        folder = sweep_folder(self._folder / "runs", request.name)
+        with contextlib.ExitStack() as stack, contextlib.chdir(place):
+            stack.enter_context(lock_folder(folder.root, "sweep"))
+            if folder.exists():
+                folder.stop.unlink(missing_ok=True)
+                sweep = open_sweep(folder.runs_dir, folder.name)
+                check_program(sweep.spec)
+                check_and_record_inputs(sweep, Options())
+                retry_failed(sweep)
+                sweep = sweep.reloaded()
+                check_checkpoints(sweep)
+            else:
+                spec = load_space(self._folder / "spaces" / f"{request.name}.yaml")
+                spec = spec.with_program(spec.program.with_tracking(offline=True))
+                sweep = SweepRecord(spec, folder)
+                try:
+                    check_program(spec)
+                    check_and_record_inputs(sweep, Options())
+                except UserError:
+                    free_name(folder)
+                    raise
+            write_spec(folder, sweep.spec)
+            plan = TrialPlan(
+                spec=sweep.spec,
+                folder=folder,
+                sweep_id=identity(folder.root),
+                working_dir=place,
+                environment=self._environment(request.variables),
+            )
+            return _Batch(sweep, plan, self._resume, stack.pop_all())
+
+    def _environment(self, variables: dict[str, str]) -> Path:
+        """Write the environment of a batch's commands, and return the file."""
+        self._environments += 1
+        path = self._scratch / f"environment-{self._environments}.json"
+        write_environment(path, variables)
+        return path
+
+    def _start_attempts(self) -> None:
+        """Start trials until all slots are taken."""
+        for batch in self._batches:
+            most = concurrent_trials(batch.sweep.spec, self._nodes)
+            while self._idle or self._slots < most:
+                attempt = batch.next_attempt()
+                if attempt is None:
+                    break
+                self._start(attempt, self._free_slot(batch))
+
+    def _free_slot(self, batch: _Batch) -> PooledTrial:
+        if self._idle:
+            return self._idle.pop()
+        self._slots += 1
+        return PooledTrial(reserve(batch.sweep.spec.resources))
+
+    def _start(self, attempt: _Attempt, slot: PooledTrial) -> None:
+        def work() -> None:
+            try:
+                outcome = _Outcome(attempt, slot, result=_run(attempt, slot))
+            except Exception as error:
+                outcome = _Outcome(attempt, slot, error=error)
+            self._events.put(outcome)
+
+        if GIVEN_UP not in attempt.config:
+            searched = dict(attempt.config["overrides"])
+            searched.pop("seed", None)
+            attempt.batch.tell("started", attempt.trial, searched, attempt.config["parameters"])
+        threading.Thread(target=work, name=attempt.trial, daemon=True).start()
+
+    def _after(self, outcome: _Outcome) -> None:
+        """Record how an attempt ended; after a failure, start the next one."""
+        attempt = outcome.attempt
+        batch = attempt.batch
+        if outcome.error is not None and self._may_retry(attempt, outcome.error):
+            self._start(attempt, outcome.slot)
+            return
+        self._idle.append(outcome.slot)
+        failed = outcome.error is not None
+        if outcome.result is not None:
+            batch.control(attempt.number, outcome.result)
+            report = TrialReport.of(outcome.result)
+            if not report.stopped:  # a stop is printed once for all
+                batch.tell("ended", attempt.trial, report)
+        batch.searcher.on_trial_complete(attempt.number, outcome.result, error=failed)
+
+    def _may_retry(self, attempt: _Attempt, error: Exception) -> bool:
+        """Count a failure; return whether another attempt follows, perhaps only to report it."""
+        batch = attempt.batch
+        folder = batch.sweep.folder.trial(attempt.trial)
+        reason = failure_note(folder) or one_line(getattr(error, "cause", None) or error)
+        after = batch.budget.after_failure(attempt.trial, node_was_lost=False, reason=reason)
+        attempt.config["attempt"] += 1
+        if after is AfterFailure.RETRY:
+            count = batch.budget.count(attempt.trial)
+            batch.tell("retried", attempt.trial, reason, count, batch.budget.max_failures)
+            return True
+        attempt.config[GIVEN_UP] = reason
+        if after is AfterFailure.END:
+            batch.tell("failed", attempt.trial, reason)
+        return after is AfterFailure.REPORT
+
+    def _close_ended(self) -> None:
+        for batch in [each for each in self._batches if each.has_ended]:
+            self._batches.remove(batch)
+            batch.close()
+            problem = batch.control.problem
+            self._answer(name=batch.name, error=None if problem is None else _fields(problem))
+
+    def _stop_all(self) -> None:
+        for batch in self._batches:
+            batch.control.request_stop(self._control.reason or _ENDED, by_user=True)
+
+
+def _run(attempt: _Attempt, slot: PooledTrial) -> TuneResult:
+    """Run a trial to its end, and return its last result.
+
+    Raises:
+        Exception: the attempt failed.
+    """
+    slot.take(attempt.batch.plan, attempt.config)
+    while True:
+        result = slot.step()
+        report = TrialReport.of(result)
+        if report.evaluation is not None:
+            attempt.batch.tell("evaluated", attempt.trial, report)
+        if result["done"]:
+            return result
+
+
+def _fields(error: UserError) -> dict[str, str]:
+    """Return an error as JSON; `sweep.gate.pool` raises it again."""
+    return {
+        "kind": type(error).__name__,
+        "what": error.what,
+        "where": error.where,
+        "hint": error.hint,
+        "code": error.code,
+    }
+
+
+@lasting_output()
+def serve(settings_text: str) -> int:
+    """Run batches until standard input ends, and return the exit code. An error because of which no
+    batch can run is an answer without a name.
+
+    Args:
+        settings_text: `Settings` as JSON.
+    """
+    settings = Settings(**json.loads(settings_text))
+    answers = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def answer(**fields: Any) -> None:
+        with contextlib.suppress(OSError):  # the reader may have ended
+            os.write(answers, json.dumps(fields).encode() + b"\n")
+
+    try:
+        with _started(settings, answer) as pool:
+            pool.serve()
+            return INTERRUPTED if pool.is_stopped else 0
+    except UserError as error:
+        answer(error=_fields(error))
+        return error.exit_code
+
+
+@contextlib.contextmanager
+def _started(settings: Settings, answer: Callable[..., None]) -> Iterator[_Pool]:
+    """Start Ray for the duration of the block, and yield the pool.
+
+    Raises:
+        UserError: Ray did not start, or another process runs the batches of the folder.
+    """
+    root = Path(settings.folder) / "runs"
+    spec = load_space(root.parent / PROGRAM)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(lock_folder(root, RUNS, patience=_PATIENCE_S))
+        set_for_sweep(MARKER, str(root))
+        end_leftovers(root)
+        # what all batches share: the folder of Ray's log, and the signals
+        together = SweepRecord(spec, SweepFolder(root.parent, root.name))
+        together.folder.stop.unlink(missing_ok=True)
+        control = StopControl(together, settings.resume)
+        for dead, _ in dead_scratch():
+            shutil.rmtree(dead, ignore_errors=True)
+        remove_leftovers()
+        killed = ResumableError("the runs were killed; nothing is lost", control, "driver-killed")
+        scratch = stack.enter_context(scratch_folder(root))
+        stack.enter_context(guarded(root, scratch, str(killed)))
+        options = Options(cpus=settings.cpus)
+        nodes = stack.enter_context(started_ray(options, control, scratch / "ray"))
+        stack.enter_context(ray_watchdog(control))
+        check_fit(spec.resources, nodes)
+        stack.enter_context(graceful_signals(control, say))
+        yield _Pool(settings, answer=answer, nodes=nodes, control=control, scratch=scratch)

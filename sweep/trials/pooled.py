@@ -1,0 +1,53 @@
+"""A trial in a pool: it runs in a thread of the driver, and its ranks stay for the next one."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ray.util import placement_group
+from ray.util.placement_group import PlacementGroup
+
+from sweep.programs.base import ResourcesSpec
+from sweep.trials.nodes import WorkerLostError
+from sweep.trials.trainable import SweepTrial, TrialPlan
+from sweep.trials.worker import START_TIMEOUT_S
+
+
+def reserve(resources: ResourcesSpec) -> PlacementGroup:
+    """Reserve the resources of one trial on this machine.
+
+    Raises:
+        WorkerLostError: they are not free.
+    """
+    bundle: dict[str, float] = {"CPU": resources.cpus_per_worker}
+    if resources.gpus_per_worker:
+        bundle["GPU"] = resources.gpus_per_worker
+    bundles = [dict(bundle) for _ in range(resources.workers_per_trial)]
+    group = placement_group(bundles, strategy="STRICT_PACK")
+    if not group.wait(START_TIMEOUT_S):
+        raise WorkerLostError(f"the resources of a trial were not free in {START_TIMEOUT_S:g} s")
+    return group
+
+
+class PooledTrial(SweepTrial):
+    """Runs one trial at a time, of one sweep after another.
+
+    Args:
+        group: resources of its ranks, from `reserve`.
+    """
+
+    def __init__(self, group: PlacementGroup) -> None:
+        # Tune's own constructor is for objects in Ray's processes; this one is in the driver.
+        self._reserved = group
+        self._has_run = False
+
+    def take(self, plan: TrialPlan, config: Mapping[str, Any]) -> None:
+        """Make the trial of a sweep the next one to run. `step` runs it."""
+        self.plan = plan
+        if self._has_run:
+            self.reset_config(dict(config))
+        else:
+            self._assign(dict(config))
+        self._has_run = True
+
+    def _placement(self) -> PlacementGroup:
+        return self._reserved
