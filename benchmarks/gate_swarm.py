@@ -1,4 +1,4 @@
-"""How long do eight proposals take together, compared with one after the other?
+"""How long do eight proposals take together, compared with eight in sequence?
 
 The program sleeps for two seconds in each run, so the machine has room for eight runs at a time.
 Both campaigns run the same seeds; one decides each proposal before the next is made, the other

@@ -85,8 +85,8 @@ def noise(
     if spec.external is not None and spec.external.command:
         content += dump_yaml(file_digests(spec.external.command, output))
     program = hashlib.sha256(content.encode()).hexdigest()[:8]
-    words = ["sweep", "noise", space, *overrides, "--seeds", str(seeds), "--repeats", str(repeats)]
-    again = command_line(*words, "--output", str(output))
+    counts = ["--seeds", str(seeds), "--repeats", str(repeats)]
+    again = command_line("sweep", "noise", space, *overrides, *counts, "--output", str(output))
     report = measure(output, seeds, repeats, program=program, again=again)
     return Noise(spec.objective, report, spec.program.seeds_are_blocks)
 
