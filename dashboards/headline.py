@@ -261,7 +261,7 @@ def _on_fresh_seeds(results: Results, fresh: Results, name: Name) -> str:
         return f"On fresh seeds: {fresh.progress}."
     known = fresh.blocks(results.seed_scores)
     if results.arms:  # the headline's interval includes tuning variance, this one does not
-        alone = "On fresh seeds, of these settings alone and not of their rules:"
+        alone = "On fresh seeds, for these settings, not for their rules:"
         return f"{alone} {_noise(judged, name, known)}"
     return f"On fresh seeds: {_noise(judged, name, known)}"
 

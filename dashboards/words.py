@@ -360,7 +360,7 @@ def layouts(
         names = [name(row.configuration) for row in compared if row.layout == kind]
         if names:
             parts.append(f"{text}: {listed(names, _MOST_NAMED)}")
-    return f"Compared as the seeds allow. {'. '.join(parts)}."
+    return f"Pairing depends on the shared seeds. {'. '.join(parts)}."
 
 
 def runs(rows: Sequence[ArmRow], name: Name) -> str:
@@ -520,8 +520,9 @@ def failures(failed: Mapping[str, int], name: Name = str) -> str:
         return ""
     named = [f"{name(number)} ({count})" for number, count in failed.items()]
     return (
-        "A difference is between runs that ended. Its interval lets failed runs oppose each claim, "
-        f"with the worst or the best score of all runs. Failed: {listed(named, _MOST_NAMED)}."
+        "A difference is between successful runs. In its interval, failed runs count against each "
+        "claim, with the worst or the best score of all runs. "
+        f"Failed: {listed(named, _MOST_NAMED)}."
     )
 
 

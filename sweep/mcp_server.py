@@ -37,8 +37,8 @@ with their interval and number of seeds; `undecided` is an answer. Do not add se
 result is favorable, and choose metric and baseline before you see results."""
 _ANNOTATED: Any = Annotated  # for types that are known only at run time
 _READS_ONLY = (
-    " This server only reads. Someone who starts it with `sweep mcp --allow-run` lets it change "
-    "campaigns and train."
+    " This server is read-only. To let it change campaigns and train, a person has to start it "
+    "with `sweep mcp --allow-run`."
 )
 
 

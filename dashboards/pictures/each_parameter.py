@@ -56,7 +56,7 @@ def each_parameter(results: Results) -> Picture | None:
         "are corrected for the values of one parameter, not for the number of parameters. The last "
         "column was selected on these seeds, so it is biased upward."
     )
-    return Picture("each", "Each parameter by itself", text, table=(headings, rows))
+    return Picture("each", "Each parameter separately", text, table=(headings, rows))
 
 
 def _cells(results: Results, name: str) -> _Cells:

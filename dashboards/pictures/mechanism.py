@@ -74,5 +74,5 @@ def _bands_sentence(table: pd.DataFrame) -> str:
         text += f" and contribute this fraction of the gradient norm at the last layer: {fractions}"
     if "advantage_fraction" in low:
         values = low["advantage_fraction"]
-        text += f"; they hold {values.min():.1%} to {values.max():.1%} of the advantage mass"
+        text += f"; they have {values.min():.1%} to {values.max():.1%} of the advantage mass"
     return text + ". AR is meant to lower both; Lopti updates these tokens in a separate pass."

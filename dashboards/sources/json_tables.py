@@ -48,7 +48,7 @@ def read_json_table(path: Path) -> pd.DataFrame:
     if isinstance(content, list):
         return read_json_lines(path)
     if not isinstance(content, dict):
-        raise ValueError(f"it holds a single {type(content).__name__}, not records")
+        raise ValueError(f"it contains a single {type(content).__name__}, not records")
     return _of_mapping(content)
 
 

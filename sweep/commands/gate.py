@@ -170,7 +170,7 @@ def start(
             worthwhile = worthwhile or spec.objective.worthwhile
     if worthwhile is None:
         raise ConfigError(
-            "how large must a gain be to matter?",
+            "the smallest gain that matters is not set",
             "command line",
             "add --worthwhile, in units of the score, e.g. --worthwhile 0.01; `sweep noise` "
             "shows which gains can be detected",
@@ -275,14 +275,14 @@ def _check_seeds(first: int, most: int) -> None:
         raise ConfigError(
             f"--first-seeds {first} is too few to estimate the seed noise",
             "--first-seeds",
-            f"at least {OWN_VARIATION}",
+            f"use at least {OWN_VARIATION}",
             code="too-few-seeds",
         )
     if not FIRST_CLAIM <= most <= SEEDS_APART:
         raise ConfigError(
             f"--most-seeds {most} is out of range",
             "--most-seeds",
-            f"{FIRST_CLAIM} to {SEEDS_APART}",
+            f"use {FIRST_CLAIM} to {SEEDS_APART}",
             code="too-few-seeds",
         )
 
@@ -566,8 +566,8 @@ def _show_status(standing: Standing) -> None:
         if move.has_moved:
             print(
                 f"{metric} moved: the baseline's mean, run again, changed by {move.change:+.4g} "
-                f"({move.low:+.4g} to {move.high:+.4g}, p {move.p:.2g}). Look for what changed: a "
-                "library, the data, the machine."
+                f"({move.low:+.4g} to {move.high:+.4g}, p {move.p:.2g}). Find out what changed, "
+                f"such as a library, the data or the machine."
             )
     show(standing)
 

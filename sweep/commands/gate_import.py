@@ -64,7 +64,7 @@ def show_import(replayed: "Replay") -> None:
         )
     else:
         print(
-            f"{len(record.entries)} runs, {total} keeps. With one run of each, the gate would "
+            f"{len(record.entries)} runs, {total} keeps. Given one run of each, the gate would "
             f"have kept {replayed.would_keep} of them; the others are undecided: their gains may "
             f"be noise. SD of a score: {replayed.sd:.3g} ({replayed.sd_from})."
         )

@@ -68,7 +68,7 @@ def noise(
         raise ConfigError(
             f"--seeds must be at least 2, got {seeds}",
             "command line",
-            "--seeds 5 or more",
+            "use --seeds 5 or more",
             code="one-seed",
         )
     if not 0 <= repeats <= seeds:

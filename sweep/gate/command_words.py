@@ -37,7 +37,7 @@ def check_words(words: Sequence[str], before: Sequence[str]) -> None:
             )
     if _has_seed(before) and not _has_seed(words):
         raise ConfigError(
-            "the command has no {seed}: all its runs would be equal",
+            "the command has no {seed}: all its runs would be identical",
             where,
             "add the program's seed option, e.g. --seed '{seed}'",
             code="no-seed",

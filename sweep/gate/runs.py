@@ -84,8 +84,8 @@ def _check_can_run(campaign: Campaign) -> None:
         raise ConfigError(
             "this campaign has no program to run",
             str(campaign.folder),
-            f"run the seeds that `{campaign.command('status')}` asks for yourself, "
-            f"and `{campaign.command('record')} ARM SEED SCORE`",
+            f"run the seeds that `{campaign.command('status')}` lists yourself, and "
+            f"`{campaign.command('record')} ARM SEED SCORE`",
             code="no-program",
         )
 

@@ -58,7 +58,7 @@ class SweepFolder:
             if not folder.event_log.exists():
                 return started
             started.append(folder)
-        raise AssertionError("the count never ends")
+        raise AssertionError("unreachable: the count has no end")
 
     def numbered_confirmation(self, number: int) -> "SweepFolder":
         """Return the folder of the confirmation with this number, starting at 1."""

@@ -92,7 +92,7 @@ class EventLines:
             self._print(
                 trial,
                 f"restarted  at step {report.step}: the program loaded no checkpoint, so its "
-                f"earlier evaluations up to step {latest} no longer count",
+                f"earlier evaluations up to step {latest} are discarded",
             )
         shown = ""
         if _HEADLINE in report.metrics:

@@ -299,7 +299,7 @@ def _trials_text(plan: Plan, spec: SweepSpec) -> str:
     text = f"{plan.trials}: {size}; sampler {spec.search.sampler}"
     automatic, why = automatic_sampler(spec)
     if spec.search.sampler == automatic:
-        text += f", which auto takes here: {why}"
+        text += f", chosen by auto: {why}"
     return text
 
 

@@ -135,8 +135,8 @@ def _incomparable_arms(spec: SweepSpec) -> Iterator[Advice]:
                 )
         elif refusal == "smaller budget":
             hint = (
-                f"list for every value of {spec.search.tune_within} the same number of distinct "
-                "configurations"
+                f"list the same number of distinct configurations for every value of "
+                f"{spec.search.tune_within}"
             )
         yield Advice(
             f"{', '.join(names)} cannot be compared with {baseline} at their best: "

@@ -93,7 +93,7 @@ def _export_model(
         raise MissingError(
             f"no checkpoint of step {step}",
             str(folder.checkpoints),
-            f"there are: {there}",
+            f"available: {there}",
             code="no-such-step",
         )
     step = steps[0] if step is None else step

@@ -36,7 +36,7 @@ def rehearse(
     """
     if all and spec:
         raise ConfigError(
-            f"--all rehearses every preset, and {spec} names one",
+            f"--all cannot be combined with {spec}",
             "trainer rehearse",
             f"leave out --all, or {spec}",
             code="all-and-one",

@@ -57,7 +57,7 @@ _RESUMABLE = (
     "model.packing",
     "model.load_check",
 )
-_LOOK = "look without training"
+_LOOK = "inspect without training"
 # marks the folder of a sweep
 SWEEP_FILE = "space.lock.yaml"
 
@@ -311,7 +311,7 @@ def run_name(start: Start) -> str:
         raise ConfigError(
             "resume needs the run's name",
             start.spec,
-            "give name=NAME, or the config.yaml in the run folder",
+            "pass name=NAME, or the config.yaml in the run folder",
             code="no-run-name",
         )
     default = path.parent.name if start.resume else f"{file.name}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -338,7 +338,7 @@ def _check_folder(config: TrainConfig, run_dir: Path, start: Start) -> None:
         raise ConfigError(
             f"run {run_dir.name} exists",
             str(run_dir),
-            f"{command}, or give another --name",
+            f"{command}, or choose another --name",
             code="run-exists",
         )
 

@@ -40,7 +40,7 @@ def local_device(wanted: Literal["auto", "cuda", "cpu"] = "auto") -> torch.devic
         driver = driver_version()
         if driver is None and "CUDA_VISIBLE_DEVICES" in os.environ:
             raise MissingError(
-                "CUDA_VISIBLE_DEVICES names a GPU, but this machine has no NVIDIA driver",
+                "CUDA_VISIBLE_DEVICES lists a GPU, but this machine has no NVIDIA driver",
                 f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']}",
                 f"unset CUDA_VISIBLE_DEVICES, or {CPU_HINT}",
                 code="no-driver",

@@ -58,7 +58,7 @@ def one_step_advice(config: TrainConfig, rules: str) -> Advice:
     return Advice(
         "each batch has one optimizer step, so the policy never moves away from the one that "
         f"sampled: the probability ratio is always 1. {rules} that differ only in the ratio, the "
-        "clip range or a constant factor train alike",
+        "clip range or a constant factor train in the same way",
         "optim.update_batch_size, algorithm.update_epochs",
         f"set optim.update_batch_size={half} for two steps per batch of {completions} completions",
     )

@@ -153,8 +153,8 @@ def _generated(
         raise ConfigError(
             f"task {data.task} has no problem generator",
             "data.task, source",
-            f"set data.task to one of {', '.join(sorted(_GENERATORS))}, or give a file or hub name "
-            "as source",
+            f"set data.task to one of {', '.join(sorted(_GENERATORS))}, or use a file or a Hub "
+            f"name as source",
             key="data.task",
             code="no-generator",
         )

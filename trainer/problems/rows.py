@@ -245,7 +245,7 @@ def _options_as_written(builder: Any, dataset: DatasetConfig) -> dict[str, Any]:
 def _not_loaded(dataset: DatasetConfig, error: Exception) -> MissingError:
     is_folder = Path(dataset.source).expanduser().is_dir()
     kind = "folder" if is_folder else "dataset"
-    hint = "check hub name, subset, split and network"
+    hint = "check Hub name, subset, split and network"
     if is_folder:
         hint = f"pass one of its files ({', '.join(FILE_TYPES)}), or check split"
     return MissingError(

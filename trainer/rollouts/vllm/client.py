@@ -23,7 +23,7 @@ _CONCURRENT_REQUESTS = 512  # half of the usual limit of open files
 _GENERATE = "inference/v1/generate"
 POLL_S = 1.0
 _INCOMPLETE = "incomplete"  # weight version during an unfinished update
-_START = "start one with `trainer serve SPEC`, and name it in rollout.vllm.server_base_urls"
+_START = "start one with `trainer serve SPEC`, and add it to rollout.vllm.server_base_urls"
 # rollout.vllm.server_weight_transfer -> vLLM weight-transfer backend
 BACKENDS = {"http": "loptune_http", "nccl": "nccl"}
 
@@ -253,7 +253,7 @@ class VllmClient:
                 code="server-token",
             )
         return EngineError(
-            f"the vLLM server at {self.url} refused /{route}: {status} {reason}",
+            f"the vLLM server at {self.url} rejected /{route}: {status} {reason}",
             "rollout.vllm.server_base_urls",
             "check the server's log; it must have been started with `trainer serve` and the "
             "policy's model",
