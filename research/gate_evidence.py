@@ -96,7 +96,7 @@ def _candidate(kind: str, evidence: Evidence) -> Rule:
     return gated(kind, evidence=evidence, refresh=REFRESH_AFTER, beside=True)
 
 
-TODAY = "the gate, baseline again and beside a keep"
+TODAY = "the gate"
 FUTILE = 0.25  # bounds the probability of discarding a worthwhile gain
 CANDIDATES: dict[str, Rule] = {
     TODAY: RULES[TODAY],

@@ -1,5 +1,6 @@
 """Check out the git revisions that a campaign runs, each in its own folder."""
 
+import os
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -8,6 +9,17 @@ from pathlib import Path
 
 from loptune.errors import MissingError
 
+# variables that refer to a repository, from `git rev-parse --local-env-vars`
+_OF_A_HOOK = {
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_COMMON_DIR",
+    "GIT_DIR",
+    "GIT_INDEX_FILE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_PREFIX",
+    "GIT_WORK_TREE",
+}
+_SUBMODULE = "160000"  # mode of a submodule in git's index
 _NOT_LINKED = {"__pycache__", ".git", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
 
 
@@ -94,7 +106,9 @@ def checkout(campaign: Path, revision: str, protected: Protected | None = None) 
         run_git("worktree", "add", "--force", "--detach", str(making), revision)
         run_git("worktree", "move", str(making), str(target))
     run_git("reset", "--quiet", "--hard", revision, here=target)
-    _link_untracked(target, campaign.resolve())
+    root = Path(run_git("rev-parse", "--show-toplevel").strip())
+    _check_out_submodules(root, target)
+    _link_untracked(root, target, campaign.resolve())
     place = target / run_git("rev-parse", "--show-prefix").strip()
     if protected is not None:
         _restore(place, protected)
@@ -127,9 +141,28 @@ def _remove(folder: Path) -> None:
     run_git("worktree", "prune")
 
 
-def _link_untracked(target: Path, campaign: Path) -> None:
-    """Link the untracked files of the current folder into a checkout."""
-    root = Path(run_git("rev-parse", "--show-toplevel").strip())
+def _check_out_submodules(root: Path, target: Path) -> None:
+    """Check out the submodules of a checkout from those of the repository in ``root``. Submodules
+    that are not there are left out.
+    """
+    for entry in filter(None, run_git("ls-files", "--stage", "-z", here=target).split("\0")):
+        mode, revision = entry.split()[:2]
+        name = entry.partition("\t")[2]
+        source = root / name
+        if mode != _SUBMODULE or not (source / ".git").exists():
+            continue
+        inside = target / name
+        if not _is_checkout_of(inside, revision):
+            shutil.rmtree(inside, ignore_errors=True)
+            run_git("worktree", "prune", here=source)
+            words = ("worktree", "add", "--force", "--detach", str(inside), revision)
+            run_git(*words, here=source)
+        run_git("reset", "--quiet", "--hard", revision, here=inside)
+        _check_out_submodules(source, inside)
+
+
+def _link_untracked(root: Path, target: Path, campaign: Path) -> None:
+    """Link the untracked files of the repository in ``root`` into a checkout."""
     listed = run_git("ls-files", "--others", "--directory", "-z", here=root)
     for name in filter(None, listed.split("\0")):
         source = root / name
@@ -147,9 +180,18 @@ def run_git(*words: str, here: Path | None = None) -> str:
     Raises:
         MissingError: git is not installed, or the command failed.
     """
+    # A git hook that calls us sets variables such as GIT_DIR and GIT_INDEX_FILE: git would use the
+    # user's own branch and index in every folder.
+    environment = {name: value for name, value in os.environ.items() if name not in _OF_A_HOOK}
     try:
         ended = subprocess.run(
-            ["git", *words], cwd=here, capture_output=True, text=True, check=False
+            # the user's hooks are for the user's own commands
+            ["git", "-c", f"core.hooksPath={os.devnull}", *words],
+            cwd=here,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
     except FileNotFoundError:
         raise MissingError("git is not installed", "git", "install it", code="no-git") from None

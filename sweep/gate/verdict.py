@@ -80,8 +80,9 @@ class Judge:
             ConfigError: every run of the baseline fails, or its scores do not vary.
         """
         number = proposal.number
-        if proposal.failed:
-            seed, reason = next(iter(proposal.failed.items()))
+        failed = self._own_failures(proposal)
+        if failed:
+            seed, reason = next(iter(failed.items()))
             return GateVerdict(
                 outcome="discard",
                 proposal=number,
@@ -279,6 +280,11 @@ class Judge:
     def _oriented(self, scores: Mapping[int, float]) -> Runs:
         sign = sign_of(self._spec.mode)
         return {seed: sign * score for seed, score in scores.items()}
+
+    def _own_failures(self, proposal: Proposal) -> dict[int, str]:
+        """Return the failures of a proposal on seeds on which its baseline has not failed, too."""
+        own = self._state.baselines[proposal.baseline].not_failed(proposal.failed)
+        return {seed: proposal.failed[seed] for seed in own}
 
     def _shared(self, proposal: Proposal) -> dict[int, float]:
         """Return the scores of a proposal on the seeds on which its baseline has not failed; the

@@ -150,3 +150,46 @@ def test_protected_files_come_from_one_commit_and_a_proposal_that_changes_them_i
             tmp_path / "third", CampaignSpec(worthwhile=0.1, protect=["none"]), revision=first
         )
     assert not (tmp_path / "third" / "campaign.yaml").exists()
+
+
+def test_a_checkout_has_the_submodules_of_its_revision(repository, tmp_path):
+    library = tmp_path / "library"
+    library.mkdir()
+    for words in (["init", "--quiet", "-b", "main"], ["add", "-A"]):
+        (library / "helper.py").write_text("X = 1\n")
+        run("-C", str(library), *words)
+    run("-C", str(library), "commit", "--quiet", "-m", "library")
+    campaign = tmp_path / "camp"
+    campaign.mkdir()
+    allowed = ("-c", "protocol.file.allow=always")
+    run(*allowed, "submodule", "--quiet", "add", str(library), "vendor/library")
+    run("commit", "--quiet", "-m", "with a submodule")
+    first = git.head()
+    inside = repository / "vendor" / "library"
+    (inside / "helper.py").write_text("X = 2\n")
+    run("-C", str(inside), "commit", "--quiet", "-am", "newer")
+    run("commit", "--quiet", "-am", "a newer submodule")
+    (inside / "helper.py").write_text("X = 3, not committed\n")
+    for revision, content in ((first, "X = 1\n"), (git.head(), "X = 2\n")):
+        for _ in range(2):
+            place = git.checkout(campaign, revision)
+            helper = place / "vendor" / "library" / "helper.py"
+            assert helper.read_text() == content
+            helper.write_text("changed by a run")
+
+
+def test_a_command_in_a_git_hook_changes_no_branch_of_the_user(repository, tmp_path, monkeypatch):
+    """Git tells its hooks by variables which repository and index they are in."""
+    first = git.head()
+    (repository / "model.py").write_text("SIZE = 2\n")
+    run("commit", "--quiet", "-am", "second")
+    hook = repository / ".git" / "hooks" / "post-checkout"
+    hook.write_text("#!/bin/sh\nexit 1\n")
+    hook.chmod(0o755)
+    monkeypatch.setenv("GIT_DIR", str(repository / ".git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(repository / ".git" / "index"))
+    (tmp_path / "camp").mkdir()
+    place = git.checkout(tmp_path / "camp", first)
+    assert (place / "model.py").read_text() == "SIZE = 1\n"
+    assert git.head() != first
+    assert (repository / "model.py").read_text() == "SIZE = 2\n"

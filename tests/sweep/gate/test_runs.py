@@ -328,6 +328,13 @@ def test_a_proposal_joins_the_runs_that_are_under_way(campaign, monkeypatch):
     assert [each.decision["outcome"] for each in ended.proposals] == ["keep", *["discard"] * 2]
 
 
+def test_a_proposal_that_fails_where_its_baseline_fails_is_not_discarded(campaign, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.FAILS", {0, 3})
+    with Campaign(campaign.folder).change() as changed:
+        changed.propose({"lr": 0.2})
+    assert decide(campaign.folder, Machine(), monkeypatch).outcome == "keep"
+
+
 @pytest.mark.parametrize("fault", ["breaks", "kills"])
 def test_a_proposal_that_cannot_run_keeps_no_other_from_being_decided(campaign, monkeypatch, fault):
     machine = Machine()
