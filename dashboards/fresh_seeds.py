@@ -2,7 +2,7 @@
 proposes.
 """
 
-MIN_SEEDS = 3  # fewer never give evidence: on real runs two report too many false positives
+MIN_SEEDS = 3  # fewer never give evidence: on public runs two report too many false positives
 # Number of finalists and of their seeds; the baseline is extra. On seven public studies of
 # equal means these
 # defaults have 5.0% false positives, and 2 finalists on 3 seeds 7.0%

@@ -26,7 +26,7 @@ SeedScores = dict[str, dict[Hashable, float]]
 
 @dataclass(frozen=True)
 class TrialSet:
-    """Trials as they were recorded, and how they came about. ``name`` is empty for runs of other
+    """Trials as they were recorded, and their origin. ``name`` is empty for runs of other
     programs.
     """
 

@@ -307,7 +307,7 @@ def _disk(folder: Path) -> Finding:
 
 
 def _models() -> Finding:
-    # as huggingface_hub, which also works without a home folder
+    # same as in huggingface_hub; also works without a home folder
     home = os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")
     hub = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub")
     models = sorted(path.name.removeprefix("models--") for path in hub.glob("models--*"))

@@ -113,8 +113,8 @@ def _column_per_configuration(
 
 
 def _is_no_arm(name: str, cells: pd.Series) -> bool:
-    """Return whether a column next to those of configurations numbers, describes or summarizes the
-    rows, or has no scores.
+    """Return whether a column is not a configuration: it numbers, describes or summarizes the rows,
+    or has no scores.
     """
     if is_summary(name) or is_of_run(name) or name.startswith("Unnamed:"):
         return True

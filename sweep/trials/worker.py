@@ -272,7 +272,7 @@ class WorkerGroup:
                     logger.debug("rank %d failed too", futures.index(future), exc_info=True)
 
     def kill(self, timeout: float = 10.0) -> None:
-        """Kill every rank, and wait until Ray has noticed."""
+        """Kill every rank, and wait until Ray has detected it."""
         for rank in self._ranks:
             ray.kill(rank, no_restart=True)
         ray.wait(

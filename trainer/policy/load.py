@@ -394,7 +394,7 @@ def _restore_buffers(model: PreTrainedModel) -> None:
 
     transformers and vLLM keep them in float32 regardless of the weight dtype, but ZeRO stage 3
     creates every tensor in the weight dtype. In bfloat16, rotary angles are off by up to 0.4%,
-    which is several full turns at position 1,000.
+    which is 4 radians at position 1,000.
     """
     for module in model.modules():
         computed = []
