@@ -74,33 +74,50 @@ def arms_and_baseline(
                 nearest(column, columns.by),
                 code="baseline-not-in-by",
             )
+    matching = _matching(numbers, arm, columns)
+    first = {arm[point] for point in matching}
+    if len(first) != 1:
+        raise _no_baseline(len(first), arm.values(), columns)
+    baseline_first = dict.fromkeys([*first, *arm.values()])
+    number = None if columns.tuned else numbers[matching[0]]
+    return tuple(baseline_first), number
+
+
+def _matching(
+    points: Iterable[Point], arm: Mapping[Point, str], columns: RunColumns
+) -> list[Point]:
+    """Return the configurations with the baseline's values. If these are of several arms, such as
+    1.1 and 1.10, those that are spelled as the baseline is.
+    """
     matching = []
-    for point in numbers:
+    spelled = []
+    for point in points:
         settings = dict(zip(columns.by, point, strict=False))
         if all(equal(settings[column], value) for column, value in columns.baseline.items()):
             matching.append(point)
-    # 1.1 and 1.10 both exist, and only one was typed
-    if len({arm[point] for point in matching}) > 1:
-        wanted = [str(value) for value in columns.baseline.values()]
-        places = [list(columns.by).index(column) for column in columns.baseline]
-        typed = [p for p in matching if [str(p[place]) for place in places] == wanted]
-        matching = typed or matching
-    arms = list(dict.fromkeys(arm[point] for point in matching))
-    if len(arms) != 1:
-        count = f"matches {len(arms)} configurations" if arms else "matches no configuration"
-        named = "; ".join(shortened(name, _MAX_CHARS) for name in dict.fromkeys(arm.values()))
-        named_baseline = f"the baseline {text_of(columns.baseline)} {count}"
-        if not columns.baseline:
-            named_baseline = f"choose the baseline among {len(arms)} configurations"
-        raise ConfigError(
-            named_baseline,
-            "--baseline",
-            f"choose among: {shortened(named, _MAX_LISTED_CHARS)}",
-            code="no-baseline",
-        )
-    baseline_first = dict.fromkeys([*arms, *arm.values()])
-    number = None if columns.tuned else numbers[matching[0]]
-    return tuple(baseline_first), number
+            if all(
+                str(settings[column]) == str(value) for column, value in columns.baseline.items()
+            ):
+                spelled.append(point)
+    has_several = len({arm[point] for point in matching}) > 1
+    return spelled if has_several and spelled else matching
+
+
+def _no_baseline(count: int, arms: Iterable[str], columns: RunColumns) -> ConfigError:
+    """Return the error that the baseline is none of the arms, or several of them."""
+    if not columns.baseline:
+        message = f"choose the baseline among {count} configurations"
+    elif count:
+        message = f"the baseline {text_of(columns.baseline)} matches {count} configurations"
+    else:
+        message = f"the baseline {text_of(columns.baseline)} matches no configuration"
+    names = "; ".join(shortened(name, _MAX_CHARS) for name in dict.fromkeys(arms))
+    return ConfigError(
+        message,
+        "--baseline",
+        f"choose among: {shortened(names, _MAX_LISTED_CHARS)}",
+        code="no-baseline",
+    )
 
 
 def text_of(parameters: Mapping[str, Any]) -> str:

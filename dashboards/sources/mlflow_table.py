@@ -58,31 +58,21 @@ def table_of_runs(
     metrics: set[str] = set()
     settings_of_all: set[str] = set()
     for run in runs:
-        settings: dict[str, Any] = _settings(run, by_number.get(run.tags.get(PARENT_TAG, "")))
+        settings = _settings(run, by_number.get(run.tags.get(PARENT_TAG, "")))
         metrics |= run.metrics
         settings_of_all |= set(settings)
         if seed and seed not in settings and f"params.{seed}" not in settings:
             continue
+        curves = _curves(run, score, others)
+        has_another_purpose = run.number in parents or (not seed and run.status == "FINISHED")
+        if score not in curves and has_another_purpose:
+            continue
+        columns = {**settings, "trial": run.name, "status": run.tags.get(STATE_TAG, run.status)}
         if not seed:
-            settings["run_id"] = run.number
-        settings["trial"] = run.name
-        settings["status"] = run.tags.get(STATE_TAG, run.status)
+            columns["run_id"] = run.number
         if has_several:
-            settings["experiment"] = run.experiment
-        points = run.history(score) if score in run.metrics else ()
-        other = run.number in parents or (not seed and run.status == "FINISHED")
-        if not points and other:
-            continue  # a parent of nested runs, or an unrelated run
-        # a resumed run repeats steps: keep the last value
-        values: dict[int, float | None] = dict(points)
-        rows_of_run: dict[int, dict[str, Any]] = {}
-        for step, value in (values or {0: None}).items():
-            rows_of_run[step] = {**settings, "step": step, score: value}
-        for other_metric in others:
-            for step, value in run.history(other_metric) if other_metric in run.metrics else ():
-                row = rows_of_run.setdefault(step, {**settings, "step": step, score: None})
-                row[other_metric] = value
-        rows += rows_of_run.values()
+            columns["experiment"] = run.experiment
+        rows += [{**columns, **point} for point in _points(curves, score)]
     if score not in metrics:
         raise ConfigError(
             f"no run has the metric {score}", where, nearest(score, metrics), code="unknown-column"
@@ -95,6 +85,29 @@ def table_of_runs(
             code="unknown-column",
         )
     return pd.DataFrame(rows)
+
+
+def _curves(run: StoredRun, score: str, others: Sequence[str]) -> dict[str, dict[int, float]]:
+    """Return metric -> step -> value for the metrics that the run logged. A resumed run repeats
+    steps: the last value counts.
+    """
+    curves = {}
+    for metric in (score, *others):
+        values = dict(run.history(metric)) if metric in run.metrics else {}
+        if values:
+            curves[metric] = values
+    return curves
+
+
+def _points(curves: Mapping[str, Mapping[int, float]], score: str) -> list[dict[str, Any]]:
+    """Return the step and the metrics of each evaluation; a run without the score has one without
+    it.
+    """
+    points: dict[int, dict[str, Any]] = {}
+    for metric, values in ({score: {0: None}} | dict(curves)).items():
+        for step, value in values.items():
+            points.setdefault(step, {"step": step, score: None})[metric] = value
+    return list(points.values())
 
 
 def _settings(run: StoredRun, parent: StoredRun | None) -> dict[str, str]:

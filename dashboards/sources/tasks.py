@@ -14,6 +14,10 @@ _SHARED = 0.5  # tasks share seeds if at least this fraction of an arm's seeds r
 _MAX_NAMED = 4
 
 
+# configuration -> task -> its runs
+Cells = dict[str, dict[str, list[TrialRecord]]]
+
+
 def over_tasks(
     trials: Sequence[TrialRecord], columns: RunColumns, baseline: str | None
 ) -> tuple[list[TrialRecord], dict[Hashable, str], list[str]]:
@@ -27,13 +31,10 @@ def over_tasks(
             task has a single run, so noise cannot be estimated.
     """
     tasks = list(dict.fromkeys(trial.task for trial in trials))
-    cells: dict[str, dict[str, list[TrialRecord]]] = {}
+    cells: Cells = {}
     for trial in trials:
         cells.setdefault(trial.configuration, {}).setdefault(trial.task, []).append(trial)
-    lacking = {
-        number: [task for task in tasks if task not in cell] for number, cell in cells.items()
-    }
-    whole = [number for number, missing in lacking.items() if not missing]
+    whole = {number: cell for number, cell in cells.items() if len(cell) == len(tasks)}
     rules = {trial.configuration: trial.rule for trial in trials}
     partial = [f"{rules[number]} ({len(cells[number])})" for number in cells if number not in whole]
     if (baseline is not None and baseline not in whole) or len(whole) < min(2, len(cells)):
@@ -50,37 +51,34 @@ def over_tasks(
             f"Left out, because not all of the {len(tasks)} tasks ran: "
             f"{listed(partial, _MAX_NAMED)}."
         )
-    if all(_share_seeds(cells[number]) for number in whole):
-        kept, left_out = _seed_means(cells, whole, tasks)
-        notes.append(
-            f"The score of a seed is its mean over {counted(len(tasks), 'task')}; tasks are "
-            "not counted as runs."
-        )
-        if left_out:
-            notes.append(
-                f"Left out: {counted(left_out, 'run')} of seeds that did not run on every task."
-            )
-        return kept, {}, notes
-    if not any(len(cell) > 1 for number in whole for cell in cells[number].values()):
+    if all(_share_seeds(cell) for cell in whole.values()):
+        means, notes_on_means = _seed_means(whole, len(tasks))
+        return means, {}, [*notes, *notes_on_means]
+    if not any(len(runs) > 1 for cell in whole.values() for runs in cell.values()):
         raise ConfigError(
             "every configuration has one run per task, so noise cannot be estimated",
             ",".join(columns.task),
             "run at least 3 seeds of every task",
             code="one-seed",
         )
-    kept = []
-    task_of: dict[Hashable, str] = {}
-    for number in whole:
-        for task, runs in cells[number].items():
-            for trial in runs:
-                seed = f"{task} {trial.seed}"
-                task_of[seed] = task
-                kept.append(replace(trial, seed=seed))
     notes.append(
         "Each task has its own seeds: differences are computed within tasks and averaged; "
         "tasks are not counted as runs."
     )
-    return kept, task_of, notes
+    return *_seeds_by_task(whole), notes
+
+
+def _seeds_by_task(cells: Cells) -> tuple[list[TrialRecord], dict[Hashable, str]]:
+    """Return the trials with seeds that name their task, and the task of each seed."""
+    kept = []
+    task_of: dict[Hashable, str] = {}
+    for cell in cells.values():
+        for task, runs in cell.items():
+            for trial in runs:
+                seed = f"{task} {trial.seed}"
+                task_of[seed] = task
+                kept.append(replace(trial, seed=seed))
+    return kept, task_of
 
 
 def _share_seeds(cell: Mapping[str, Sequence[TrialRecord]]) -> bool:
@@ -89,23 +87,17 @@ def _share_seeds(cell: Mapping[str, Sequence[TrialRecord]]) -> bool:
     return len(set.intersection(*seeds)) >= _SHARED * min(map(len, seeds))
 
 
-def _seed_means(
-    cells: Mapping[str, Mapping[str, Sequence[TrialRecord]]],
-    numbers: Sequence[str],
-    tasks: Sequence[str],
-) -> tuple[list[TrialRecord], int]:
-    """Return one trial per configuration and seed with the mean score over all tasks, and the
-    number of runs left out.
-    """
+def _seed_means(cells: Cells, tasks: int) -> tuple[list[TrialRecord], list[str]]:
+    """Return one trial per configuration and seed with the mean score over all tasks, and notes."""
     kept = []
     left_out = 0
-    for number in numbers:
+    for number, cell in cells.items():
         by_seed: dict[str, list[TrialRecord]] = {}
-        for runs in cells[number].values():
+        for runs in cell.values():
             for trial in runs:
                 by_seed.setdefault(trial.seed, []).append(trial)
         for trials in by_seed.values():
-            if len(trials) < len(tasks):
+            if len(trials) < tasks:
                 left_out += len(trials)
                 continue
             state = joint_state(trial.state for trial in trials)
@@ -113,4 +105,11 @@ def _seed_means(
             first = trials[0]
             mean = replace(first, state=state, score=score, task="", curves={}, solved=None)
             kept.append(replace(mean, name=f"c{number}-s{first.seed}"))
-    return kept, left_out
+    notes = [
+        f"The score of a seed is its mean over {counted(tasks, 'task')}; tasks are not counted as "
+        "runs."
+    ]
+    if left_out:
+        runs_left_out = counted(left_out, "run")
+        notes.append(f"Left out: {runs_left_out} of seeds that did not run on every task.")
+    return kept, notes

@@ -146,29 +146,18 @@ def _compare(counted: Scores, baseline: str, test: _Test) -> Comparison:
     """Compare configurations without failed runs."""
     paired = paired_differences(counted, baseline)
     candidates = {name: paired[name] for name in test.names if name in paired}
-    stages = [_Stage(_matched(counted, baseline, candidates), baseline)]
-    if test.known.scores is not None:
-        without_failure = _without_failure(test.known.scores)
-        if baseline in without_failure:
-            stages.append(_Stage(_matched(without_failure, baseline, candidates), baseline))
+    stages = _stages(counted, baseline, candidates, test.known)
     noise = functools.reduce(Noise.pooled, [seed_noise(stage.scores) for stage in stages])
-    alone = len(candidates) == 1 and test.comparisons in (None, 1)
+    single = len(candidates) == 1 and test.comparisons in (None, 1) and test.thresholds is None
     blocks = test.known.blocks
     if blocks is None:
-        at = BLOCKS_OF_ONE if alone and test.thresholds is None else BLOCKS
-        blocks = seeds_are_blocks([stage.scores for stage in stages], at)
-    # Equal scores on all seeds indicate coarse scores, not zero noise; any residual is a rounding
-    # error.
-    values = np.array(all_scores(stages[0].scores))
-    rounding = max(1e-9 * float(np.ptp(values)), 1e-13 * float(np.abs(values).max()))
-    measurable = noise.dof > 0 and noise.sd > rounding
-    same_seeds = len({frozenset(pair.by_seed) for pair in candidates.values()}) == 1
-    if test.comparisons is not None:
-        same_seeds = same_seeds and test.comparisons == len(candidates)
+        blocks = seeds_are_blocks(
+            [each.scores for each in stages], BLOCKS_OF_ONE if single else BLOCKS
+        )
     noises = {}
     differences = []
     for name, pair in candidates.items():
-        gains = np.array(list(pair.by_seed.values()))
+        gains = list(pair.by_seed.values())
         difference = Difference(
             configuration=name,
             baseline=baseline,
@@ -176,28 +165,56 @@ def _compare(counted: Scores, baseline: str, test: _Test) -> Comparison:
             seeds=len(gains),
             median=float(np.median(gains)),
         )
-        if measurable and len(gains) > 1:
+        if _measurable(noise, stages[0]) and len(gains) > 1:
             evaluation = evaluation_noise(test.answers or {}, name, baseline, list(pair.by_seed))
             variances = _variances(stages, name, noise, evaluation)
-            if alone and test.thresholds is None and not evaluation_alone(variances)[0]:
+            if single and not evaluation_alone(variances)[0]:
                 error = _own_error(stages, name, baseline, blocks=blocks)
                 noises[name] = error.noise
-                differences.append(_alone(difference, error, test.repeats))
-                continue
-            if not blocks:
-                variances = replace(variances, unpaired=_unpaired_variance(stages, name, baseline))
-            difference = _decided(
-                difference,
-                variances,
-                test.comparisons or len(candidates),
-                test.thresholds,
-                same_seeds=same_seeds,
-                repeats=test.repeats,
-            )
+                difference = _alone(difference, error, test.repeats)
+            else:
+                if not blocks:
+                    unpaired = _unpaired_variance(stages, name, baseline)
+                    variances = replace(variances, unpaired=unpaired)
+                difference = _decided(
+                    difference,
+                    variances,
+                    test.comparisons or len(candidates),
+                    test.thresholds,
+                    same_seeds=_same_seeds(candidates, test.comparisons),
+                    repeats=test.repeats,
+                )
         differences.append(difference)
     return Comparison(
         tuple(differences), candidates, noise, {}, noises, repeats=test.repeats, blocks=blocks
     )
+
+
+def _stages(
+    counted: Scores, baseline: str, candidates: Mapping[str, PairedDifference], known: Known
+) -> list[_Stage]:
+    """Return these scores and, if the baseline has them, the known scores of other seeds."""
+    stages = [_Stage(_matched(counted, baseline, candidates), baseline)]
+    if known.scores is not None:
+        without_failure = _without_failure(known.scores)
+        if baseline in without_failure:
+            stages.append(_Stage(_matched(without_failure, baseline, candidates), baseline))
+    return stages
+
+
+def _measurable(noise: Noise, stage: _Stage) -> bool:
+    """Return whether there is noise beyond rounding errors: scores that are equal on all seeds are
+    coarse, not free of noise.
+    """
+    values = np.array(all_scores(stage.scores))
+    rounding = max(1e-9 * float(np.ptp(values)), 1e-13 * float(np.abs(values).max()))
+    return noise.dof > 0 and noise.sd > rounding
+
+
+def _same_seeds(candidates: Mapping[str, PairedDifference], comparisons: int | None) -> bool:
+    """Return whether all comparisons that are corrected for are on the same seeds."""
+    is_every_one = comparisons in (None, len(candidates))
+    return is_every_one and len({frozenset(pair.by_seed) for pair in candidates.values()}) == 1
 
 
 def paired_runs(scores: Scores, baseline: str) -> dict[str, set[Hashable]]:
