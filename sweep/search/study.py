@@ -183,7 +183,7 @@ def _rounded(value: float, range_: FloatDistribution) -> float:
     sampler repeats would look like a new one.
     """
     rounded = float(f"{value:.{_DIGITS}g}")
-    return min(max(rounded, range_.low), range_.high)
+    return float(min(max(rounded, range_.low), range_.high))
 
 
 def make_sampler(search: SearchSpec, space: Space, number: int, attempt: int) -> BaseSampler:
