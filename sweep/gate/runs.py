@@ -198,7 +198,7 @@ def _record(
     for runs, own in results:
         name = runs.batch.name
         if isinstance(own, UserError):
-            faults[name] = own
+            faults[name] = _with_withdrawal(campaign, runs.need, own)
             continue
         if own.killed:
             faults[name] = _killed(campaign, name, own.killed)
@@ -213,6 +213,15 @@ def _record(
         )
     campaign.record_batch(finished)
     return faults
+
+
+def _with_withdrawal(campaign: Campaign, need: Need, error: UserError) -> UserError:
+    """Return the error of a batch with a hint to the command that gives its proposal up."""
+    if need.proposal is None:
+        return error
+    command = campaign.command("withdraw", "--proposal", str(need.proposal))
+    hint = f"{error.hint}. `{command}` withdraws the proposal"
+    return type(error)(error.what, error.where, hint, error.key, code=error.code)
 
 
 def _killed(campaign: Campaign, name: str, killed: Mapping[int, str]) -> MissingError:
