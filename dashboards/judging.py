@@ -138,14 +138,24 @@ def judge(
         columns = RunColumns(by=by, baseline=baseline, score=metric, seed=seed, **asked)
         return _read(table, columns, fresh)
 
-    parts = {name: read(name) for name in names}
+    def read_all(**shared: Any) -> "tuple[dict[str, Results], dict[str, Results]]":
+        parts = {name: read(name, **shared) for name in names}
+        guarded = {}
+        for each in guards:
+            asked = {"mode": each.mode, "worthwhile": 0.0, "not_worse_by": each.margin}
+            guarded[each.metric] = read(each.metric, **asked, **shared)
+        return parts, guarded
+
+    parts, guarded = read_all()
+    budgets = [runs.budget.at for runs in [*parts.values(), *guarded.values()] if runs.budget]
+    if len(set(budgets)) > 1:  # the scores end at different amounts
+        parts, guarded = read_all(at=min(budgets))
     results = parts[names[0]]
     if len(parts) > 1:
         results = combined(parts, composite_of(composite, names))
     checked = []
     for each in guards:
-        runs = read(each.metric, mode=each.mode, worthwhile=0.0, not_worse_by=each.margin)
-        runs = replace(runs, chosen_by=results.choosing_scores)
+        runs = replace(guarded[each.metric], chosen_by=results.choosing_scores)
         checked.append(Guard(each.metric, each.margin, runs))
     return Judgement.of(replace(results, guards=tuple(checked)))
 

@@ -1,7 +1,7 @@
 """Compare runs at the same value of a growing column, such as the number of tokens."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +10,7 @@ import pandas as pd
 from dashboards.sources.run_columns import RunColumns
 from dashboards.statistics.budgets import Budget, amounts_at, check_grows, common_budget, score_at
 from dashboards.trial import Curve, TrialRecord
-from loptune.errors import ConfigError, listed
+from loptune.errors import ConfigError, listed, shortened
 from loptune.parameter_names import shown
 from loptune.terminal.table import counted
 
@@ -18,6 +18,7 @@ _SHORT = 0.05  # fraction of a configuration's longest run, as in `endings`
 _ROUNDING = 1e-9  # relative; a budget may be copied from a message, which prints six digits
 _EXACT = 1e-6  # fraction of the last printed digit; keeps whole numbers whole
 _MAX_NAMED = 6
+_MAX_CHARS = 40  # length limit of a value in a message
 
 
 def check_axis(columns: RunColumns) -> None:
@@ -62,13 +63,16 @@ def with_axis(runs: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFrame, li
     """
     amounts = pd.to_numeric(runs[columns.axis], errors="coerce").astype(float)
     if not np.isfinite(amounts).any():
+        texts = runs[columns.axis].dropna().astype(str)
+        example = f", but values such as '{shortened(texts.iloc[0], _MAX_CHARS)}'"
         raise ConfigError(
-            f"the column {columns.axis} has no numbers",
+            f"the column {columns.axis} has no numbers{'' if texts.empty else example}",
             columns.axis,
-            "with --axis, choose a column that grows during a run",
+            "write plain numbers without units, or choose another column that grows during a run",
             code="no-number",
         )
     runs = runs.assign(**{columns.axis: amounts.where(np.isfinite(amounts))})
+    _check_amounts(runs, columns)
     if columns.step == columns.axis:
         filled = runs
     else:
@@ -84,12 +88,49 @@ def with_axis(runs: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFrame, li
     ]
 
 
+def _check_amounts(runs: pd.DataFrame, columns: RunColumns) -> None:
+    """Reject runs with scores but without an amount, and amounts that are constant in every run.
+
+    Raises:
+        ConfigError: there are such runs.
+    """
+    by_run = runs.groupby(columns.run, sort=False)
+    scores = by_run[columns.score].count()
+    amounts = by_run[columns.axis].nunique()
+    without = [key for key in scores.index if scores[key] and not amounts[key]]
+    if without:
+        named = [_run_text(dict(zip(columns.run, key, strict=True))) for key in without]
+        raise ConfigError(
+            f"{counted(len(without), 'run')} of {len(scores)} {_have(len(without))} no value of "
+            f"{columns.axis}: {listed(named, _MAX_NAMED)}",
+            columns.axis,
+            "choose a column that every run logged, or leave these runs out with --where",
+            code="no-amount",
+        )
+    if (scores > 1).all() and (amounts == 1).all():
+        raise ConfigError(
+            f"{columns.axis} does not grow in any run",
+            columns.axis,
+            "choose a column that grows during a run; if it contains amounts per step, add them up "
+            "first",
+            code="axis-constant",
+        )
+
+
+def _run_text(values: Mapping[str, object]) -> str:
+    return " ".join(f"{name}={shown(value)}" for name, value in values.items())
+
+
+def _have(count: int) -> str:
+    return "has" if count == 1 else "have"
+
+
 def _filled(rows: pd.DataFrame, columns: RunColumns) -> pd.DataFrame:
     """Return the rows of one run with blank values of the axis interpolated over the step."""
     known = rows[rows[columns.axis].notna() & rows[columns.step].notna()]
     by_step = known.groupby(columns.step)[columns.axis].max()  # sorted
     amounts = Curve(tuple(by_step.index.astype(float)), tuple(by_step.astype(float)))
-    run = " ".join(f"{name}={shown(rows[name].iloc[0])}" for name in columns.run)
+    run = _run_text({name: rows[name].iloc[0] for name in columns.run})
     check_grows(columns.axis, amounts, columns.axis, columns.step, run)
     blank = rows[columns.axis].isna() & rows[columns.step].notna()
     if by_step.empty or not blank.any():

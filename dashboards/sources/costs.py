@@ -9,6 +9,7 @@ from dashboards.sources.column_words import COMPUTE, COUNTERS, DURATIONS
 from dashboards.sources.roles import words_of
 from dashboards.sources.run_columns import RunColumns
 
+_MOST = 0.5  # fraction of the runs
 _COSTS = (*COUNTERS, *DURATIONS, *COMPUTE)
 # words in the names of rates, settings and measurements of a single step
 _NO_COSTS = ("per", "max", "min", "mean", "avg", "std", "length", "num", "batch", "size", "rate")
@@ -16,7 +17,7 @@ _NO_COSTS = ("per", "max", "min", "mean", "avg", "std", "length", "num", "batch"
 
 def cost_columns(runs: pd.DataFrame, columns: RunColumns) -> list[str]:
     """Return the cost columns, recognized by name. With several rows per run, a cost must also grow
-    within every run.
+    within most runs: a counter may start again with a restarted run.
     """
     taken = {*columns.point, *columns.task, columns.score, columns.seed}
     found = []
@@ -35,19 +36,18 @@ def cost_columns(runs: pd.DataFrame, columns: RunColumns) -> list[str]:
 
 
 def _grows(runs: pd.DataFrame, amounts: "pd.Series[float]", columns: RunColumns) -> bool:
-    """Return whether the amounts never decrease within a run, and grow in every run with several
-    rows.
-    """
+    """Return whether the amounts grow, and never decrease, in most runs with several rows."""
     if columns.place not in runs:
         return True
     placed = runs.assign(amount=amounts)[[*columns.run, columns.place, "amount"]].dropna()
     placed = placed.sort_values([columns.place, "amount"], kind="stable")
     by_run = placed.groupby(columns.run).amount
-    if (by_run.diff().dropna() < 0).any():
-        return False
-    several = by_run.size() > 1
-    grown = by_run.last() > by_run.first()
-    return bool(several.any() and grown[several].all())
+    growing = by_run.agg(_is_growing)[by_run.size() > 1]
+    return bool(len(growing) and growing.mean() > _MOST)
+
+
+def _is_growing(amounts: "pd.Series[float]") -> bool:
+    return amounts.is_monotonic_increasing and bool(amounts.iloc[-1] > amounts.iloc[0])
 
 
 def costs_of(
@@ -71,5 +71,7 @@ def costs_of(
         if placed.empty:
             continue
         by_place = placed.groupby("place").amount.max()
+        if not by_place.is_monotonic_increasing:
+            continue
         costs[name] = float(np.interp(end, by_place.index.to_numpy(float), by_place.to_numpy()))
     return {name: value for name, value in costs.items() if np.isfinite(value)}

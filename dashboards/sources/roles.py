@@ -55,6 +55,7 @@ _SUMMARIES = (
     "mean±std",
 )  # fmt: skip
 _FEWEST_GRID = 8  # minimum number of values of an unknown column that looks like steps
+_MOST_REPEATED = 0.5  # fraction of rows that repeat a step of their run after a restart
 _MOST_NUMBERS = 12  # maximum number of values of a numeric column that divides runs into kinds
 _FEWEST_REPEATED = 4  # number of consecutive rows that cannot be equal by chance
 _MAX_CHARS = 40  # length limit of a value in a message
@@ -144,17 +145,43 @@ def with_step(columns: RunColumns, table: pd.DataFrame) -> tuple[RunColumns, lis
         return columns, []
     of_run = columns.run
     scored = table[table[columns.score].notna()]
-    if not scored.duplicated(of_run).any():
-        return (replace(columns, step=columns.axis) if columns.axis else columns), []
-    candidates = [*step_columns(table, columns), *_grids(scored, of_run, columns)]
-    for column in candidates:
+    along_axis = replace(columns, step=columns.axis) if columns.axis else columns
+    if columns.axis in STEPS or not scored.duplicated(of_run).any():
+        return along_axis, []
+    named = step_columns(table, columns)
+    restarted: list[str] = []
+    for column in [*named, *_grids(scored, of_run, columns)]:
         if column == columns.axis:
             continue
+        if restarted and column not in named:
+            break
         steps = pd.to_numeric(scored[column], errors="coerce")
-        # the first column with only integers that never repeat in a run; blanks are rejected
-        if (steps % 1 == 0).all() and not scored.duplicated([*of_run, column]).any():
+        values_of_run = scored.groupby(of_run)[column].nunique()
+        if not (steps % 1 == 0).all() or values_of_run.max() == 1:  # blanks are rejected
+            continue
+        # a column whose values never repeat in a run, except with an equal score: logs that were
+        # saved with each checkpoint repeat earlier rows
+        rows = scored.drop_duplicates([*of_run, column, columns.score])
+        repeated = rows.duplicated([*of_run, column])
+        if not repeated.any():
             return replace(columns, step=column), [f"step is the column {column}."]
-    return (replace(columns, step=columns.axis) if columns.axis else columns), []
+        if column in STEPS and repeated.mean() < _MOST_REPEATED:
+            restarted.append(column)
+    if restarted and not set(NAMES).intersection(table) and columns.pairing != "unpaired":
+        raise _restarted(scored, restarted[0], columns)
+    return along_axis, []
+
+
+def _restarted(scored: pd.DataFrame, step: str, columns: RunColumns) -> ConfigError:
+    repeated = scored[scored.duplicated([*columns.run, step])].iloc[0]
+    run = " ".join(f"{name}={shown(repeated[name])}" for name in columns.run)
+    return ConfigError(
+        f"{run} has several scores at {step} {shown(repeated[step])}",
+        step,
+        "if the run was restarted, drop the rows that it repeated; if these are separate runs, add "
+        "a column with their names",
+        code="repeated-run",
+    )
 
 
 def _grids(scored: pd.DataFrame, of_run: list[str], columns: RunColumns) -> list[str]:
@@ -343,16 +370,26 @@ def _not_repeats(runs: pd.DataFrame, column: str, columns: RunColumns) -> Config
     named = [shortened(shown(value), _MAX_CHARS) for value in values.drop_duplicates()]
     name = f'"{column}"' if "," in column else column
     condition = quoted(f"{name}={named[0]}")
+    growing = ""
+    if _is_growing(runs, column, columns):
+        growing = f"if it grows during a run, compare along it with --axis {quoted(name)}; "
     return ConfigError(
         f"rows of one configuration differ in {column} ({listed(named, _MAX_VALUES)}): they are "
         "not repeats of one run",
         column,
-        f"if they are tasks, judge a single one with --where {condition}, or all together with "
-        "--task "
-        f"{quoted(name)}; if it is a setting, add it to --by; if it numbers the repeats, add "
-        f"--seed {quoted(name)}; if it makes no difference, --ignore {quoted(name)}",
+        f"{growing}if they are tasks, judge a single one with --where {condition}, or all "
+        f"together with --task {quoted(name)}; if it is a setting, add it to --by; if it numbers "
+        f"the repeats, add --seed {quoted(name)}; if it makes no difference, --ignore "
+        f"{quoted(name)}",
         code="not-repeats",
     )
+
+
+def _is_growing(runs: pd.DataFrame, column: str, columns: RunColumns) -> bool:
+    """Return whether the numbers of a column grow from row to row within every run."""
+    values = pd.to_numeric(runs[column], errors="coerce")
+    steps = values.groupby([runs[name] for name in columns.run]).diff().dropna()
+    return bool(len(steps) and (steps > 0).all())
 
 
 def quoted(text: str) -> str:

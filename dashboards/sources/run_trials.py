@@ -141,8 +141,9 @@ def _same_twice(rows: pd.DataFrame, columns: RunColumns, trial: TrialRecord) -> 
     return ConfigError(
         what,
         columns.source,
-        "drop the repeated run, or pass the column that distinguishes the rows with --by, "
-        "--step or --task, or select rows with --where" + separate,
+        "drop the repeated run, or the rows that a restarted run repeated, or pass the column that "
+        "distinguishes the rows with --by, --step or --task, or select rows with --where"
+        + separate,
         code="repeated-run",
     )
 

@@ -13,7 +13,7 @@ from dashboards.sources.directions import usual_direction
 from dashboards.sources.names import find_column
 from dashboards.statistics.composites import Composite
 from dashboards.trial import Curve, Mode, TrialRecord, joint_state
-from loptune.errors import ConfigError
+from loptune.errors import ConfigError, joined
 from loptune.yaml_document import nearest
 
 _KINDS = ("mean", "iqm")
@@ -197,10 +197,17 @@ def combined(parts: Mapping[str, Results], composite: Composite) -> Results:
         by_task[task] = combined(
             {name: part.by_task[task] for name, part in parts.items()}, composite
         )
+    trials = _combined_trials(parts, composite, label)
+    has_curves = all(any(trial.curves for trial in part.trials) for part in parts.values())
+    if has_curves and not any(trial.curves for trial in trials):
+        note = f"No run has {joined(list(parts))} at the same step, so their mean has no curve."
+        if not first.at_equal_amounts:
+            note += " Each is scored by its own last evaluations."
+        notes.append(note)
     return replace(
         first,
         objective=replace(first.objective, metric=label),
-        trials=tuple(_combined_trials(parts, composite, label)),
+        trials=tuple(trials),
         fresh=fresh,
         warnings=tuple(dict.fromkeys(notes)),
         by_task=by_task,
@@ -232,15 +239,18 @@ def _combined_trials(
 def _combined_curve(
     parts: Mapping[str, Results], trials: Sequence[TrialRecord], composite: Composite, label: str
 ) -> dict[str, Curve]:
-    """Return label -> curve of the composite; empty if the scores have different steps."""
+    """Return label -> curve of the composite at the steps that all scores have; empty without such
+    steps.
+    """
     curves = []
     for part, trial in zip(parts.values(), trials, strict=True):
         if part.objective.metric not in trial.curves:
             return {}
-        curves.append(trial.curves[part.objective.metric])
-    if len({curve.steps for curve in curves}) > 1:
-        return {}
+        curve = trial.curves[part.objective.metric]
+        curves.append(dict(zip(curve.steps, curve.values, strict=True)))
+    steps = sorted(set(curves[0]).intersection(*curves[1:]))
     values = []
-    for row in zip(*[curve.values for curve in curves], strict=True):
-        values.append(composite.of(dict(zip(parts, row, strict=True))))
-    return {label: Curve(curves[0].steps, tuple(values))}
+    for step in steps:
+        scores = {name: curve[step] for name, curve in zip(parts, curves, strict=True)}
+        values.append(composite.of(scores))
+    return {label: Curve(tuple(steps), tuple(values))} if steps else {}

@@ -25,7 +25,7 @@ def typed(table: pd.DataFrame, columns: RunColumns) -> pd.DataFrame:
     if columns.step in runs:
         scored = runs[columns.score].notna()
         if columns.step != columns.axis:
-            runs[columns.step] = _integer_steps(runs[columns.step], scored)
+            runs[columns.step] = _steps(runs[columns.step], scored, fractions=bool(columns.axis))
     return runs
 
 
@@ -42,14 +42,19 @@ def _seed_texts(seeds: "pd.Series[Any]") -> list[str]:
     return [str(seed).strip().removesuffix(".0") for seed in seeds]
 
 
-def _integer_steps(column: "pd.Series[Any]", scored: "pd.Series[bool]") -> "pd.Series[float]":
-    """Return steps as numbers; the steps of rows with a score must be integers."""
+def _steps(
+    column: "pd.Series[Any]", scored: "pd.Series[bool]", *, fractions: bool
+) -> "pd.Series[float]":
+    """Return steps as numbers; rows with a score must have a step, an integer unless fractions are
+    allowed.
+    """
     steps = pd.to_numeric(column, errors="coerce")
-    if not (steps[scored] % 1 == 0).all():
+    valid = steps.notna() if fractions else steps % 1 == 0
+    if not valid[scored].all():
         raise ConfigError(
             "a row with a score has a step that is not an integer",
             str(column.name),
-            "choose the step column with --step",
+            f"choose the step column with --step, or interpolate with --axis {column.name}",
             code="step-not-integer",
         )
     return steps

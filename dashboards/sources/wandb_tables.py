@@ -44,8 +44,8 @@ def run_summaries(folder: Path) -> list[Path]:
 
 def _melt_chart(table: pd.DataFrame) -> pd.DataFrame:
     """Return a chart's table, which has a column ``NAME - metric`` for each run, as rows with the
-    columns Name, step (its horizontal axis) and metric. The columns of its bands (``__MIN``,
-    ``__MAX``) are left out.
+    columns Name, step (its horizontal axis, which keeps its own name too) and metric. The columns
+    of its bands (``__MIN``, ``__MAX``) are left out.
     """
     lines = {}
     for column in table:
@@ -66,7 +66,10 @@ def _melt_chart(table: pd.DataFrame) -> pd.DataFrame:
         parts.append(values)
     rows = pd.concat(parts, ignore_index=True)
     wide = rows.pivot_table(index=["Name", "step"], columns="metric", values="value", sort=False)
-    return wide.reset_index().rename_axis(columns=None)
+    wide = wide.reset_index().rename_axis(columns=None)
+    if str(step).lower() in ("step", "name"):
+        return wide
+    return wide.assign(**{str(step): wide["step"]})
 
 
 def expand_mappings(table: pd.DataFrame) -> pd.DataFrame:

@@ -79,7 +79,7 @@ def check_grows(axis: str, amounts: Curve, where: str, step: str, run: str) -> N
                 f"{amounts.steps[i]:g} of {run}",
                 where,
                 "choose a column that grows during a run; if it contains amounts per step, add "
-                "them up first",
+                "them up first; if the run was restarted, drop the rows that it repeated",
                 code="axis-falls",
             )
 

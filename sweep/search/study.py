@@ -171,7 +171,7 @@ def sample(space: Space, trial: optuna.Trial) -> Parameters:
             ordered = sorted(parameter.options or [])
             return ordered[trial.suggest_int(key, 0, range_.high)]
         if isinstance(range_, FloatDistribution):
-            proposed = trial.suggest_float(key, range_.low, range_.high, log=range_.log)
+            proposed: float = trial.suggest_float(key, range_.low, range_.high, log=range_.log)
             return _rounded(proposed, range_)
         return parameter.value
 

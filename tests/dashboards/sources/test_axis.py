@@ -5,6 +5,8 @@ import pandas as pd
 import pytest
 
 from dashboards import judge
+from dashboards.sources.names import split_names
+from dashboards.sources.wandb_tables import expand
 from tests.refusals import refused
 
 ASKED = {"by": ["loss"], "baseline": {"loss": "base"}, "score": "acc", "fresh": True}
@@ -195,3 +197,96 @@ def test_every_task_has_its_own_budget():
     results = judge(table, axis="tokens", task=["data"], **ASKED).results
     assert {task: part.budget.at for task, part in results.by_task.items()} == {"a": 100, "b": 60}
     assert results.budget is None
+
+
+def test_scores_that_end_at_different_amounts_are_compared_at_one():
+    """``amc`` and ``length`` are logged between the evaluations of ``acc``, and end elsewhere."""
+    table = curves(seeds=4)
+    between = table.rename(columns={"acc": "amc"}).assign(step=table.step + 5, length=800.0)
+    between["tokens"] += 5 * between.loss.map(RATES)
+    between["length"] += between.seed + between.loss.map({"base": 0, "long": 30})
+    both = pd.concat([table, between])
+    asked = {**ASKED, "score": ["acc", "amc"], "guard": "length:40"}
+    results = judge(both, axis="tokens", **asked).results
+    parts = [*results.by_score.values(), results.guards[0].results]
+    assert {part.budget.at for part in parts} == {100.0}
+    expected = []
+    for name, rows in both.groupby(["loss", "seed"]):
+        grid = np.linspace(90, 100, 2001)
+        means = []
+        for score in ("acc", "amc"):
+            scored = rows.dropna(subset=score).sort_values("tokens")
+            means.append(np.interp(grid, scored.tokens, scored[score]).mean())
+        expected.append((name[0], np.mean(means)))
+    by_arm = pd.DataFrame(expected, columns=["loss", "score"]).groupby("loss").score.mean()
+    found = {arm.name.split("=")[1]: arm.mean for arm in results.arm_table}
+    assert found == pytest.approx(dict(by_arm), abs=1e-5)
+    assert any("No run has acc and amc at the same step" in note for note in results.warnings)
+    assert all(not trial.curves for trial in results.trials)
+
+
+@pytest.mark.parametrize(
+    ("change", "axis", "code", "names"),
+    [
+        ({"tokens": "per_step"}, "tokens", "axis-constant", ["add them up"]),
+        ({"tokens": "text"}, "tokens", "no-number", ["'0.0M'", "without units"]),
+        ({"tokens": "one arm"}, "tokens", "no-amount", ["4 runs of 8", "loss=base seed=0"]),
+        ({"tokens": "restarted"}, "tokens", "axis-falls", ["restarted"]),
+    ],
+)
+def test_an_axis_without_usable_amounts_is_refused(change, axis, code, names):
+    table = curves(seeds=4)
+    if change["tokens"] == "per_step":
+        table["tokens"] = table.loss.map(RATES)
+    elif change["tokens"] == "text":
+        table["tokens"] = [f"{tokens}M" for tokens in table.tokens]
+    elif change["tokens"] == "one arm":
+        table.loc[table.loss == "base", "tokens"] = np.nan
+    else:
+        again = (table.loss == "base") & (table.seed == 2) & (table.step >= 50)
+        table.loc[again, "tokens"] -= 50
+    with refused(code, names=names):
+        judge(table, axis=axis, **ASKED)
+
+
+def test_a_counter_that_restarts_in_one_run_does_not_hide_the_costs_of_the_others():
+    table = curves(seeds=4)
+    again = (table.loss == "base") & (table.seed == 2) & (table.step >= 50)
+    table.loc[again, "tokens"] -= 50
+    text = str(judge(table, **ASKED))
+    assert "used 1.7 times the tokens" in text
+
+
+@pytest.mark.parametrize("score", ["equal", "other"])
+def test_the_step_of_a_restarted_run_repeats(score):
+    table = curves(seeds=4).rename(columns={"step": "_step"}).assign(_runtime=0.0)
+    table["_runtime"] = 2.0 * table._step
+    of_run = (table.loss == "base") & (table.seed == 2) & (table._step >= 60)
+    again = table[of_run].assign(_runtime=table._runtime + 60)
+    if score == "other":
+        again["acc"] += 0.01
+        with refused("repeated-run", names=["loss=base seed=2", "_step 60", "restarted"]):
+            judge(pd.concat([table, again]), **ASKED)
+        return
+    restarted = judge(pd.concat([table, again]), **ASKED).verdict
+    assert restarted.interval == judge(table, **ASKED).verdict.interval
+
+
+def test_a_chart_over_tokens_is_compared_along_them():
+    table = curves(seeds=4)
+    table["run"] = table.loss + "-s" + table.seed.astype(str) + " - acc"
+    chart = table.pivot(index="tokens", columns="run", values="acc").reset_index()
+    rows = split_names(expand(chart), "{loss}-s{seed}")[0]
+    found = judge(rows, axis="tokens", **ASKED)
+    assert found.results.budget.at == 100
+    expected = judge(table.drop(columns="run"), axis="tokens", **ASKED)
+    assert found.verdict.interval == pytest.approx(expected.verdict.interval)
+
+
+def test_a_table_with_fractions_of_an_epoch_names_the_axis():
+    table = (
+        curves(seeds=3).assign(epoch=lambda rows: rows.step / 37).drop(columns=["step", "tokens"])
+    )
+    with refused("not-repeats", names=["--axis epoch"]):
+        judge(table, **ASKED)
+    assert judge(table, axis="epoch", **ASKED).results.budget.at == pytest.approx(100 / 37)

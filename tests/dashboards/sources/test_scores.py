@@ -85,6 +85,14 @@ def test_the_kinds_of_composites():
     )
 
 
+def test_the_curve_of_a_composite_has_the_steps_of_all_benchmarks():
+    table = pd.concat([runs(math500=0.05).assign(step=step) for step in (10, 20, 30, 40)])
+    table.loc[table.step.isin([10, 30]), "amc"] = np.nan
+    results = judge(table, score=BENCHMARKS, **ASKED).results
+    [curve] = results.trials[0].curves.values()
+    assert curve.steps == (20, 40)
+
+
 def test_a_failed_benchmark_is_a_failed_run():
     table = runs(math500=0.05)
     table.loc[10, "amc"] = np.nan
