@@ -8,6 +8,7 @@ import sysconfig
 
 import pytest
 
+from tests.hidden_packages import hide_our_packages
 from tests.paths import ROOT
 from tests.run_cli import ENVIRONMENT
 
@@ -105,13 +106,20 @@ def test_a_project_in_an_empty_folder(binaries, tmp_path):
     run(binaries / "trainer", "run", "run.yaml", "--dry-run", cwd=tmp_path / "mine")
 
 
-def test_a_sweep_with_its_report_in_an_empty_folder(binaries, tmp_path):
+def test_a_sweep_with_its_report_beside_files_named_like_our_packages(binaries, tmp_path):
+    hide_our_packages(tmp_path)
     small = [f"trainer.{override}" for override in (*SHORT, SMALL)]
-    space = (
+    small += [
         "search={configurations: 0}",
+        "seeds=[0]",
+        "objective.window=1",
         "baselines=[{algorithm.ar_alpha: 0.3, lopti: false}]",
-        *small,
+    ]
+    (tmp_path / "mine.py").write_text(
+        "import loptune as lt\n\nif __name__ == '__main__':\n"
+        f"    trials = lt.sweep('quickstart', {small!r}, name='first')\n"
+        "    print(trials['state'].tolist(), lt.load_results('first')['state'].tolist())\n"
     )
-    printed = run(binaries / "sweep", "run", "quickstart", *space, cwd=tmp_path)
-    assert "1 complete" in printed
-    assert (tmp_path / "runs/quickstart/report/report.html").stat().st_size > 100_000
+    printed = run(binaries / "python", "mine.py", cwd=tmp_path)
+    assert "['COMPLETE'] ['COMPLETE']" in printed
+    assert (tmp_path / "runs/first/report/report.html").stat().st_size > 100_000

@@ -9,6 +9,7 @@ import pytest
 import loptune as lt
 from loptune import shadowing
 from rewards.user_code import LOPTUNE_PACKAGES
+from tests.hidden_packages import hide_our_packages
 from tests.paths import ROOT
 
 TINY_RUN = """
@@ -41,11 +42,6 @@ def run(folder, program, **options):
     return subprocess.run(
         [sys.executable, "mine.py"], cwd=folder, capture_output=True, text=True, **options
     )
-
-
-def hide_our_packages(folder):
-    for name in ("trainer", "sweep", "rewards", "dashboards"):
-        (folder / f"{name}.py").write_text("raise RuntimeError('a file of the user')\n")
 
 
 def test_every_name_is_found_and_documented():
@@ -85,25 +81,6 @@ def test_a_run_and_a_verdict_beside_such_files(tmp_path):
     done = run(tmp_path, TINY_RUN)
     assert done.returncode == 0, done.stderr
     assert "done " in done.stdout and (tmp_path / "runs/first/metrics.jsonl").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_sweep_beside_such_files(tmp_path):
-    hide_our_packages(tmp_path)
-    program = """
-import loptune as lt
-
-if __name__ == "__main__":
-    small = ["trainer.max_steps=1", "trainer.evaluation.every_steps=1", "objective.window=1",
-             "trainer.evaluation.sets.dev.limit=2", "search.configurations=0", "seeds=[0]",
-             "trainer.tracking.offline=true", "baselines=[{algorithm.ar_alpha: 0.0, lopti: false}]"]
-    trials = lt.sweep("quickstart", small, name="first")
-    print(trials["state"].tolist(), lt.load_results("first")["state"].tolist())
-"""
-    done = run(tmp_path, program)
-    assert done.returncode == 0, done.stderr
-    assert "['COMPLETE'] ['COMPLETE']" in done.stdout
 
 
 def test_a_file_that_was_imported_in_place_of_ours_is_named(tmp_path):
