@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, model_validator
 
-from loptune.declared_metrics import METRICS, declaration
 from loptune.errors import ConfigError
 from loptune.progress import MetricValues, ProgressReport
 from loptune.section import refusal
-from loptune.yaml_document import YamlDocument, nearest
+from loptune.yaml_document import YamlDocument
 from sweep.programs.base import (
     ABSENT,
     Advice,
@@ -27,11 +26,18 @@ from sweep.programs.base import (
     TrialRun,
     Values,
 )
+from sweep.programs.loptune_checks import (
+    TEST_SET,
+    check_inputs,
+    check_objective,
+    check_parameter,
+    check_workers,
+    possible_values,
+)
 from trainer.config.evaluation import EvaluationSet
 from trainer.config.schema import (
     TrainConfig,
     apply_overrides,
-    check_key,
     dotted_keys,
     dotted_values,
     load_config,
@@ -42,14 +48,8 @@ from trainer.config.schema import (
 from trainer.config.tracking import TrackingConfig
 from trainer.config.variants import rule_label
 from trainer.parallel.gpus import gpu_bytes
-from trainer.planning.advice import advise, correctness_reward, one_step_advice, optimizer_steps
-from trainer.planning.memory import (
-    GPU_BYTES,
-    Device,
-    check_fits,
-    footprint,
-    planned_checkpoint_bytes,
-)
+from trainer.planning.advice import advise, one_step_advice, optimizer_steps
+from trainer.planning.memory import GPU_BYTES, Device, footprint, planned_checkpoint_bytes
 from trainer.policy.architectures import TINY
 from trainer.problems.sampler import training_steps
 from trainer.rules.kinds import KINDS
@@ -68,7 +68,6 @@ _DECIDE_OPTIMIZER_STEPS = (
 )
 _DECIDE_STEPS = ("max_steps", "epochs", "rollout.prompts_per_step")
 _INPUTS = ("data.", "reward.", "evaluation.", *KINDS)
-_TEST_SET = "test"
 # configuration keys that determine a vLLM engine
 _ENGINE_KEYS = (
     "model",
@@ -161,12 +160,12 @@ class LoptuneProgram(Program):
         if document.data.get("confirms"):
             return self.model_copy(update={"config": config})
         # A search evaluates on all sets except the held-out one.
-        if next(iter(sets)) == _TEST_SET:
-            what = f"{_TEST_SET} is held out in a sweep, so it cannot be the first evaluation set"
+        if next(iter(sets)) == TEST_SET:
+            what = f"{TEST_SET} is held out in a sweep, so it cannot be the first evaluation set"
             raise document.error(
                 what, ("trainer",), "rename it, or put another set before it", "first-set-held-out"
             )
-        held_out_set = sets.pop(_TEST_SET, self.held_out_set)
+        held_out_set = sets.pop(TEST_SET, self.held_out_set)
         searched = config.model_copy(
             update={"evaluation": config.evaluation.model_copy(update={"sets": sets})}
         )
@@ -183,71 +182,13 @@ class LoptuneProgram(Program):
 
     def check_key(self, key: str, document: YamlDocument) -> None:
         """Raise ConfigError for the seed, fixed keys, sections and unknown keys."""
-        where = document.where(("parameters", key))
-        if key == "seed":
-            raise ConfigError(
-                "the seed cannot be a search parameter",
-                where,
-                "write seeds: [0, 1]",
-                key=key,
-                code="seed-searched",
-            )
-        if key == "max_hours":
-            raise ConfigError(
-                "a time budget cannot be a search parameter",
-                where,
-                "write limits: {time_budget_s: SECONDS}",
-                key=key,
-                code="max-hours-in-sweep",
-            )
-        if key in self.overrides:
-            raise ConfigError(
-                f"{key} is both searched and fixed in trainer.overrides",
-                where,
-                "remove one of the two",
-                key=key,
-                code="searched-and-fixed",
-            )
-        check_key(key, document.place(("parameters", key)))
+        check_parameter(key, self.overrides, document)
 
     def check_metric(self, metric: str, key: str, searched: Values, document: YamlDocument) -> None:
         """Raise ConfigError for a metric that a search does not measure, or a parameter that
         changes the evaluation.
         """
-        if metric.endswith(f"/{_TEST_SET}"):
-            raise document.error(
-                f"{metric} belongs to the held-out set, which is not used during a search",
-                ("objective", key),
-                "choose another set, or eval/accuracy",
-                code="held-out-objective",
-            )
-        ruler = ["evaluation.", "data.task", "data.max_prompt_tokens"]
-        if metric.startswith("eval/reward"):
-            ruler.append("reward.")
-        searched_rewards = searched.get("reward.functions", ())
-        judges = {correctness_reward(functions) for functions in searched_rewards}
-        if len(judges) > 1:
-            ruler.append("reward.functions")  # the reward determines the accuracy
-        for parameter in searched:
-            if parameter.startswith(tuple(ruler)):
-                raise document.error(
-                    f"{parameter} changes what {metric} measures, so scores would not be "
-                    "comparable",
-                    ("parameters", parameter),
-                    f"fix it: trainer.{parameter}=VALUE",
-                    code="changes-the-objective",
-                )
-        with contextlib.suppress(KeyError):
-            declaration(metric)
-            if metric.startswith("eval/"):
-                return
-        measured = [name for name in METRICS if name.startswith("eval/")]
-        raise document.error(
-            f"no evaluation measures {metric}",
-            ("objective", key),
-            nearest(metric, measured, "trainer metrics eval/"),
-            "unmeasured-objective",
-        )
+        check_objective(metric, key, searched, document)
 
     def check_machine(
         self,
@@ -259,62 +200,7 @@ class LoptuneProgram(Program):
         """Raise ConfigError for workers that share a GPU, batches that they cannot split, and
         shared vLLM servers.
         """
-        workers = resources.workers_per_trial
-        gpus = resources.gpus_per_trial
-        is_shared = gpus < 1 and workers == 1
-        if gpus and not is_shared and gpus != workers:
-            what = (
-                f"one worker drives one GPU: workers_per_trial is {workers}, gpus_per_trial is "
-                f"{gpus:g}"
-            )
-            raise document.error(
-                what, ("resources",), "set both to the same number", "workers-and-gpus"
-            )
-        where = document.where(("resources", "workers_per_trial"))
-        for key in ("parallel.strategy", "rollout.prompts_per_step", "optim.update_batch_size"):
-            for value in self._possible(searched, key):
-                if value == "none" and workers > 1:
-                    raise ConfigError(
-                        f"{workers} workers per trial, but the trainer's parallel.strategy is none",
-                        where,
-                        "add trainer.parallel.strategy=ddp or trainer.parallel.strategy=deepspeed",
-                        key="resources.workers_per_trial",
-                        code="workers-without-strategy",
-                    )
-                if isinstance(value, int) and value % workers:
-                    raise ConfigError(
-                        f"{key} {value} cannot be split over {workers} workers",
-                        where,
-                        f"make it a multiple of {workers}",
-                        key="resources.workers_per_trial",
-                        code="indivisible-by-workers",
-                    )
-        rollout = self.base.rollout
-        if (
-            rollout.engine != "transformers"
-            and rollout.vllm.mode == "server"
-            and max_concurrent != 1
-        ):
-            raise document.error(
-                "concurrent trials would overwrite each other's weights on the vLLM servers",
-                ("limits", "max_concurrent"),
-                "add limits.max_concurrent=1, or trainer.rollout.vllm.mode=colocate",
-                code="shared-servers",
-            )
-        if self.base.parallel.device == "cuda" and gpus == 0:
-            raise document.error(
-                "the trainer's configuration needs GPUs, but trials have none",
-                ("resources", "gpus_per_trial"),
-                "add resources.gpus_per_trial=N, or trainer.parallel.device=cpu to run on "
-                "the CPU anyway",
-                code="trials-without-gpus",
-            )
-
-    def _possible(self, searched: Values, key: str) -> Sequence[Any]:
-        """Return the values that a key can have: the searched values, or else the one in the base
-        configuration.
-        """
-        return searched[key] if key in searched else [value_of(self.base, key)]
+        check_workers(self.base, searched, resources, max_concurrent, document)
 
     def check_early(
         self, searched: Values, resources: ResourcesSpec, metrics: Sequence[str]
@@ -325,40 +211,14 @@ class LoptuneProgram(Program):
         Warn if a trial seems too large for its GPUs. If data or rewards are searched, no row is
         scored; each trial then checks them itself.
         """
-        # torch and transformers take seconds to import; missing GPUs are reported before that
-        from trainer.algorithm.rule_check import check_rules
-        from trainer.load_check import check_before_trials
-        from trainer.policy.load import check_weights
-        from trainer.problems.load import metric_names
-        from trainer.rollouts.build import build_rewards
-        from trainer.rollouts.prepared import load_data, prepare
-
-        device = self._device(resources)
-        if device.on_gpu:
-            check_fits(self.base, resources.workers_per_trial, device)
-        for config in self._input_configs(searched):
-            check_rules(config.algorithm)
-        for name in self._possible(searched, "model.name_or_path"):
-            check_weights(self.base.model.model_copy(update={"name_or_path": name}))
-        if any(key.startswith(("reward", "data")) for key in searched):
-            load_data(self.base)
-            build_rewards(self.base.reward).close()
-            return
-        prepared = prepare(self.base)
-        prepared.close()
-        check_before_trials(self.base, prepared.tokenizer, prepared.problems)
-        measured = list(metric_names(prepared.sets))
-        if self.base.evaluation.composite:
-            measured.append("eval/composite")
-        for metric in metrics:
-            if metric not in measured:
-                raise ConfigError(
-                    f"no evaluation measures {metric}",
-                    "objective",
-                    nearest(metric, measured),
-                    key="objective.metric",
-                    code="unmeasured-objective",
-                )
+        check_inputs(
+            self.base,
+            self._input_configs(searched),
+            searched,
+            resources.workers_per_trial,
+            self._device(resources),
+            metrics,
+        )
 
     def _device(self, resources: ResourcesSpec) -> Device:
         """Return the device of a rank: a fraction of a GPU, or the memory of this machine."""
@@ -464,7 +324,7 @@ class LoptuneProgram(Program):
     def paths(self, searched: Values) -> Iterator[Path]:
         """Yield the `files` and local model folders; other model names are on the Hub."""
         yield from super().paths(searched)
-        for name in self._possible(searched, "model.name_or_path"):
+        for name in possible_values(self.base, searched, "model.name_or_path"):
             path = Path(name).expanduser().absolute()
             if path.exists():
                 yield path
@@ -486,14 +346,14 @@ class LoptuneProgram(Program):
         if test is not None:
             like = like.model_copy(update={"source": test})
         elif self.held_out_set is None:
-            like = like.model_copy(update={"split": _TEST_SET})
-        return self._with(self.configure({"evaluation.sets": {**sets, _TEST_SET: like}}))
+            like = like.model_copy(update={"split": TEST_SET})
+        return self._with(self.configure({"evaluation.sets": {**sets, TEST_SET: like}}))
 
     def steps(self, possible: Values) -> tuple[int | None, bool]:
         """Return the training steps of the longest trial, if configuration and space determine
         them.
         """
-        choices = [self._possible(possible, key) for key in _DECIDE_STEPS]
+        choices = [possible_values(self.base, possible, key) for key in _DECIDE_STEPS]
         lengths = [self._steps_of(*choice) for choice in itertools.product(*choices)]
         longest = None if None in lengths else max(filter(None, lengths))
         return longest, any(len(values) > 1 for values in choices)
@@ -508,7 +368,7 @@ class LoptuneProgram(Program):
     def count_evaluations(self, possible: Values) -> int | None:
         """Return the evaluations of the longest trial after its first step."""
         steps, _ = self.steps(possible)
-        every = min(self._possible(possible, "evaluation.every_steps"))
+        every = min(possible_values(self.base, possible, "evaluation.every_steps"))
         return None if steps is None else math.ceil(steps / int(every))
 
     def score_step(self, metric: str) -> float | None:
@@ -592,7 +452,7 @@ class LoptuneProgram(Program):
         # imports torch
         from trainer.evaluation.pretraining_check import check_before_training
 
-        sizes = sorted(set(self._possible(possible, "rollout.group_size")))
+        sizes = sorted(set(possible_values(self.base, possible, "rollout.group_size")))
         check = check_before_training(self.base, problems, sizes)
         error = check.error_on(self.base, next(iter(check.set_sizes)))
         return Sample(
