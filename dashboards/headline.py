@@ -355,7 +355,7 @@ def _trial_counts(results: Results) -> str:
     left_out = len(complete - set(results.comparable.configuration))
     text = f"{len(results.table)} trials: {counts}; only complete trials are compared."
     if results.fresh is not None:
-        text = f"Of the search: {text} On fresh seeds: {len(results.fresh.table)} trials."
+        text = f"Search: {text} Fresh seeds: {len(results.fresh.table)} trials."
     if left_out:
         text += (
             f" Excluded, because the scheduler stopped some of their seeds: "

@@ -304,7 +304,7 @@ def _advice(verdict: Verdict, name: Name) -> str:
             f"{MIN_SEEDS} seeds cannot confirm an improvement."
         )
     if verdict.claim == "evidence":
-        return "Confirm it on fresh seeds: the best of many is biased upward."
+        return "Confirm it on fresh seeds: the best of many scores is biased upward."
     if verdict.claim == "candidate":
         return (
             "Run it on fresh seeds: a search's own seeds give candidates, only fresh seeds give "

@@ -310,9 +310,9 @@ class Results(TrialSet):
 
     @cached_property
     def arm_table(self) -> list[ArmRow]:
-        """All configurations compared with the baseline, on fresh seeds if they were run; empty
-        without a baseline's score, for rules tuned separately, and after interim analyses, whose
-        intervals are wider.
+        """All configurations compared with the baseline, on fresh seeds if they were run. Empty if
+        the baseline has no score, if rules were tuned separately, and after interim analyses,
+        because their intervals are wider.
         """
         if self.arms:
             return []

@@ -426,11 +426,17 @@ def reason(verdict: Verdict) -> str:
         f"{_runs_of(verdict)}"
     )
     if verdict.claim == "too few seeds":
-        return f"It is more than seed noise explains ({tested}), but needs {MIN_SEEDS} seeds."
+        return (
+            f"The improvement is larger than seed noise explains ({tested}), but fewer than "
+            f"{MIN_SEEDS} seeds cannot confirm it."
+        )
     if verdict.claim == "evidence":
-        return f"This is more than seed noise explains: {tested}."
+        return f"The improvement is larger than seed noise explains: {tested}."
     if verdict.claim == "candidate":
-        return f"It is more than seed noise explains ({tested}), but these seeds guided the search."
+        return (
+            f"The improvement is larger than seed noise explains ({tested}), but these seeds "
+            "guided the search."
+        )
     return f"No evidence of an improvement: {tested}."
 
 

@@ -3,11 +3,11 @@ arXiv:2505.12929.
 
     python -m examples.full_algorithm        # minutes on one CPU core
 
-trains the tiny model on generated Knights-and-Knaves puzzles. Only the puzzles, their reward
-and the tiny model are this project's; sampling, advantages, AR, Lopti and the loss are written
-out. A test holds one update against that of `trainer run` to the fifth digit. Departures from
-`trainer run tiny_kk`: one update batch a step, no KL penalty and so no reference, no checkpoint, no
-tracking. Measured: the mean reward of ten steps goes 1.30, 1.64, 1.59, 2.00.
+trains the tiny model on generated Knights-and-Knaves puzzles. Only the puzzles, their reward and
+the tiny model are this project's; sampling, advantages, AR, Lopti and the loss are written out. A
+test holds one update against that of `trainer run` to the fifth digit. Departures from `trainer run
+tiny_kk`: one update batch per step, no KL penalty and so no reference, no checkpoint, no tracking.
+Measured: the mean reward of ten steps goes 1.30, 1.64, 1.59, 2.00.
 
 Letters: B completions, P tokens of the longest prompt, T tokens of the longest completion.
 """
@@ -101,7 +101,7 @@ def logprobs_of(model: PreTrainedModel, batch: Batch) -> Tensor:
 
 
 def group_advantages(rewards: Tensor) -> Tensor:
-    """Return ``(r - mean of group) / (std of group + 1e-6)``, [B, 1] [arXiv:2402.03300, section
+    """Return ``(r - group mean) / (group std + 1e-6)``, [B, 1] [arXiv:2402.03300, section
     4.1.2].
     """
     groups = rewards.view(-1, GROUP_SIZE)

@@ -110,7 +110,7 @@ def read_json(path: Path) -> Iterator[Values]:
     """Yield the objects of a JSON lines file, or of a JSON array.
 
     Raises:
-        ConfigError: invalid JSON or a row that is not an object; names the line or row.
+        ConfigError: invalid JSON or a row that is not an object; the error shows the line or row.
     """
     content = ""
     if path.suffix == ".json":

@@ -102,7 +102,7 @@ def raise_if_locked(folder: Path, what: str = "run") -> None:
     """Raise if another process has the folder's lock.
 
     Raises:
-        NameInUseError: names the process.
+        NameInUseError: the lock is held; the error shows the process.
     """
     if (other := lock_owner(folder)) is not None:
         raise _locked_error(folder, other, what)
@@ -151,7 +151,7 @@ def check_folder(folder: Path) -> None:
     of a sweep. Workers find the other packages through it.
 
     Raises:
-        ConfigError: names the conflicting file or folder.
+        ConfigError: there is such a file or folder.
     """
     for path in (folder / "loptune.py", folder / "loptune" / "__init__.py"):
         if path.is_file() and path.parent.resolve() != _OWN_FOLDER:

@@ -1,8 +1,8 @@
 """e-values against the gate's group-sequential test: which keeps more gains, with what proof?
 
-The candidates replace the test of one proposal by an e-value and LORD++ by e-LOND [AISTATS 2024]
-or by the online e-closure principle [arXiv:2603.24792], and leave the rest of the gate as it is:
-its futility rule, its baseline that runs again after ten proposals and before a keep.
+The candidates replace the test of one proposal with an e-value and LORD++ with e-LOND [AISTATS
+2024] or with the online e-closure principle [arXiv:2603.24792], and leave the rest of the gate as
+it is: its futility rule, its baseline that runs again after ten proposals and before a keep.
 
     python -m research.gate_evidence                       # every scenario, 1,000 campaigns each
     python -m research.gate_evidence --campaigns 200 --scenario "1 SD" --rules "e-LOND, exact"

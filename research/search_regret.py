@@ -275,7 +275,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--repeats", type=int, default=50, help="searches a cell (default: 50)")
+    parser.add_argument("--repeats", type=int, default=50, help="searches per cell (default: 50)")
     parser.add_argument("--failures", action="store_true", help="compare lessons of failures")
     parser.add_argument("--samplers", nargs="+", choices=SAMPLERS, default=list(SAMPLERS))
     parser.add_argument("--lessons", nargs="+", choices=LESSONS, default=list(LESSONS))

@@ -4,11 +4,11 @@
     python -m research.unequal_grids --real    # real training runs, half a minute
 
 A pair of arms has one true curve, ``START + RISE (1 - exp(-tokens / SCALE))``, and the second arm a
-constant gain on top, zero in half of the pairs. Arms draw a rate (tokens a step) and a distance
+constant gain on top, zero in half of the pairs. Arms draw a rate (tokens per step) and a distance
 between evaluations; runs draw an offset, lose a fifth of their evaluations, and end at lengths of
-their own. Noise is normal: one shift a run and one draw an evaluation. Printed are the coverage of
-the interval of `sweep judge --axis tokens` (90% are promised), false improvements and claims of the
-wrong sign (at most 5% each), beside the comparison of the last three evaluations of each run.
+their own. Noise is normal: one shift per run and one draw per evaluation. Printed are the coverage
+of the interval of `sweep judge --axis tokens` (90% are promised), false improvements and claims of
+the wrong sign (at most 5% each), beside the comparison of the last three evaluations of each run.
 
 Real runs: DrQ-v2 on 24 tasks of the DeepMind Control Suite, eight to ten seeds each (Yarats
 et al. 2021, arXiv:2107.09645). The seeds of a task are split at random into two arms, so every
@@ -196,7 +196,7 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=200, help="cases of each task")
     options = parser.parse_args()
     if options.real:
-        headings = ["compared at", "false claims a side", "worst task", "better, worse"]
+        headings = ["compared at", "false claims per side", "worst task", "better, worse"]
         rows = [real_row(layout, options.cases) for layout in LAYOUTS]
         print_rows(f"24 tasks, {options.cases} cases each: false claims [%]", headings, rows)
         return

@@ -231,7 +231,7 @@ def _as_fraction(match: re.Match[str]) -> str:
 
 
 def _points_of(text: str) -> str:
-    r"""Return the points of ``\angle ABC``, ``\overline{\mathrm{AB}}`` or ``AB``; "" for others."""
+    r"""Return the points of ``\angle ABC``, ``\overline{\mathrm{AB}}`` or ``AB``, or ""."""
     name = _SHAPE.sub("", text.replace(r"\overline", ""))
     name = re.sub(_TEXT_COMMAND, "", name)
     name = re.sub(r"[\s{}]", "", name)

@@ -1,8 +1,8 @@
-"""The only loader of users' code: rewards, update rules and program functions, named
+"""The only loader of users' code: rewards, update rules and program functions, given as
 ``module:name``.
 
-Code is loaded here and nowhere else, so that every kind is looked up in the same places and fails
-with the same message, which names the code, the line or the folder, and the fix.
+With a single loader, all kinds of code are looked up in the same folders and fail with the same
+message, which shows the code, its line or folder, and the fix.
 """
 
 import difflib

@@ -86,7 +86,7 @@ class Tool:
 
     @property
     def signature(self) -> inspect.Signature:
-        """The parameters by name, with their descriptions."""
+        """The tool's keyword-only parameters, with their descriptions."""
         parameters = []
         for argument in self.arguments:
             help_field = Field(description=argument.option.help)
@@ -214,7 +214,7 @@ def _check_names(tool: Tool, values: dict[str, Any]) -> None:
     """Reject arguments that a tool does not have.
 
     Raises:
-        ConfigError: names the first one and the nearest argument.
+        ConfigError: an argument is unknown; the error suggests the nearest one.
     """
     names = [argument.name for argument in tool.arguments]
     for name in values:

@@ -1,9 +1,9 @@
-"""How long the threads of one process spin while they wait for each other.
+"""Limit how long the threads of a process spin while they wait for each other.
 
-torch's threads are those of libgomp. By default they spin for about a millisecond. If other
-programs run, this takes the cores away from the threads that they wait for: on two cores with two
-busy processes, a step of `benchmarks/grpo_step.py` took 5 to 11 s, and 3.8 s with `SPIN_COUNT`.
-Without other programs both took 1.5 s, and sleeping threads (PASSIVE) 1.9 s.
+torch uses libgomp's threads, which by default spin for about a millisecond. If other programs run,
+spinning threads take the cores away from the threads that they wait for: on two cores with two busy
+processes, a step of `benchmarks/grpo_step.py` took 5 to 11 s, but 3.8 s with `SPIN_COUNT`. Without
+other programs both took 1.5 s, and sleeping threads (PASSIVE) 1.9 s.
 """
 
 import logging

@@ -131,7 +131,7 @@ def training_health(results: Results) -> Picture | None:
 
 
 def failures(results: Results) -> Picture | None:
-    """List the reasons of failed trials, most frequent first; None if no trial failed."""
+    """List the reasons for failed trials, most frequent first; None if no trial failed."""
     failed = results.table[results.table.state == "FAIL"]
     if failed.empty:
         return None

@@ -1,6 +1,4 @@
-"""Each parameter of a full grid separately: its values compared at equal values of the other
-parameters.
-"""
+"""Compare the values of each parameter of a full grid, with the other parameters held equal."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import replace

@@ -44,8 +44,8 @@ def _seeds(results: Results) -> str:
     if results.nothing_chosen:
         return f"On {seeds}. No score chose a configuration, so these seeds are evidence."
     return (
-        f"On the {seeds} of the search, which chose the best of many: that gives candidates, "
-        "never evidence. `sweep confirm` runs fresh seeds."
+        f"On the {seeds} of the search. They selected the best of many scores, so they give "
+        "candidates, never evidence. `sweep confirm` runs fresh seeds."
     )
 
 

@@ -157,9 +157,7 @@ def _check_rows(text: str, separator: str, path: Path) -> None:
 
 
 def _percentages(values: "pd.Series[str]") -> "pd.Series[float] | None":
-    """Return a column in which every value has a percent sign as numbers in percent; None for any
-    other.
-    """
+    """Return the column as numbers in percent if every value has a percent sign, else None."""
     texts = values.dropna().astype(str)
     if texts.empty or not texts.map(lambda text: bool(_PERCENT.fullmatch(text))).all():
         return None

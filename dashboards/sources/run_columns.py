@@ -23,7 +23,7 @@ class RunColumns:
     baseline: Mapping[str, Any]  # column of ``by`` -> value
     seed: str = ""  # if empty, the column seed; without one, runs are independent
     tuned: Sequence[str] = ()  # columns that are tuned separately for each value of ``by``
-    task: Sequence[str] = ()  # columns of tasks, over which differences are averaged
+    task: Sequence[str] = ()  # task columns: differences are averaged over tasks
     step: str = "step"  # if present, there is one row per evaluation
     trial: str = "trial"  # run-name column, for `problems`
     # number of last evaluations that the score averages (default: `WINDOW`); with an axis, a length

@@ -62,7 +62,7 @@ class ArmRow:
 
     @property
     def layout(self) -> Layout | None:
-        """How the difference was taken; None for the baseline."""
+        """The layout of the comparison; None for the baseline."""
         return None if self.found is None else self.found.layout
 
     @property

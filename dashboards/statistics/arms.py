@@ -57,7 +57,7 @@ _EQUAL = 1e-12  # relative variance below which differences are rounding errors
 
 @dataclass(frozen=True)
 class Plan:
-    """How the runs were planned, which determines the test."""
+    """The plan of the runs, which determines the test."""
 
     # whether seeds are blocks, for runs of other programs; None for a sweep, which plans all trials
     # of a seed together, so seeds are blocks
@@ -219,8 +219,8 @@ def _compare(
 def _not_paired(
     counted: Scores, baseline: str, layouts: Mapping[str, Layout], names: Sequence[str]
 ) -> dict[str, tuple[Difference, Noise]]:
-    """Compare the arms of ``names`` that are unpaired or partly paired with the baseline. All
-    ``names`` count as comparisons.
+    """Compare the baseline with the arms of ``names`` that are partly paired with it or unpaired.
+    The correction is for the number of all ``names``.
     """
     unpaired = [name for name in names if layouts[name] == "unpaired"]
     jointly = compare_unpaired(counted, baseline, unpaired, len(names))

@@ -1,4 +1,4 @@
-"""How scores vary between seeds in a campaign of the gate, and the estimate of a gain.
+"""Model the seed noise of a gate campaign, and estimate the gain of a proposal.
 
 The seed noise and the correlation of two configurations on the same seed are estimated from all
 runs of the campaign. The baseline's runs on other seeds are used as well: with correlation r of two

@@ -28,7 +28,7 @@ class CheckedGuard:
 
     @classmethod
     def of(cls, metric: str, margin: float, sign: int, found: Difference | None) -> "CheckedGuard":
-        """Check a guard by the difference on its metric, in which larger is better."""
+        """Check a guard by the difference in its metric, signed so that larger is better."""
         return cls(metric, margin, sign, guard_outcome(found, margin), found)
 
     def fields(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from loptune.score import mean
 
 @dataclass(frozen=True)
 class Composite:
-    """How the scores of several benchmarks become one."""
+    """A rule that combines the scores of several benchmarks into one."""
 
     kind: str = "mean"  # mean, iqm or weights
     weights: Mapping[str, float] = field(

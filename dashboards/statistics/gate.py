@@ -149,7 +149,7 @@ def _difference(
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """How the interim analyses of one proposal are planned."""
+    """The plan for the interim analyses of one proposal."""
 
     level: float
     baseline_seeds: int

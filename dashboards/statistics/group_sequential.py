@@ -31,7 +31,7 @@ _RANGE = 8.0  # range of the grid, in standard deviations
 
 @dataclass(frozen=True)
 class Spending:
-    """How the error rate of a sequential test is spent."""
+    """The error-spending function of a sequential test."""
 
     error: float  # total error
     exponent: float  # exponent of the fraction of information

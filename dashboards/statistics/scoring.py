@@ -49,7 +49,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Scoring:
-    """How the evaluations of a run become its score."""
+    """A rule that turns the evaluations of a run into its score."""
 
     metrics: tuple[str, ...]
     window: int = 1  # evaluations averaged into a score; unused along an axis

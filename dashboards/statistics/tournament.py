@@ -45,7 +45,7 @@ Refusal = Literal[
 
 @dataclass(frozen=True)
 class Tuning:
-    """How a rule was tuned."""
+    """The tuning of a rule: its scores and the number of its parameters."""
 
     scores: Sequence[float]  # scores of its complete trials
     parameters: int  # number of parameters with several values

@@ -76,7 +76,7 @@ class Conclusion:
 
     @property
     def layout(self) -> Layout:
-        """How the best configuration and the baseline were compared."""
+        """The layout of the comparison of the best configuration with the baseline."""
         return self.found.layout
 
     @property
@@ -323,9 +323,9 @@ def shrunken_difference(
 ) -> float:
     """Return the empirical Bayes estimate of the best difference.
 
-    The best of many is biased upward. True effects are modeled as normal around their mean; their
-    variance is the variance of the differences minus the noise variance. The baseline's noise is
-    common to all differences and cancels there. With fewer than three differences that variance
+    The best of many scores is biased upward. True effects are modeled as normal around their mean;
+    their variance is the variance of the differences minus the noise variance. The baseline's noise
+    is common to all differences and cancels there. With fewer than three differences that variance
     cannot be estimated, and the best one is shrunk toward zero.
 
     Args:

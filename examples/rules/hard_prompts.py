@@ -5,7 +5,7 @@ from trainer.rules.losses.clipped import Clipped
 
 
 class HardPrompts(Clipped):
-    """`Clipped` times ``1 + strength (step / steps) (1 - mean of group)``, for rewards 0 to 1."""
+    """`Clipped` times ``1 + strength (step / steps) (1 - group mean)``, for rewards 0 to 1."""
 
     strength: NonNegative = 1.0
     """additional weight of an unsolved prompt at the last step"""

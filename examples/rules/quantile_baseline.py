@@ -12,7 +12,7 @@ from trainer.rules import Advantage, AdvantageInputs, Probability, group_std
 
 
 class QuantileBaseline(Advantage):
-    """``(R - Q) / (std of group + 1e-6)``, Q the smallest reward that a fraction ``quantile`` of
+    """``(R - Q) / (group std + 1e-6)``, Q the smallest reward that a fraction ``quantile`` of
     the group does not exceed. With rewards 0 and 1, hard prompts train on their successes only
     (Q = 0), and easy prompts, solved by more than 1 - ``quantile``, on their failures only (Q = 1).
     """

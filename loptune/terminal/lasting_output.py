@@ -1,4 +1,4 @@
-"""Keep failing output from stopping a run: the caller may have replaced ``sys.stdout`` by any
+"""Keep failing output from stopping a run: the caller may have replaced ``sys.stdout`` with any
 object, and the reader of a pipe may exit early.
 """
 

@@ -74,7 +74,7 @@ def start(
     *,
     space: Annotated[
         str | None,
-        Option("search space whose program runs; without it you record scores", is_path=True),
+        Option("search space of the program; without it, you record scores", is_path=True),
     ] = None,
     metric: Annotated[
         str | None, Option("name of the score (default: the space's objective)")

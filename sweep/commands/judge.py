@@ -89,7 +89,7 @@ def judge(
     task: Annotated[
         Columns,
         Option(
-            "columns of tasks or datasets, over which differences are averaged",
+            "task or dataset columns: differences are averaged over tasks",
             group=_COLUMNS,
             separated=True,
         ),

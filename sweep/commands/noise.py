@@ -40,7 +40,8 @@ def add_commands(commands: Commands) -> None:
 
 def noise(
     space: Annotated[
-        str, Option("search space whose program runs, with its default settings", is_path=True)
+        str,
+        Option("search space of the program, which runs with its default settings", is_path=True),
     ],
     overrides: Annotated[
         Sequence[str], Option("changed keys of the space", metavar="key=value")

@@ -125,7 +125,7 @@ def _show_evidence(found: Evidence) -> None:
     else:
         print("no sweep in this store has run a rule on fresh seeds: run `sweep confirm NAME`")
     for row in found.left_out:
-        print(f"not counted: {row.rule or 'every rule'} of {row.sweep} ({row.left_out})")
+        print(f"excluded: {row.rule or 'every rule'} of {row.sweep} ({row.left_out})")
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ class _Attempt:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """How an attempt ended: with a result, or with an error."""
+    """The outcome of an attempt: a result or an error."""
 
     attempt: _Attempt
     slot: PooledTrial

@@ -220,7 +220,7 @@ def check_program(spec: SweepSpec) -> None:
     """Check everything that could prevent a trial from running.
 
     Raises:
-        UserError: names the first fault.
+        UserError: for the first fault found.
     """
     text = "checking the trials' program"
     say(text)

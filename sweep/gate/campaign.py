@@ -373,7 +373,7 @@ class Campaign(State):
         """Check that a run has a value for every guard of the campaign, and no others.
 
         Raises:
-            ConfigError: names the first one that is missing or unknown.
+            ConfigError: a value is missing, or a metric is not a guard.
         """
         asked = [guard.metric for guard in self.spec.guard_specs()]
         unknown = [metric for metric in guards if metric not in asked]
@@ -597,7 +597,7 @@ def start_campaign(
     Args:
         folder: folder of the campaign.
         spec: settings of the campaign.
-        program: the resolved search space whose program runs; None: scores are recorded by hand.
+        program: the resolved search space of the program; None: scores are recorded by hand.
         revision: commit that the baseline runs; None: the program does not run in a checkout.
         files: SHA-256 of the program's files, if it does not run in a checkout.
         secret: text from which the seeds of the runs are derived; None: seeds are counted from 0.

@@ -15,7 +15,7 @@ from sweep.search.event_log import read_checked
 def earlier_campaigns(
     folder: Path, space: str | None, metric: str, named: Sequence[Path]
 ) -> list[Earlier]:
-    """Return the campaigns whose error budget a new one continues, in the order of their starts.
+    """Return the campaigns whose error budget a new one continues, ordered by start time.
 
     Args:
         folder: folder of the new campaign. The folders in its parent folder are searched.
@@ -46,7 +46,7 @@ def refuse_after_later(campaign: Campaign) -> None:
     parent folder: both would spend the same levels.
 
     Raises:
-        ConfigError: names the later campaign.
+        ConfigError: there is a later campaign.
     """
     later = _later(campaign)
     if later is not None:
@@ -78,7 +78,7 @@ def _refuse_open(campaign: Campaign) -> None:
     proposals, on which the levels of later proposals depend.
 
     Raises:
-        ConfigError: names the open proposals, or the re-check.
+        ConfigError: a proposal or a re-check is open.
     """
     if campaign.open_recheck is not None:
         raise ConfigError(

@@ -19,7 +19,7 @@ class CampaignSpec(Section):
     """The settings of a campaign, ``campaign.yaml``."""
 
     space: str | None = None
-    """search space whose program runs; null: scores are recorded by hand"""
+    """search space of the program; null: scores are recorded by hand"""
     settings: dict[str, Any] = Field({})
     """settings of the first baseline"""
     metric: str = "eval/accuracy"

@@ -54,7 +54,7 @@ class ResourcesSpec(Section):
 
 
 class SecondObjective(Protocol):
-    """How the records of a trial become its value of the second objective."""
+    """A rule that turns the records of a trial into its value of the second objective."""
 
     def value(self, records: Sequence[Record]) -> float:
         """Return the value so far; NaN without one."""
@@ -83,7 +83,7 @@ class Assignment:
 
     @property
     def scored_by(self) -> Scoring:
-        """How the trial's evaluations become its score."""
+        """The rule that turns the trial's evaluations into its score."""
         return self.scoring or Scoring((self.context.metric,), self.context.window)
 
 

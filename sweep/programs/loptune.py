@@ -305,7 +305,7 @@ class LoptuneProgram(Program):
         return rule_name(setting(ADVANTAGE_KEY), setting(LOSS_KEY)), rule_label(setting)
 
     def setting(self) -> tuple[str, str]:
-        """Return model and task as text."""
+        """Return the model and the task as text."""
         data = self.base.data
         sources = []
         for source in data.train:

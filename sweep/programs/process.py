@@ -406,7 +406,7 @@ class _Lines:
 
     @property
     def position(self) -> Position:
-        """How far the file has been read: the offset, and the end of the line before it."""
+        """The reading position in the file: the offset, and the end of the line before it."""
         return self._offset, self._last.decode("latin-1")
 
     @position.setter

@@ -164,8 +164,8 @@ def read_spec(folder: SweepFolder) -> SweepSpec:
             f"another version of loptune started sweep {folder.name}: {error.what}",
             error.where,
             f"{error.hint}\n"
-            "       The version that started the sweep still reads and resumes it. With this one, "
-            "run its space again under another --name.",
+            "       The version that started the sweep can still read and resume it. With this "
+            "version, run its space again under another --name.",
             error.key,
             code="of-another-version",
         ) from None

@@ -86,7 +86,7 @@ def interim_guards(
     """Return finalist -> guard metric -> its difference at the latest interim analysis, with the
     boundaries of the plan. A metric is left out if the baseline has no score in it.
 
-    The boundaries spend the error of a false claim over all analyses. So a guard that holds at one
+    The boundaries spread the false positive rate over all analyses, so a guard that holds at one
     of several analyses is as reliable as a guard that is tested once.
     """
     found: dict[str, dict[str, Difference]] = {}

@@ -67,8 +67,8 @@ def recorded_rounds(sweep: SweepRecord) -> RecordedRounds | None:
         raise StorageError(
             f"another version of loptune recorded the rounds of {sweep.folder.name}: {error}",
             str(sweep.folder.event_log),
-            "the version that started the sweep still reads and resumes it; with this one, run its "
-            "space again under another --name",
+            "the version that started the sweep can still read and resume it; with this version, "
+            "run its space again under another --name",
             code="of-another-version",
         ) from None
 

@@ -86,9 +86,9 @@ def _check_alike(spec: SweepSpec, other: SweepRecord, where: str) -> None:
     if mine != theirs:
         differing = []
         if mine - theirs:
-            differing.append(f"it lacks {', '.join(sorted(mine - theirs))}")
+            differing.append(f"it does not search {', '.join(sorted(mine - theirs))}")
         if theirs - mine:
-            differing.append(f"it adds {', '.join(sorted(theirs - mine))}")
+            differing.append(f"it also searches {', '.join(sorted(theirs - mine))}")
         difference = "; ".join(differing)
         alike = []
         for sweep in readable_sweeps(other.folder.runs_dir):

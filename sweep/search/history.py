@@ -20,8 +20,8 @@ PROPOSED = "configuration"
 STARTED = "trial"
 ENDED = "result"
 RETRIED = "retry"  # cancels the result of a trial
-# Recorded reasons of failures that settings explain: of `DivergedError`, `sweep/search/searcher.py`
-# and `Scoring.check_complete`; and of `sweep/programs/process.py`.
+# Recorded reasons for failures that settings explain: of `DivergedError`,
+# `sweep/search/searcher.py` and `Scoring.check_complete`; and of `sweep/programs/process.py`.
 _DIVERGED = re.compile(
     r"diverged at step|score is|the run ended (at|without)|the first evaluation is at"
 )

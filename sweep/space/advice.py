@@ -14,7 +14,7 @@ _SMALLER_IS_BETTER = ("loss", "error", "perplexity", "ppl", "nll", "mse", "rmse"
 
 
 def _words(metric: str) -> list[str]:
-    """Return the words of a metric name without digits; for pass@1, the word pass."""
+    """Return the words of a metric name, without digits: ``pass`` for ``pass@1``."""
     return re.findall(r"[a-z]+|f1", metric.lower())
 
 

@@ -6,8 +6,8 @@ from sweep.space.spec import SweepSpec
 
 
 def arms(spec: SweepSpec) -> dict[str, SweepSpec]:
-    """Return each arm's search space by name, in the order of the choice; the first is the
-    baseline.
+    """Return each arm's search space by name, in the order of the parameter's values; the
+    first is the baseline.
 
     An arm runs the baselines with its value and `search.configurations` further configurations. A
     search without arms is a single arm with an empty name.

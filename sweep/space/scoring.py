@@ -27,7 +27,7 @@ def axes(spec: SweepSpec) -> Mapping[str, Axis]:
 
 @dataclass(frozen=True)
 class Measure:
-    """How a trial's records become its value of a guard or of the second objective."""
+    """A rule that turns a trial's records into its value of a guard or of the second objective."""
 
     metric: str
     scoring: Scoring  # scoring of the objective
@@ -44,7 +44,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Second(Measure):
-    """How a trial's records become its value of the second objective."""
+    """A rule that turns a trial's records into its value of the second objective."""
 
     def check(self, value: float) -> None:
         """Reject a trial that has ended without a value.

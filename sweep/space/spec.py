@@ -81,7 +81,7 @@ class ObjectiveSpec(Section):
 
     @property
     def combined(self) -> Composite:
-        """How the metrics become one score."""
+        """The rule that combines the metrics into one score."""
         if isinstance(self.composite, str):
             return Composite(self.composite)
         return Composite("weights", self.composite)
@@ -210,7 +210,7 @@ class ConfirmsSpec(Section):
     sweep: str
     """name of the sweep that selected the finalists"""
     configurations: list[int]
-    """configuration numbers of the `baselines` in that sweep"""
+    """numbers that the configurations in `baselines` have in that sweep"""
     tune_within: str | None = None
     """`search.tune_within` of that sweep: the parameter whose values are the arms"""
 

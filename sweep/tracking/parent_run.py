@@ -121,7 +121,7 @@ class ParentRun:
             run_id = run.info.run_id
             known = run.data.tags
             if not trial.reason and known.get(NOTE_TAG, "")[:500] == known.get(REASON_TAG):
-                tags[NOTE_TAG] = ""  # the reason of an earlier attempt, and not a user's note
+                tags[NOTE_TAG] = ""  # the failure reason of an earlier attempt, not a user's note
             tags = _changed(tags, known)
             scores = _changed(scores, run.data.metrics)
             if not tags and not scores and run.info.status == status:

@@ -73,7 +73,7 @@ def send_unsent(sweep: SweepRecord, uri: str) -> None:
     """Send records that trials could not send. The sweep must not be running.
 
     Raises:
-        StorageError: names the cause and the trials that were not sent.
+        StorageError: some records were not sent; the error lists their trials.
     """
     waiting = [path for path in sorted(sweep.folder.trials.glob("*")) if has_unsent(path)]
     left, problem = _send(with_progress(waiting, "sent to MLflow"), uri)

@@ -395,7 +395,7 @@ def _workers_on(resources: ResourcesSpec, node: Node) -> int:
 
 
 def node_text(node: Node) -> str:
-    """Return GPUs and CPUs of a machine as text."""
+    """Return the GPUs and CPUs of a machine as text."""
     return f"{counted(node.gpus, 'GPU')} and {counted(node.cpus, 'CPU')}"
 
 

@@ -1,6 +1,6 @@
 """Run a sweep's finalists on fresh seeds and the held-out test set, without early stopping.
 
-The best of many configurations is biased upward (winner's curse). Its score on seeds that played no
+The best of many scores is biased upward (winner's curse). The score on seeds that played no
 part in the choice is unbiased. The runs form a separate sweep, NAME-confirm, in the same MLflow
 experiment, so they are stopped, resumed and inspected like any other sweep. All seeds run at once,
 or in rounds (`rounds`).

@@ -227,8 +227,8 @@ def test_how_seeds_are_treated_is_said_and_recorded():
 def test_trials_are_counted_apart_in_search_and_on_fresh_seeds():
     search = on_fresh_seeds([0.5, 0.52, 0.51], [0.6, 0.62, 0.61])
     counted = verdict(search)[-1]
-    assert counted.startswith("Of the search: 4 trials: 4 complete")
-    assert counted.endswith("On fresh seeds: 6 trials.")
+    assert counted.startswith("Search: 4 trials: 4 complete")
+    assert counted.endswith("Fresh seeds: 6 trials.")
     assert "fresh" not in verdict(replace(search, fresh=None))[-1]
 
 

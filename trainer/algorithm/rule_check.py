@@ -40,7 +40,7 @@ def check_rules(config: AlgorithmConfig) -> None:
     """Raise if training with a user-defined rule would fail.
 
     Raises:
-        ConfigError: names the rule, its file and line, and the problem.
+        ConfigError: a rule fails; the error shows its file, its line and the problem.
     """
     for rule, problems in ((config.advantage, _advantage_problems), (config.loss, _loss_problems)):
         if not rule.is_own:

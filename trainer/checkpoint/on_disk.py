@@ -260,7 +260,7 @@ def raise_if_weights_only(folder: Path) -> None:
     """Raise if a checkpoint has no optimizer state, because only its weights were kept.
 
     Raises:
-        ConfigError: the message names the alternative.
+        ConfigError: only weights were kept; the error suggests a new run from them.
     """
     if is_weights_only(folder):
         raise ConfigError(

@@ -358,7 +358,7 @@ def _check_time_left(config: TrainConfig, folder: RunFolder, step: int, resume: 
     """Raise if a run is resumed whose time budget is spent.
 
     Raises:
-        ConfigError: names the command with a larger budget.
+        ConfigError: the budget is spent; the error suggests a command with a larger one.
     """
     trained = trained_hours(folder, step)
     if config.max_hours is not None and trained >= config.max_hours:

@@ -77,7 +77,7 @@ class DataConfig(Section):
     """drop the last, incomplete step of an epoch"""
 
     def of_task(self, task: Task | None, prompt_format: PromptFormat | None) -> "DataConfig":
-        """Return these settings with another task or prompt format; None keeps this one.
+        """Return these settings with another task or prompt format; None keeps the current one.
 
         Another task's prompts have its own template, system prompt and prefill.
         """

@@ -94,7 +94,7 @@ class LoptiGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         return low if is_first else tokens - low
 
     def _get_per_token_logps_and_entropies(self, *positional: Any, **named: Any) -> Any:
-        """Call TRL's method. Inside a loss computation, replace the advantages by AR's [B, T]
+        """Call TRL's method. Inside a loss computation, replace the advantages with AR's [B, T]
         before TRL reads them.
 
         TRL stores no old log-probabilities when they equal the current ones, so AR has to use the

@@ -21,8 +21,8 @@ from trainer.algorithm.reweighting import reweight
 
 MODE = "ar_lopti"
 SETTINGS = ("alpha", "eta")
-# Policy losses in which the loss of a token depends only on that token. The others average over a
-# completion or select tokens from the whole batch, which the mask of a pass would change.
+# Policy losses in which the loss of a token depends only on that token. Other losses average over a
+# completion or select tokens from the whole batch, so the mask of a pass would change their result.
 TOKEN_LOSSES = ("vanilla", "dppo_tv", "dppo_kl", "gpg", "cispo", "dro")
 _PASSES = 2
 

@@ -100,7 +100,7 @@ class Paths:
     policy: nn.Module  # `LogprobModel`, wrapped by the parallel strategy
     engine: RolloutEngine
     parallel: Parallel
-    bound: float  # largest mean difference of a row [nats]
+    bound: float  # largest accepted mean difference per row [nats]
     full_weights: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @property

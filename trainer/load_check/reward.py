@@ -49,7 +49,7 @@ def probe_reward(rewards: RewardPool, problems: Sequence[Problem]) -> list[Rewar
 
 
 def warn_of_empty(probes: Sequence[RewardProbe]) -> None:
-    """Warn if an empty completion scores higher than every reference answer."""
+    """Warn if an empty completion scores higher than the reference answer on every problem."""
     higher = [
         probe
         for probe in probes

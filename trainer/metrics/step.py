@@ -212,8 +212,8 @@ def update_metrics(statistics: UpdateStatistics, lr: float) -> Metrics:
 
 
 def memory_metrics(device: torch.device) -> Metrics:
-    """Return the memory in use on the fullest GPU after an update, when torch's cache still has the
-    update's peak.
+    """Return the memory in use on the fullest GPU after an update, while torch's cache still holds
+    the update's peak.
     """
     peak = memory_in_use(device) / 1e9
     totals = over_ranks((yield {"memory/peak": peak}))

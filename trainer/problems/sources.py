@@ -37,18 +37,18 @@ def check_source(dataset: DatasetConfig) -> None:
     """Check that the files of a source exist and have a known type, without reading them.
 
     Raises:
-        MissingError: no such file; names the searched places.
+        MissingError: no such file; the error lists the searched locations.
         ConfigError: unsupported file type.
     """
     named_files(dataset)
 
 
 def named_files(dataset: DatasetConfig) -> list[Path] | None:
-    """Return the file that the source names, or the matches of its pattern in the order of their
-    names; None for a folder, a Hub dataset and generated problems.
+    """Return the file that the source names, or the matches of its pattern sorted by name;
+    None for a folder, a Hub dataset and generated problems.
 
     Raises:
-        MissingError: no such file; names the searched places.
+        MissingError: no such file; the error lists the searched locations.
         ConfigError: unsupported file type.
     """
     source = dataset.source
@@ -76,7 +76,7 @@ def shards(dataset: DatasetConfig) -> list[Path] | None:
     by name or by the folder's README.md; None if some are of a type that only the library reads.
 
     Raises:
-        ConfigError: the folder has no files of this split; names the splits it has.
+        ConfigError: the folder has no files of this split; the error lists its splits.
         Exception: raised by the library, for a folder that it cannot use.
     """
     from datasets import load_dataset_builder

@@ -75,7 +75,8 @@ def measure(config: TrainConfig, folder: Path) -> dict[str, float]:
 
 def compared_step(trainer: Trainer) -> dict[str, float]:
     """Train a step that another run can repeat, and return the metrics that are compared."""
-    # A prefix in vLLM's cache, left by an evaluation, is rounded differently from a computed one.
+    # Clears vLLM's prefix cache: a prefix that an evaluation left there is rounded differently from
+    # a recomputed one.
     trainer.engine.sync_weights(trainer.models.causal_lm)
     metrics = trainer.training_step()
     return {name: metrics[name] for name in ("policy/loss", "optim/grad_norm")}

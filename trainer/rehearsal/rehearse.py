@@ -1,8 +1,8 @@
 """Rehearse a preset for GPUs at reduced size, with all other settings unchanged.
 
 A rehearsal keeps dtype, strategy, ZeRO stage, checkpointing, reference, engine and update rule. It
-shrinks the model's width and depth, the lengths and the batch. The model is random and solves no
-problem: it reads generated puzzles, and a count of letters scores its completions.
+shrinks the model's width and depth, the sequence lengths and the batch. The model is random and
+cannot solve problems: it reads generated puzzles, and completions are scored by counting letters.
 """
 
 import contextlib

@@ -151,7 +151,7 @@ def check_reward(rewards: RewardPool, problem: Problem, config: RewardConfig) ->
     and warn if it asks for secrets that it does not get.
 
     Raises:
-        RewardError: scoring failed; names the text and the answer.
+        RewardError: scoring failed; the error shows the text and the answer.
     """
     failed = _failure_of(rewards, problem)
     if failed is not None:
@@ -204,11 +204,12 @@ def check_answers(
     Return the first training problem whose answer can be correct.
 
     Rows whose own answer is not scored as correct would always get the lowest reward. A warning
-    names these rows, and rows whose answer contains more than the answer. The user's reward
+    lists these rows, and rows whose answer contains more than the answer. The user's reward
     functions are not called: their correct answers are unknown here, and a call may cost money.
 
     Raises:
-        ConfigError: no answer of the training data or of a set can be correct; names the first row.
+        ConfigError: no answer of the training data or of a set can be correct; the error shows the
+            first row.
     """
     judge = correctness_reward(functions)
     sources = [problems, *(sets or {}).values()]

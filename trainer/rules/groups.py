@@ -30,7 +30,7 @@ def group_means(values: Tensor, group_ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def centered(rewards: Tensor, group_ids: Tensor) -> Tensor:
-    """Return ``r - mean of group``, [B] float64: exactly 0 in groups without spread, and r in
+    """Return ``r - group mean``, [B] float64: exactly 0 in groups without spread, and r in
     groups of size 1.
 
     A group has no spread if its rewards differ by less than float32 precision. Such differences are

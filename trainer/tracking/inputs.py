@@ -41,7 +41,7 @@ def check_inputs(
     ``what`` is "run" or "sweep". Relative paths are resolved against the working directory.
 
     Raises:
-        ConfigError: a file differs and ``accept`` is False; names the files and changes.
+        ConfigError: a file differs and ``accept`` is False; the error lists the changes.
         StorageError: the record is damaged.
     """
     root = working_dir or Path.cwd()

@@ -120,7 +120,7 @@ class Tracker:
 
         Raises:
             KeyError: undeclared metric.
-            StorageError: the record cannot be written; names the missing step.
+            StorageError: the record cannot be written; the error shows the missing step.
         """
         record = metrics_record(metrics, step, self._declared, self._attempt.number)
         self._append(self._metrics, step, record)

@@ -93,7 +93,7 @@ def test_evidence_of_a_store(tmp_path, monkeypatch, capsys, typed):
     assert main(["evidence"]) == 0
     printed = capsys.readouterr()
     left_out = printed.out.splitlines()[-1]
-    assert left_out.startswith("not counted: ") and "demo" in left_out
+    assert left_out.startswith("excluded: ") and "demo" in left_out
     assert printed.err.startswith("skipped: old; ") and "sweep report NAME" in printed.err
     left_out = json.loads(typed("sweep evidence --json"))["left_out"]
     assert [row["sweep"] for row in left_out] == ["demo"]

@@ -99,7 +99,7 @@ def test_what_cannot_be_taken_is_refused(tmp_path, capsys):
     write_sweep(tmp_path, "idle", {0: {0: "diverged"}})
     for name, code, kind, word in (
         ("befor", "no-such-sweep", MissingError, "before"),
-        ("other", "warm-start-other-parameters", ConfigError, "adds optim.lr"),
+        ("other", "warm-start-other-parameters", ConfigError, "also searches optim.lr"),
         ("idle", "warm-start-takes-nothing", MissingError, "status idle"),
     ):
         with refused(code, kind) as caught:

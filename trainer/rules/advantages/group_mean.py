@@ -8,7 +8,7 @@ from trainer.types import Tensor
 
 
 class Grpo(Advantage):
-    """``(r - mean of group) / (std of group + 1e-6)`` [arXiv:2402.03300, section 4.1.2].
+    """``(r - group mean) / (group std + 1e-6)`` [arXiv:2402.03300, section 4.1.2].
 
     With the unbiased standard deviation. Same as verl and the published code of arXiv:2505.12929;
     TRL adds 1e-4.
@@ -23,7 +23,7 @@ class Grpo(Advantage):
 
 
 class DrGrpo(Advantage):
-    """``r - mean of group``, without normalization by the standard deviation [arXiv:2503.20783,
+    """``r - group mean``, without normalization by the standard deviation [arXiv:2503.20783,
     section 3.2]. Same as verl.
     """
 

@@ -9,7 +9,7 @@ from trainer.types import Tensor
 
 
 class BatchStd(Advantage):
-    """``(r - mean of group) / (std of the batch + 1e-4)``, unbiased, over the rewards of
+    """``(r - group mean) / (batch std + 1e-4)``, unbiased, over the rewards of
     all ranks.
     """
 

@@ -22,7 +22,7 @@ class Gdpo(Advantage):
     """Normalize every reward within its group, add the weighted results, and normalize over all
     completions.
 
-    ``a = sum_k w_k (r_k - mean of group) / (std of group + 1e-4)``; ``A = (a - mean) / (std +
+    ``a = sum_k w_k (r_k - group mean) / (group std + 1e-4)``; ``A = (a - mean) / (std +
     1e-4)`` over the completions of all ranks, unbiased standard deviations. Same as the paper and
     TRL; verl whitens over tokens.
     """

@@ -1,5 +1,5 @@
-"""GMPO [arXiv:2507.20673]: replace GRPO's arithmetic mean of ratios by the geometric mean. Same as
-TRL and verl.
+"""GMPO [arXiv:2507.20673]: replace GRPO's arithmetic mean of ratios with the geometric mean. Same
+as TRL and verl.
 
 trainer run base algorithm.loss=gmpo
 """

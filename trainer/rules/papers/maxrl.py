@@ -11,7 +11,7 @@ from trainer.types import Tensor
 
 
 class MaxRL(Advantage):
-    """``(r - mean of group) / mean of group``, 0 if the mean is 0; rewards must be non-negative."""
+    """``(r - group mean) / group mean``, 0 if the mean is 0; rewards must be non-negative."""
 
     name: Literal["maxrl"] = "maxrl"
 

@@ -18,7 +18,7 @@ from trainer.types import Tensor
 
 
 class ReinforceBaseline(Advantage):
-    """``r - mean of group``, whitened over all completion tokens.
+    """``r - group mean``, whitened over all completion tokens.
 
     If the KL penalty is placed in the reward, its sum over the completion is part of r.
     """
