@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from rewards import knights_knaves, last_number, math_answers, think_format
-from rewards.custom import as_batch, columns_of, is_batch_function, load_function
+from rewards.custom import as_batch, columns_of, is_batch_function, load_function, takes_all_columns
 from rewards.errors import CodedValueError
 from rewards.score import BatchRewardFunction, RewardFunction, Rows, Score, Weights
 
@@ -114,12 +114,15 @@ def any_batch_function(functions: Weights) -> bool:
     return any(name not in REWARDS and is_batch_function(load_function(name)) for name in functions)
 
 
-def columns(functions: Weights) -> list[str]:
-    """Return the dataset columns that the functions take as parameters."""
+def columns(functions: Weights) -> list[str] | None:
+    """Return the dataset columns that the functions take as parameters; None for all columns."""
     found: list[str] = []
     for name in functions:
         if name not in REWARDS:
-            found += columns_of(load_function(name))
+            function = load_function(name)
+            if takes_all_columns(function):
+                return None
+            found += columns_of(function)
     return found
 
 

@@ -12,6 +12,9 @@ number counts as correct::
     def allowed(text, numbers):             # other parameters are dataset columns; in a batch
         return float(set(text.split()) <= set(numbers))    # each is a list of values
 
+    def graded(text, answer, **columns):    # all other columns of the dataset
+        return float(text == answer) * columns["points"]
+
 Arguments are passed by name. ``answer`` belongs to ``text`` and ``answers`` to ``texts``;
 ``answers`` with ``text``, or ``answer`` with ``texts``, is a dataset column. A function without any
 of these names receives text and answer by position; one with only ``answers`` is a batch function.
@@ -22,7 +25,7 @@ import functools
 import inspect
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, cast
 
 from rewards.errors import CodedValueError
@@ -90,12 +93,16 @@ def as_batch(function: Function, name: str) -> BatchRewardFunction:
         texts: Sequence[str], answers: Sequence[Any], rows: Rows = ()
     ) -> list[Score | Exception]:
         results = call(texts, answers, rows or [{}] * len(texts))
+        # iterating over a mapping would yield its keys, and a set has no order
+        is_ordered = not isinstance(results, Mapping | Set | str | bytes)
         try:
-            scores = list(results)
+            scores = list(results) if is_ordered else None
         except TypeError:
+            scores = None
+        if scores is None:
             raise CodedValueError(
                 f"reward {name} returned {results!r}; expected a list of scores", code="not-a-list"
-            ) from None
+            )
         if len(scores) != len(texts):
             raise CodedValueError(
                 f"reward {name} returned {len(scores)} scores for {len(texts)} texts",
@@ -110,16 +117,22 @@ def columns_of(function: Function) -> dict[str, bool]:
     """Return the dataset columns among a function's parameters -> whether the column is
     required.
     """
-    parameters = _parameters(function)
-    given = _given_by_name(function)
-    if not given:
-        given = set(list(parameters)[:2])  # by position
+    given = _given_by_name(function) or _given_by_position(function)
     return {
         name: parameter.default is inspect.Parameter.empty
-        for name, parameter in parameters.items()
+        for name, parameter in _parameters(function).items()
         if name not in given
         and parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     }
+
+
+def takes_all_columns(function: Function) -> bool:
+    """Return whether a function has a parameter like ``**columns``, which receives all columns.
+
+    A wrapper with ``(*args, **kwargs)`` does not: the function that it calls may not accept them.
+    """
+    kinds = [parameter.kind for parameter in _parameters(function).values()]
+    return inspect.Parameter.VAR_KEYWORD in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds
 
 
 def _caller(
@@ -156,7 +169,9 @@ class _Call:
         self._function = function
         self._name = name
         self._columns = columns_of(function)
+        self._takes_all = takes_all_columns(function)
         self._by_name = _given_by_name(function)
+        self._by_position = set() if self._by_name else _given_by_position(function)
 
     def __call__(self, given: Mapping[str, Any]) -> Any:
         for column, is_required in self._columns.items():
@@ -180,10 +195,12 @@ class _Call:
                 )
         named = {}
         for key, value in given.items():
-            if key in self._by_name or key in self._columns:
+            if self._takes_all or key in self._by_name or key in self._columns:
                 named[key] = value
         if self._by_name:
             return self._function(**named)
+        for key in self._by_position.union(_PARAMETERS):
+            named.pop(key, None)
         return self._function(given["text"], given["answer"], **named)
 
 
@@ -225,7 +242,16 @@ def _is_batch(function: Function) -> bool:
 def _given_by_name(function: Function) -> set[str]:
     """Return the parameters that are the texts and the answers, not columns."""
     names = _BATCH_PARAMETERS if _is_batch(function) else _PARAMETERS
-    return set(names).intersection(_parameters(function))
+    return {
+        name
+        for name, parameter in _parameters(function).items()
+        if name in names and parameter.kind is not inspect.Parameter.POSITIONAL_ONLY
+    }
+
+
+def _given_by_position(function: Function) -> set[str]:
+    """Return the names of the two parameters that receive text and answer by position."""
+    return set(list(_parameters(function))[:2])
 
 
 def _parameters(function: Function) -> Mapping[str, inspect.Parameter]:

@@ -13,7 +13,7 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import deque
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -122,7 +122,8 @@ class RewardPool:
         # tokens of the current call's jobs that were retried after a SIGKILL
         self._retried: set[str] = set()
         self._workers: dict[int, _Worker] = {}  # by index
-        self._columns: list[str] = []  # dataset columns that the functions use
+        # dataset columns that the functions use; None for all columns
+        self._columns: list[str] | None = []
         # whether any function takes batches, reported by the workers at start
         self._batches = False
         self._loop = asyncio.new_event_loop()
@@ -153,7 +154,7 @@ class RewardPool:
         size = 1
         if self._batches:
             size = max(1, -(-len(texts) // len(self._workers)))
-        sent_rows = [{name: row[name] for name in self._columns if name in row} for row in rows]
+        sent_rows = [self._sent(row) for row in rows]
         waiting = deque(
             _job(range(start, min(start + size, len(texts))), texts, answers, sent_rows)
             for start in range(0, len(texts), size)
@@ -168,6 +169,12 @@ class RewardPool:
         scored = [result for result in results if result is not None]
         assert len(scored) == len(texts), f"{len(scored)} of {len(texts)} texts were scored"
         return self._with_failure_score(scored)
+
+    def _sent(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the columns of a row that the functions use."""
+        if self._columns is None:
+            return dict(row)
+        return {name: row[name] for name in self._columns if name in row}
 
     @property
     def withheld(self) -> list[str]:

@@ -47,6 +47,13 @@ def test_a_batch_function_must_return_a_list():
         combine_batch({f"{OWN}:one_number": 1.0})(["a", "b"], [None, None])
 
 
+@pytest.mark.parametrize("scores", [{0: 1.0, 1: 0.5}, {1.0, 0.5}, "10"])
+def test_a_batch_function_must_return_its_scores_in_order(scores):
+    function = as_batch(lambda texts, answers: scores, "my_rewards:mine")
+    with refused("not-a-list", ValueError, names=("my_rewards:mine", repr(scores))):
+        function(["a", "b"], [None, None])
+
+
 @pytest.mark.parametrize("name", ["rewards:exact", "rewards.mine:exact"])
 def test_a_module_with_the_name_of_our_package_is_told_so(name):
     with refused("name-of-our-package", ValueError, names=("rewards",)):
@@ -109,6 +116,26 @@ async def later(numbers, text):
     return float(text == str(max(numbers)))
 
 
+def all_columns(text, **columns):
+    return float(text == columns["answer"]) * columns["scale"]
+
+
+def all_by_position(completion, expected, **columns):
+    return float(completion == expected) * columns["scale"]
+
+
+def all_columns_of_batch(texts, **columns):
+    return [10.0 if scale else 0.0 for scale in columns["scale"]]
+
+
+def positional_only(text, answer, /):
+    return float(text == answer)
+
+
+def wrapper(*args, **kwargs):
+    return float(len(args) == 2 and not kwargs)
+
+
 def lacking(texts, other):
     return [float(value is None) for value in other]
 
@@ -121,6 +148,11 @@ BOUND = {
     "of_columns": [10.0, 2.0],
     "batch_of_columns": [10.0, 1.0],
     "later": [1.0, 1.0],
+    "all_columns": [10.0, 0.0],
+    "all_by_position": [10.0, 0.0],
+    "all_columns_of_batch": [10.0, 10.0],
+    "positional_only": [1.0, 0.0],
+    "wrapper": [1.0, 1.0],
     "lacking": [0.0, 1.0],
 }
 
@@ -128,7 +160,7 @@ BOUND = {
 @pytest.mark.parametrize("name", BOUND)
 def test_arguments_are_bound_by_name(name):
     rows = [{"numbers": [1, 3], "scale": 10, "other": 0}, {"numbers": [4]}]
-    if name == "batch_of_columns":
+    if name == "batch_of_columns" or name.startswith("all"):
         rows[1]["scale"] = 1
     functions = {f"tests.rewards.test_custom:{name}": 1.0}
     scores = combine_batch(functions)(["3", "4"], ["3", "3"], rows)
