@@ -45,7 +45,7 @@ class Guard:
         return CheckedGuard.of(self.metric, self.margin, self.results.objective.sign, found)
 
     def _difference(self, configuration: str) -> Difference | None:
-        """Return a configuration's difference to the baseline; with arms, its arm's difference,
+        """Return a configuration's difference from the baseline; with arms, its arm's difference,
         whose interval includes tuning variance.
         """
         if self.results.arms:

@@ -131,7 +131,7 @@ def to(interval: tuple[float, float]) -> str:
 
 
 def gain(verdict: Verdict, kind: str = "seed") -> str:
-    """Format a difference to the baseline with its interval and number of seeds."""
+    """Format a difference from the baseline with its interval and number of seeds."""
     seeds = counted(verdict.seeds, kind) if verdict.seeds else "no shared seed"
     if verdict.layout == "against a number":
         seeds = counted(verdict.runs[0], "run")
@@ -604,9 +604,9 @@ def rules(results: Sequence[RuleResult], baseline: str) -> str:
 
 
 def peaks(results: Sequence[PeakResult], parameter: str, shared: str) -> str:
-    """State each rule's difference to the first: with both at one value of the parameter, and with
-    each at its own peak. No rule is called better: intervals of fitted peaks exclude 0 too often if
-    the peaks are equal, see `research/fitted_peaks.py`.
+    """State each rule's difference from the first: with both at one value of the parameter, and
+    with each at its own peak. No rule is called better: intervals of fitted peaks exclude 0 too
+    often if the peaks are equal, see `research/fitted_peaks.py`.
     """
     sentences = []
     for result in results[1:]:

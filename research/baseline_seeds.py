@@ -38,7 +38,7 @@ class Sweep:
         return (self.configurations + 1) * self.seeds + self.extra
 
     def statistics(self, fraction: float, effect: float, sweeps: int) -> Array:
-        """Differences to the baseline in standard errors, [sweeps, configurations]; the first has
+        """Differences from the baseline in standard errors, [sweeps, configurations]; the first has
         the effect.
 
         Args:

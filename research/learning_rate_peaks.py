@@ -23,7 +23,7 @@ of three people, two answers each.
   rule against GRPO; the learning rate of the peak of every rule against GRPO, in octaves (the
   hypothesis says -1 for the three with two steps); Lopti against the random split.
 - **Secondary experiment**: every rule at the learning rate of the grid nearest to its peak, seeds 6
-  to 13, the held-out test set beside the 400 puzzles; paired differences to GRPO, Dunnett's
+  to 13, the held-out test set beside the 400 puzzles; paired differences from GRPO, Dunnett's
   correction for four.
 - **Failed trials** (diverged, after all retries) count with the lowest score of all trials. Nothing
   else is left out.

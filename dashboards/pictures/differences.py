@@ -132,7 +132,7 @@ def _interval_of(arms: list[ArmRow]) -> str:
 
 
 def differences(results: Results) -> Picture | None:
-    """Plot each arm's difference to the baseline with its interval, and its seeds as dots."""
+    """Plot each arm's difference from the baseline with its interval, and its seeds as dots."""
     if not results.arm_table:
         return seed_differences(results)
     arms = [arm for arm in results.arm_table if arm.outcome not in ("baseline", "not compared")]
@@ -159,7 +159,7 @@ def differences(results: Results) -> Picture | None:
     text = _sentence(arms, judged)
     if len(drawn) < len(arms):
         text += f" The best {len(drawn)} are shown."
-    title = "Difference to the baseline"
+    title = "Difference from the baseline"
     if any(arm.interval is not None for arm in arms):
         title += f", with {_interval_of(arms)}s"
     return Picture("paired", title, text, (drawing,), filled_columns(*arm_cells(results)))
@@ -205,7 +205,7 @@ def _sentence(arms: list[ArmRow], judged: Results) -> str:
 
 
 def seed_differences(results: Results) -> Picture | None:
-    """Plot the differences to the baseline on the same seed, using fresh seeds if they were run.
+    """Plot the differences from the baseline on the same seed, using fresh seeds if they were run.
 
     For rules tuned separately and interim analyses, which have their own intervals.
     """
@@ -244,7 +244,7 @@ def seed_differences(results: Results) -> Picture | None:
     )
     if len(drawn) < len(order):
         text += f" The best {len(drawn)} are shown."
-    return Picture("paired", "Difference to the baseline on the same seed", text, (drawing,))
+    return Picture("paired", "Difference from the baseline on the same seed", text, (drawing,))
 
 
 def baseline_pairs(results: Results) -> pd.DataFrame:

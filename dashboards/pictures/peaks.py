@@ -82,7 +82,7 @@ def arm_colors(results: Results) -> dict[str, str]:
 
 
 def peak_line(results: Results) -> str:
-    """State each rule's difference to the first, at one grid value and at each rule's own peak;
+    """State each rule's difference from the first, at one grid value and at each rule's own peak;
     empty without a grid.
     """
     grid = results.tuned_rules.grid

@@ -183,7 +183,7 @@ def _rule_rows(results: Results) -> list[_RuleRow]:
 
 def _differences(results: Results, compared: list[RuleResult], shades: dict[str, str]) -> object:
     drawing = figure(
-        f"difference to {results.arms[0]} on fresh seeds", height=90 + 52 * len(compared)
+        f"difference from {results.arms[0]} on fresh seeds", height=90 + 52 * len(compared)
     )
     drawing.add_vline(x=0, line={"color": MUTED, "width": 1, "dash": "dot"})
     for result in compared:

@@ -25,7 +25,7 @@ _NOT_ON_BLOCKS = ("unpaired", "by task", "against a number")
 
 @dataclass(frozen=True, kw_only=True)
 class ArmRow:
-    """One arm: its own runs, and its difference to the baseline."""
+    """One arm: its own runs, and its difference from the baseline."""
 
     configuration: str
     name: str  # for readers
@@ -42,7 +42,7 @@ class ArmRow:
 
     @property
     def difference(self) -> float:
-        """The difference to the baseline in units of the score; NaN if there is none."""
+        """The difference from the baseline in units of the score; NaN if there is none."""
         return math.nan if self.found is None else self.found.measured(self.sign)
 
     @property

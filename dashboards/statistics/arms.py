@@ -262,8 +262,8 @@ def _with_common_noise(
 
 
 def _noisy(counted: Scores, baseline: str, names: Sequence[str]) -> set[str]:
-    """Return the arms whose differences to the baseline are clearly noisier than those of all other
-    arms.
+    """Return the arms whose differences from the baseline are clearly noisier than those of all
+    other arms.
 
     The noisiest arm is tested first, against the pooled variance of the others (an F test at level
     ``_NOISIER``, divided by the number of arms), then the next one.

@@ -1,8 +1,8 @@
 """Compare configurations with a baseline on matched seeds. A search, fresh seeds and interim
 analyses all use this test.
 
-Dunnett's many-to-one test in a randomized block design with seeds as blocks. All differences to the
-baseline share one noise estimate, the residual variance of the additive model in `seed_noise`.
+Dunnett's many-to-one test in a randomized block design with seeds as blocks. All differences from
+the baseline share one noise estimate, the residual variance of the additive model in `seed_noise`.
 Therefore a few seeds of a few configurations suffice. The test is one-sided, because only
 improvements are claimed, and corrected for the number of configurations. A sign-flip test of paired
 differences would need more seeds: with 3, its smallest p value is 1/8.
@@ -89,7 +89,7 @@ class _Stage:
         return Noise(float(np.std(scores, ddof=1)), len(scores) - 1)
 
     def own(self, name: str) -> Noise:
-        """Return the noise of a configuration's differences to the baseline."""
+        """Return the noise of a configuration's differences from the baseline."""
         base = self.scores[self.baseline]
         differences = [score - base[seed] for seed, score in self.scores.get(name, {}).items()]
         if len(differences) < 2:
@@ -243,7 +243,7 @@ def _matched(scores: Scores, baseline: str, candidates: Mapping[str, PairedDiffe
 
 
 def _variances(stages: list[_Stage], name: str, noise: Noise, evaluation: Noise) -> Variances:
-    """Estimate the noise of a configuration's difference to the baseline."""
+    """Estimate the noise of a configuration's difference from the baseline."""
     of_one = base = others = Noise(math.nan, 0)
     for stage in stages:
         stage_base, stage_others = stage.parts

@@ -28,7 +28,7 @@ class Variances:
 
     pooled: Vector  # variance of a score, pooled over all configurations
     dof: int
-    own: Vector  # variance of a configuration's paired differences to the baseline
+    own: Vector  # variance of a configuration's paired differences from the baseline
     # variance of a score of the baseline; None if there are too few other configurations
     base: Vector | None = None
     base_dof: int = 0

@@ -55,7 +55,7 @@ class Noise(NamedTuple):
 
 
 def paired_differences(scores: Scores, baseline: str) -> dict[str, PairedDifference]:
-    """Return each configuration's differences to the baseline on shared seeds; configurations
+    """Return each configuration's differences from the baseline on shared seeds; configurations
     without a shared seed are left out.
     """
     finite = finite_scores(scores)

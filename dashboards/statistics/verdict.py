@@ -213,7 +213,7 @@ def conclude(
     sd = noise.sd
     if not noise.dof and baseline in scores:
         sd = _noise_of(scores, baseline)
-    # A number has no noise, so a difference to it has half the variance.
+    # A number has no noise, so a difference from it has half the variance.
     noise_of_power = sd if baseline in scores else sd / math.sqrt(2)
     # The proposed seeds are for the next confirmation; repeated confirmations have a stricter
     # level.
@@ -329,7 +329,7 @@ def shrunken_difference(
     cannot be estimated, and the best one is shrunk toward zero.
 
     Args:
-        gains: configuration -> mean difference to the baseline, larger is better.
+        gains: configuration -> mean difference from the baseline, larger is better.
         seeds: configuration -> number of seeds of its mean.
         best: the configuration with the best gain.
         sd: standard deviation of one score between seeds.

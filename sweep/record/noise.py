@@ -135,7 +135,7 @@ def _cheaper(spec: SweepSpec, earlier: Sequence[SweepRecord]) -> ProblemsOrSeeds
 
 
 def _problem_splits(sweep: SweepRecord) -> list[ProblemSplit]:
-    """Return the variances of each configuration's difference to the first one."""
+    """Return the variances of each configuration's difference from the first one."""
     answers = read_results(sweep).answers
     if len(answers) < 2:
         return []

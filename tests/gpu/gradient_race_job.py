@@ -82,7 +82,7 @@ def kept_gradients(device: str, overlap: bool, bucket: int) -> torch.Tensor:
 
 
 def measure(device: str) -> dict[str, float]:
-    """Return the largest differences to the gradients without overlap, and their largest value."""
+    """Return the largest differences from gradients without overlap, and their largest value."""
     width, _ = SHAPES[device]
     matrix = width * width
     expected = kept_gradients(device, overlap=False, bucket=matrix // 2)

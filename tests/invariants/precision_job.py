@@ -18,7 +18,7 @@ LENGTH = 2048
 
 @torch.no_grad()
 def measure(model: Path, stage: int) -> dict[str, Any]:
-    """The largest differences to a model that nothing but transformers has touched."""
+    """The largest differences from a model that nothing but transformers has touched."""
     overrides = {
         "model.name_or_path": str(model),
         "model.dtype": "bfloat16",

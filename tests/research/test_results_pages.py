@@ -31,7 +31,7 @@ RULES = {  # of the page -> of the data
 }
 RECENT = {
     "optimal token baseline": "token baseline",
-    "IPO, as prime-rl": "IPO",
+    "IPO, as in prime-rl": "IPO",
     "entropy-shaped advantages": "entropy-shaped",
     "off-policy mask": "off-policy mask",
     "unbiased KL, r k3": "r k3",
@@ -277,19 +277,19 @@ def test_sentences_on_the_grids():
         return peaks[ours].score - peaks[theirs].score
 
     near = gap(adam, "Lopti", "two epochs", near=5)
-    assert agrees(sentence(page, r"the planned check, the difference is (\S+)\."), near)
+    assert agrees(sentence(page, r"each rule's best mean, gives (\S+)\."), near)
     near = gap(sgd, "Lopti", "two epochs", near=5)
     parts = [gap(sgd, "Lopti", "two epochs", left, near=5) for left in SEEDS]
-    printed = sentence(page, r"around each best the difference is (\S+ \([^)]*\))")
+    printed = sentence(page, r"best one, the difference is (\S+ \([^)]*\))")
     assert agrees(printed, near, *jackknife(near, parts))
     gains = [
         paired(adam["Lopti"][rate], adam["GRPO"][rate])[0]
         for rate in (sorted(adam["GRPO"])[0], 3e-4)
     ]
-    assert agrees(sentence(page, r"Lopti has (\S+) at 7.5e-5 and (\S+) at 3e-4"), *gains)
+    assert agrees(sentence(page, r"Lopti minus GRPO is (\S+) at 7.5e-5 and (\S+) at 3e-4"), *gains)
     for scores, pattern in (
         (adam, r"largest residual of a mean is (\S+)\."),
-        (sgd, r"the parabolas miss a mean by up to (\S+),"),
+        (sgd, r"the parabolas miss a mean by up to (\S+)\. With"),
     ):
         largest = max(peak.max_residual for peak in peaks_of(scores, SEEDS).values())
         assert agrees(sentence(page, pattern), largest)
@@ -317,7 +317,7 @@ def test_sentences_on_fresh_seeds(recent):
             fresh=True,
         ).verdict
     dev, held_out = found["score"], found["test"]
-    printed = sentence(page, r"two epochs' (\S+) \(90% interval (\S+ to \S+), corrected")
+    printed = sentence(page, r"the (\S+) of two epochs \(90% interval (\S+ to \S+), corrected")
     assert agrees(printed, dev.difference, *dev.interval)
     printed = sentence(page, r"and their (\S+) on the held-out puzzles \(([^)]*)\)")
     assert agrees(printed, held_out.difference, *held_out.interval)
@@ -334,7 +334,10 @@ def test_sentences_on_fresh_seeds(recent):
     page = "recent_rules.md"
     printed = sentence(page, r"90% interval (\S+ to \S+), one-sided p = (\S+), corrected for 12")
     assert agrees(printed, *of_all.interval, of_all.p_value)
-    assert agrees(sentence(page, r"an improvement of (\S+) would be detected"), of_all.detectable)
+    assert agrees(
+        sentence(page, r"improvement that would be detected with 80% power is (\S+),"),
+        of_all.detectable,
+    )
 
 
 @pytest.mark.parametrize(

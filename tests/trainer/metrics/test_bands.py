@@ -139,7 +139,7 @@ def test_closed_form_of_the_gradient_norm_is_that_of_autograd(causal_lm, tempera
 
 
 def test_closed_form_keeps_its_digits_near_certainty():
-    """1 - 2p + sum of squares would cancel here; the difference to the one-hot does not."""
+    """1 - 2p + sum of squares would cancel here; the difference from the one-hot does not."""
     from trainer.policy.scoring_head import ScoringHead
 
     head = ScoringHead(torch.nn.Linear(3, 3, bias=False), 1.0, 8)
