@@ -366,7 +366,7 @@ def layouts(
 def runs(rows: Sequence[ArmRow], name: Name) -> str:
     """Count missing and failed runs; empty if there are none."""
     missing_runs = {row.configuration: row.missing for row in rows}
-    missing = _counts("Missing, not counted", missing_runs, name)
+    missing = _counts("Missing, excluded", missing_runs, name)
     failed_runs = {row.configuration: row.failed for row in rows}
     failed = _counts("Failed, counted against every claim", failed_runs, name)
     return f"{missing} {failed}".strip()

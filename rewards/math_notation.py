@@ -85,7 +85,7 @@ class Spelling:
     unit: str = ""
     is_ratio: bool = False
     percent: bool = False
-    points: str = ""  # "ABC" of \angle ABC: a product of symbols for math-verify
+    points: str = ""  # "ABC" in \angle ABC, which math-verify reads as a product of symbols
     is_continued: bool = False  # 4.0\ldots
 
     @property

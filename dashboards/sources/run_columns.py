@@ -33,7 +33,7 @@ class RunColumns:
     # best: the score is the run's best evaluation, and the window is ignored
     take: Literal["last", "best"] = "last"
     at_step: float | None = None  # evaluations after this step are ignored
-    axis: str = ""  # growing column: runs are compared at the same value of it
+    axis: str = ""  # increasing column: runs are compared at equal values
     # axis value of the comparison (default: the largest that all runs reach)
     at: float | None = None
     allow_unequal: bool = False  # compare runs that end at different steps

@@ -85,14 +85,15 @@ def check_grows(axis: str, amounts: Curve, where: str, step: str, run: str) -> N
 
 
 def amounts_at(places: Sequence[float], amounts: Curve) -> list[float]:
-    """Return the amount of an axis at places of a run's steps, linear between neighboring amounts.
+    """Return the amount of an axis at the given training steps, interpolated linearly between the
+    recorded amounts.
 
-    After the last amount it continues at the last rate, by at most one distance between two
-    amounts, because an evaluation is often logged just after the last amount. NaN elsewhere.
+    The last rate extrapolates beyond the last record, by at most the median distance between two
+    records, because an evaluation is often logged just after the last amount. NaN elsewhere.
 
     Args:
         places: training steps.
-        amounts: by training step, of at least one.
+        amounts: recorded amounts by training step, at least one.
     """
     steps = np.asarray(amounts.steps, float)
     values = np.asarray(amounts.values, float)
@@ -117,8 +118,8 @@ def over_amounts(curve: Curve, amounts: Curve) -> Curve:
 
 
 def score_at(curve: Curve, budget: Budget) -> float:
-    """Return the mean of a curve over the budget's window, linear between neighboring points; NaN
-    if the curve does not cover the window, or has a value there that is not finite.
+    """Return the mean of a curve over the budget's window, interpolated linearly; NaN if the curve
+    does not cover the window, or has a value there that is not finite.
     """
     places = np.asarray(curve.steps, float)
     values = np.asarray(curve.values, float)

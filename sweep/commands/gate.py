@@ -353,9 +353,9 @@ def propose(
 
 
 def _after_runs(folder: Path, own: Callable[["Campaign"], "GateVerdict"]) -> Standing:
-    """Start the required runs, and return the verdict that the caller asked for: others may propose
-    in the meantime, so the last decision may be about another proposal. If another process runs the
-    campaign, leave the runs to it.
+    """Start the required runs, and return the verdict that the caller asked for. Other processes
+    may propose changes in the meantime, so the last decision may be about another proposal. If
+    another process runs the campaign, leave the runs to it.
     """
     from sweep.gate.campaign import Campaign
     from sweep.gate.runs import run_until_decided

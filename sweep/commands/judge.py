@@ -137,7 +137,7 @@ def judge(
     axis: Annotated[
         str,
         Option(
-            "column that grows, such as tokens: compare runs at the same amount of it, "
+            "column that grows, such as tokens: compare runs at the same amount, "
             "interpolated between evaluations",
             group=_ROWS,
             metavar="COLUMN",

@@ -197,8 +197,10 @@ def _refuse_second(sweep: SweepRecord) -> None:
 
 
 def finalist_count(sweep: SweepRecord, asked: int | None) -> int:
-    """Return the number of finalists other than the baseline; refuse more than there are complete
-    configurations.
+    """Return the number of finalists other than the baseline.
+
+    Raises:
+        ConfigError: fewer of them than ``asked`` are complete.
     """
     spec = sweep.spec
     if asked is None:

@@ -538,7 +538,7 @@ class Campaign(State):
         if digest is None or (path.is_file() and _digest(path) == digest):
             return
         raise ConfigError(
-            "the campaign's program was edited since the campaign was started",
+            "the campaign's program has been edited since the campaign started",
             str(path),
             "restore the file from a backup. For another program, start a campaign in another "
             "folder",

@@ -42,8 +42,8 @@ def run_until_decided(folder: Path, *, parallel: int | None = None) -> GateVerdi
     re-check is decided; without one, until the baseline is measured. Return the last decision.
 
     One process at a time runs a campaign. The campaign itself is locked only while results are
-    recorded, so others may propose, record and withdraw in the meantime. Runs that cannot end, or
-    that the machine kills, do not keep other proposals from being decided.
+    recorded, so other processes may propose, record and withdraw in the meantime. Runs that cannot
+    end, or that the machine kills, do not keep other proposals from being decided.
 
     Args:
         folder: the campaign's folder.

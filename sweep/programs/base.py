@@ -28,7 +28,7 @@ Values = Mapping[str, Sequence[Any]]  # searched key -> its values, or the two b
 
 
 class ResourcesSpec(Section):
-    """Resources of one trial. The process that waits for the ranks is not counted."""
+    """Resources of one trial, excluding the process that waits for the ranks."""
 
     gpus_per_trial: NonNegative = 0
     """GPUs per trial, one per worker; below 1: a fraction of one GPU"""

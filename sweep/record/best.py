@@ -37,8 +37,8 @@ class BestConfiguration:
 
 @dataclass(frozen=True)
 class BestWithCaveats:
-    """The chosen configuration and its caveats. Before fresh seeds were run it is the best of the
-    search, a candidate.
+    """The chosen configuration and its caveats. Until fresh seeds have run, it is only a
+    candidate: the best configuration of the search.
     """
 
     best: BestConfiguration | None

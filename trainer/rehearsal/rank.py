@@ -34,9 +34,9 @@ def measure(config: TrainConfig, folder: Path) -> dict[str, float]:
 
     ``reference``: largest |log-probability of the policy - of the reference| before the first
     update. ``short``, ``long``: mean |engine's - policy's log-probability| of completions, and of
-    one after `LONG` tokens. ``ratio - 1``: largest |importance ratio - 1| in the first optimizer
-    step. ``resumed``: relative difference of loss and gradient norm in the step after the
-    checkpoint; infinite if the run resumed from another step, or did not learn.
+    one completion after a prompt of `LONG` tokens. ``ratio - 1``: largest |importance ratio - 1| in
+    the first optimizer step. ``resumed``: relative difference of loss and gradient norm in the step
+    after the checkpoint; infinite if the run resumed from another step, or did not learn.
 
     Raises:
         UserError: the full run would stop for the same reason.

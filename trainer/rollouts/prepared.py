@@ -102,7 +102,9 @@ def build_reward_pools(config: TrainConfig, max_failure_rate: float) -> dict[str
 
 
 def reward_key(functions: Mapping[str, float]) -> str:
-    """Return a key for reward functions and weights, in order: the first may decide correctness."""
+    """Return a key for reward functions and weights. The order matters: of equal weights, the
+    first function decides correctness.
+    """
     return json.dumps(functions)
 
 

@@ -27,7 +27,7 @@ def scoring_error(
 
 
 def withheld_hint(names: Sequence[str]) -> str:
-    """Return how to pass environment variables on to scoring."""
+    """Return a hint on how to pass environment variables to scoring."""
     return (
         f"scoring asked for {', '.join(names)}, which is set here but not passed on, because its "
         f"name or value looks like a secret; pass it on with "
