@@ -246,6 +246,8 @@ def guard(checked: CheckedGuard) -> str:
         # an interim analysis has no p value, and its bounds have no common coverage
         shown_interval = between(interval, covers) if checked.found.p is not None else to(interval)
         within = f"{shown_interval}, "
+    elif checked.found.seeds > 1 and checked.found.opposed_gain is None:
+        within = "exactly equal on every seed, so noise cannot be estimated, "
     better = "larger" if checked.sign > 0 else "smaller"
     return (
         f"{checked.metric} {verb}: {measured} ({within}margin {checked.margin:g}, {better} is "

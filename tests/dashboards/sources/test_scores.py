@@ -71,6 +71,16 @@ def test_the_guards_that_the_page_judges(guard, methods, outcome, words):
     assert checked["outcome"] == outcome and judgement.sentences[0].startswith(words)
 
 
+def test_a_guard_that_differs_equally_on_every_seed_says_why_it_is_undecided():
+    table = pd.read_csv(ROOT / "examples/judge/benchmarks.csv")
+    table["memory"] = table.method.map({"grpo": 10.0, "grpo+ar": 12.0, "grpo+lopti": 12.0})
+    asked = {"by": ["method"], "baseline": {"method": "grpo"}, "fresh": True}
+    ignored = ["olympiad_bench", "math500", "amc", "aime24", "length"]
+    judgement = judge(table, score="minerva", guard="memory:5", ignore=ignored, **asked)
+    text = str(judgement)
+    assert "memory is undecided: +2.000 (exactly equal on every seed" in text
+
+
 def test_the_kinds_of_composites():
     scores = {"a": 0.0, "b": 1.0, "c": 2.0, "d": 10.0}
     assert Composite("mean").of(scores) == pytest.approx(3.25)
