@@ -142,7 +142,12 @@ def judge(
         parts = {name: read(name, **shared) for name in names}
         guarded = {}
         for each in guards:
-            asked = {"mode": each.mode, "worthwhile": 0.0, "not_worse_by": each.margin}
+            asked = {
+                "mode": each.mode,
+                "worthwhile": 0.0,
+                "not_worse_by": each.margin,
+                "may_be_equal": True,
+            }
             guarded[each.metric] = read(each.metric, **asked, **shared)
         return parts, guarded
 

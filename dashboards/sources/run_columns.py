@@ -37,6 +37,7 @@ class RunColumns:
     # axis value of the comparison (default: the largest that all runs reach)
     at: float | None = None
     allow_unequal: bool = False  # compare runs that end at different steps
+    may_be_equal: bool = False  # all seeds may have one score, such as the memory of a guard
     same_unit: bool = False  # compare scores that look like percentages and fractions
     failed: Sequence[Condition] = ()  # conditions for failed runs, in addition to the end state
     pairing: Pairing = "auto"  # whether runs with the same seed are paired

@@ -286,7 +286,7 @@ def _check_seeds(trials: Sequence[TrialRecord], columns: RunColumns) -> None:
             "run each configuration on at least 3 seeds",
             code="one-seed",
         )
-    if all(len(set(row)) == 1 for row in repeated):
+    if not columns.may_be_equal and all(len(set(row)) == 1 for row in repeated):
         raise ConfigError(
             "all seeds of a configuration have exactly the same score: the runs are identical",
             columns.seed,
