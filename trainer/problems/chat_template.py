@@ -15,6 +15,7 @@ from rewards.limits import cpu_time_limit, memory
 
 # role, content and other keys that the template may use, such as tool_calls
 Message = Mapping[str, Any]
+Tool = Mapping[str, Any]  # description of a function that the assistant may call, a JSON schema
 
 _TEMPLATE_LIMIT_S = 5.0  # a normal template takes a millisecond
 _TEMPLATE_LIMIT_MIB = 1024
@@ -31,7 +32,10 @@ _RESERVED = (
     "return_dict",
     "return_tensors",
     "tokenize",
+    "tools",
 )
+# Content of at least so many characters cannot be in a prompt by chance.
+_DISTINCT_CHARS = 20
 _QUESTION = "QUESTION-7f3a"
 _ANSWER = "ANSWER-7f3a"
 _MARK = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")  # <|im_start|>, <start_of_turn>, [INST]
@@ -63,9 +67,14 @@ class ChatTemplate:
         self._check_arguments()
         self.reads_clock = False
 
-    def render(self, messages: Sequence[Message], generation_prompt: bool = True) -> str:
+    def render(
+        self,
+        messages: Sequence[Message],
+        generation_prompt: bool = True,
+        tools: Sequence[Tool] = (),
+    ) -> str:
         """Return the conversation as text, with the start of the assistant's turn if
-        ``generation_prompt``.
+        ``generation_prompt``, and the descriptions of tools that the assistant may call.
 
         Raises:
             ConfigError: the template rejects the conversation, or is broken.
@@ -75,6 +84,7 @@ class ChatTemplate:
                 prompt = str(
                     self._tokenizer.apply_chat_template(
                         [dict(message) for message in messages],
+                        tools=list(tools) or None,
                         tokenize=False,
                         add_generation_prompt=generation_prompt,
                         strftime_now=self._now,
@@ -83,44 +93,37 @@ class ChatTemplate:
                 )
         except Exception as error:  # Jinja templates can raise any exception
             if type(error) is TemplateError:  # from the template's raise_exception
-                raise ConfigError(
-                    f"the tokenizer's chat template rejected the prompt: {error}",
-                    "data.system_prompt",
-                    'models without a system role need data.system_prompt=""',
-                    key="data.system_prompt",
-                    code="template-refused",
-                ) from error
+                raise self._rejected(messages, error) from error
             raise self._broken(described(error)) from error
         if not prompt.strip() or len(prompt) > _MAX_PROMPT_CHARS:
             raise self._broken(f"it produced a prompt of {len(prompt)} characters")
         return prompt
 
-    def check_tool_turns(self, messages: Sequence[Message], prompt: str) -> None:
-        """Check that the prompt, rendered from the messages, contains their tool calls and the
-        tools' answers: templates without tool support leave them out.
+    def check_turns(
+        self, messages: Sequence[Message], prompt: str, tools: Sequence[Tool] = ()
+    ) -> None:
+        """Check that the prompt, rendered from the messages and tools, contains all of them: a
+        template leaves out what it does not support, such as a system prompt or tool calls.
 
         Raises:
             ConfigError: the prompt is the same without one of them.
         """
+        if tools and self._try_render(messages, generation_prompt=True) == prompt:
+            raise _lost("the data's tools", "tool")
         for index, message in enumerate(messages):
+            role = message["role"]
+            content = message["content"].strip()
+            changes: list[tuple[str, str, Message]] = []
             if "tool_calls" in message:
-                what = "tool calls"
-                changed = {key: message[key] for key in message if key != "tool_calls"}
-            elif message["role"] == "tool":
-                what = "turns of the role tool"
+                without = {key: message[key] for key in message if key != "tool_calls"}
+                changes.append(("tool calls", "tool", without))
+            if content and (len(content) < _DISTINCT_CHARS or content not in prompt):
                 changed = {**message, "content": _ANSWER}
-            else:
-                continue
-            others = [*messages[:index], changed, *messages[index + 1 :]]
-            if self._try_render(others, generation_prompt=True) == prompt:
-                raise ConfigError(
-                    f"the tokenizer's chat template leaves out {what}",
-                    "data.train",
-                    "use a model whose chat template supports tools, or remove these turns from "
-                    "the data",
-                    key="data.train",
-                    code="tool-turns-lost",
-                )
+                changes.append((f"turns of the role {role}", role, changed))
+            for what, hint_for, changed in changes:
+                others = [*messages[:index], changed, *messages[index + 1 :]]
+                if self._try_render(others, generation_prompt=True, tools=tools) == prompt:
+                    raise _lost(what, hint_for)
 
     @cached_property
     def opening(self) -> str:
@@ -176,10 +179,12 @@ class ChatTemplate:
             end = mark[0] if mark else after
         return tuple(sorted(starts)), end
 
-    def _try_render(self, messages: Sequence[Message], generation_prompt: bool) -> str:
+    def _try_render(
+        self, messages: Sequence[Message], generation_prompt: bool, tools: Sequence[Tool] = ()
+    ) -> str:
         """Return the conversation as text, or "" if the template rejects it."""
         try:
-            return self.render(messages, generation_prompt)
+            return self.render(messages, generation_prompt, tools)
         except ConfigError:
             return ""
 
@@ -208,6 +213,21 @@ class ChatTemplate:
                     code="template-argument-unknown",
                 )
 
+    def _rejected(self, messages: Sequence[Message], error: Exception) -> ConfigError:
+        """Return the error for a conversation that the template rejects on purpose."""
+        key = "data.train"
+        hint = "change the order of the roles in the data, or use another model"
+        if any(message["role"] == "system" for message in messages):
+            key = "data.system_prompt"
+            hint = 'models without a system role need data.system_prompt=""'
+        return ConfigError(
+            f"the tokenizer's chat template rejected the prompt: {error}",
+            key,
+            hint,
+            key=key,
+            code="template-refused",
+        )
+
     def _broken(self, fault: str) -> ConfigError:
         return ConfigError(
             f"the tokenizer's chat template is broken: {fault}",
@@ -216,6 +236,25 @@ class ChatTemplate:
             "data.prompt_format=raw",
             code="template-broken",
         )
+
+
+def _lost(what: str, role: str) -> ConfigError:
+    """Return the error for a template that leaves out a part of the conversation."""
+    key = "data.train"
+    hint = "use a model whose chat template supports them, or remove these turns from the data"
+    if role == "system":
+        key = "data.system_prompt"
+        hint = 'set data.system_prompt="", or use a model whose chat template has a system role'
+    elif role == "user":
+        key = "data.prompt_format"
+        hint = "repair the template (tokenizer_config.json or chat_template.jinja), or set "
+        hint += "data.prompt_format=raw"
+    elif role == "tool":
+        hint = "use a model whose chat template supports tools, or remove these turns and the "
+        hint += "column tools from the data"
+    return ConfigError(
+        f"the tokenizer's chat template leaves out {what}", key, hint, key=key, code="turns-lost"
+    )
 
 
 def open_tag(prompt: str) -> str:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from trainer.problems.prompts import (
     PromptBuilder,
     Question,
     as_question,
+    as_tools,
     check_template,
     ending_with_user,
 )
@@ -322,7 +324,7 @@ def _read(row: Row, prompt_column: str, answer_column: str, task: Task) -> tuple
             )
     column = prompt_column
     try:
-        question = as_question(asked)
+        question = replace(as_question(asked), tools=as_tools(row.values.get("tools")))
         column = answer_column
         return question, task.read_answer(answer)
     except ValueError as error:

@@ -17,12 +17,14 @@ from trainer.problems.chat_template import (
     FIXED_DATE,
     ChatTemplate,
     Message,
+    Tool,
     open_tag,
     published_template,
 )
 from trainer.problems.tasks import Task
 
 _MAX_JSON_CHARS = 1 << 20
+_NAMES_FUNCTION = {"function", "name"}  # a tool's description has one of these keys
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +40,8 @@ class Question:
     prefill: str = ""
     # whether the conversation was written as text in JSON or Python notation
     from_text: bool = False
+    # functions that the assistant may call
+    tools: tuple[Tool, ...] = ()
 
     @property
     def text(self) -> str:
@@ -70,6 +74,22 @@ def as_question(value: object) -> Question:
             code="invalid-prompt",
         )
     return Question(messages)
+
+
+def as_tools(value: object) -> tuple[Tool, ...]:
+    """Return the value of a row's column ``tools`` as descriptions of functions, also from JSON
+    text; empty if it is something else.
+    """
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return ()
+    if not isinstance(value, list):
+        return ()
+    tools = [_without_nulls(tool) for tool in value]
+    are_tools = all(isinstance(tool, Mapping) and _NAMES_FUNCTION & tool.keys() for tool in tools)
+    return tuple(tools) if are_tools else ()
 
 
 def ending_with_user(question: Question, last_assistant: str) -> Question:
@@ -119,9 +139,7 @@ class PromptBuilder:
         self._built = 0
         self._templated = 0
         self._from_text = 0
-        if self._uses_template:
-            self._template.render([{"role": "user", "content": "?"}])  # fail before the first row
-        elif data.chat_template_kwargs:
+        if not self._uses_template and data.chat_template_kwargs:
             raise ConfigError(
                 "no chat template is used, so its arguments would change nothing",
                 "data.chat_template_kwargs",
@@ -150,8 +168,8 @@ class PromptBuilder:
             return split_prefill(question.text, open_tag(question.text), wanted)
         if self._uses_template:
             messages = self._messages(question)
-            prompt = self._template.render(messages)
-            self._template.check_tool_turns(messages, prompt)
+            prompt = self._template.render(messages, tools=question.tools)
+            self._template.check_turns(messages, prompt, question.tools)
             opening = self._template.opening
             if not prompt.endswith(opening):  # the template depends on the conversation
                 opening = open_tag(prompt)
@@ -236,11 +254,12 @@ class PromptBuilder:
 
     def _raw_prompt(self, question: Question) -> str:
         messages = self._messages(question)
-        if any("tool_calls" in message for message in messages):
+        if question.tools or any("tool_calls" in message for message in messages):
             raise ConfigError(
-                "the data's conversations have tool calls, which need a chat template",
+                "the data has tools or tool calls, which need a chat template",
                 "data.prompt_format",
-                "use a model that has a chat template, or remove the calls from the data",
+                "use a model that has a chat template, or remove the column tools and the calls "
+                "from the data",
                 key="data.prompt_format",
                 code="tool-calls-without-template",
             )
@@ -327,6 +346,15 @@ def _as_message(item: object) -> Message | None:
     if calls:
         message["tool_calls"] = [_as_tool_call(call) for call in calls]
     return message
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return a value without the nulls in its mappings, which Arrow adds."""
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(given) for key, given in value.items() if given is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
 
 
 def _as_tool_call(call: Any) -> Any:

@@ -1,3 +1,6 @@
+import json
+from dataclasses import replace
+
 import pytest
 
 from loptune.errors import ConfigError
@@ -5,7 +8,7 @@ from tests.refusals import refused
 from tests.trainer.tokenizers_for_tests import CHAT_TEMPLATE, NO_SYSTEM_TEMPLATE, byte_tokenizer
 from trainer.config.data import DataConfig
 from trainer.problems import chat_template
-from trainer.problems.prompts import PromptBuilder, as_question, check_template
+from trainer.problems.prompts import PromptBuilder, as_question, as_tools, check_template
 from trainer.problems.tasks import TASKS
 from trainer.problems.tasks.knights_knaves import SYSTEM_PROMPT
 
@@ -155,10 +158,80 @@ def test_tool_calls_of_earlier_turns_stay_in_the_prompt(arguments, content):
         f'<user>Rain?</user><assistant>{content or ""}[weather {{"city": "Oslo"}}]</assistant>'
         "<tool>wet</tool><user>And now?</user><assistant>"
     )
-    with refused("tool-turns-lost", names=("tool calls",)):
+    with refused("turns-lost", names=("tool calls",)):
         built(conversation, CHAT)
     with refused("tool-calls-without-template"):
         built(conversation, PLAIN)
+
+
+LONG_SYSTEM = "You are a careful assistant."
+LOSING = "{{% for m in messages if {kept} %}}<{{{{ m.role }}}}>{{{{ m.content }}}}{{% endfor %}}A:"
+
+
+@pytest.mark.parametrize(
+    ("kept", "role", "key"),
+    [
+        ("m.role != 'system'", "system", "data.system_prompt"),
+        ("m == messages[0]", "user", "data.prompt_format"),
+        ("m.role != 'assistant'", "assistant", "data.train"),
+        ("m.role == 'human'", "system", "data.system_prompt"),
+    ],
+)
+def test_a_template_that_leaves_out_a_turn_is_refused(kept, role, key):
+    conversation = [
+        {"role": "user", "content": "1+1?"},
+        {"role": "assistant", "content": "2"},
+        {"role": "user", "content": "2+2?"},
+    ]
+    system = LONG_SYSTEM
+    if kept == "m.role != 'assistant'":
+        system = ""
+    if kept == "m == messages[0]":
+        conversation = conversation[-1:]
+    with refused("turns-lost", names=(f"role {role}", key)):
+        built(conversation, byte_tokenizer(LOSING.format(kept=kept)), system_prompt=system)
+
+
+def test_a_template_may_shorten_or_rewrite_turns():
+    rewriting = (
+        "{% for m in messages %}<{{ m.role }}>{{ m.content.split('</think>')[-1] | upper }}"
+        "{% endfor %}"
+    )
+    conversation = [
+        {"role": "user", "content": "1+1?"},
+        {"role": "assistant", "content": "<think>1 and 1</think>two"},
+        {"role": "user", "content": "Are you sure about this?"},
+    ]
+    prompt, _ = built(conversation, byte_tokenizer(rewriting))
+    assert prompt == "<user>1+1?<assistant>TWO<user>ARE YOU SURE ABOUT THIS?"
+
+
+def test_a_template_that_rejects_the_order_of_roles_is_not_about_a_system_prompt():
+    alternating = "{% if messages | length > 1 %}{{ raise_exception('must alternate') }}{% endif %}"
+    turns = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
+    with refused("template-refused", names=("must alternate", "data.train")):
+        built(turns, byte_tokenizer(alternating))
+
+
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"city": None}}}
+SHOWS_TOOLS = "{% for tool in tools %}[{{ tool.function | tojson }}]{% endfor %}" + TOOLS_TEMPLATE
+
+
+@pytest.mark.parametrize("value", [[WEATHER], json.dumps([WEATHER])])
+def test_the_column_tools_is_given_to_the_template(value):
+    question = replace(as_question("Rain?"), tools=as_tools(value))
+    builder = PromptBuilder(TASKS["custom"], DataConfig(task="custom"), byte_tokenizer(SHOWS_TOOLS))
+    prompt, _ = builder.build(question)
+    assert prompt == '[{"name": "weather", "parameters": {}}]<user>Rain?</user><assistant>'
+    with refused("turns-lost", names=("tools",)):
+        PromptBuilder(TASKS["custom"], DataConfig(task="custom"), CHAT).build(question)
+    with refused("tool-calls-without-template"):
+        PromptBuilder(TASKS["custom"], DataConfig(task="custom"), PLAIN).build(question)
+
+
+@pytest.mark.parametrize("value", [None, "hammer, saw", ["hammer"], [], 3, '{"name": "saw"}'])
+def test_a_column_tools_of_something_else_is_ignored(value):
+    assert as_tools(value) == ()
 
 
 def test_a_template_that_drops_the_answers_of_tools_is_refused():
@@ -170,5 +243,5 @@ def test_a_template_that_drops_the_answers_of_tools_is_refused():
         {"role": "tool", "content": "wet"},
         {"role": "user", "content": "So?"},
     ]
-    with refused("tool-turns-lost", names=("role tool",)):
+    with refused("turns-lost", names=("role tool",)):
         built(conversation, byte_tokenizer(without_tools))
