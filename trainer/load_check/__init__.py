@@ -36,6 +36,7 @@ from trainer.parallel.models import load_policy_for_inference, logprob_model
 from trainer.parallel.ranks import Parallel
 from trainer.policy.adapters import has_adapter
 from trainer.policy.architectures import model_size
+from trainer.policy.load import model_source
 from trainer.rollouts.transformers import TransformersEngine
 from trainer.types import Problem
 
@@ -126,7 +127,7 @@ def check_before_trials(config: TrainConfig, tokenizer: Any, problems: Sequence[
     Raises:
         ConfigError: as in `check_at_load`.
     """
-    size = model_size(config.model.name_or_path)
+    size = model_size(model_source(config.model))
     is_small = size is not None and size.parameters < _SMALL_PARAMETERS
     if not is_small or config.model.attn_implementation not in ("sdpa", "eager"):
         return

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from loptune.errors import ConfigError, first_line
 from loptune.files import storage_error
@@ -20,6 +20,7 @@ from trainer.load_check.model import Paths, largest_difference
 from trainer.load_check.published import load_published
 from trainer.load_check.rows import Row
 from trainer.policy.adapters import adapter_tensors, has_adapter
+from trainer.policy.published_tokenizer import FILE as TOKENIZER_FILE
 from trainer.policy.weights import save_weights
 
 FOLDER = ".load-check"  # in the run folder, so that it is on the same disk as the checkpoints
@@ -98,8 +99,19 @@ def _write(
 
 
 def _tokens_fault(folder: Path, tokenizer: Any, rows: Sequence[Row]) -> str | None:
-    """Return the difference between the tokenizer and its saved copy, or None."""
-    saved = AutoTokenizer.from_pretrained(folder)
+    """Return the difference between the tokenizer and its saved copy, or None.
+
+    Like a published model, a checkpoint may have a type for which transformers replaces parts of
+    ``tokenizer.json``. `trainer.policy.load` then reads only this file, so both are tried.
+    """
+    fault = _text_read_differently(AutoTokenizer.from_pretrained(folder), tokenizer, rows)
+    if fault is not None and (folder / TOKENIZER_FILE).is_file():
+        plain = PreTrainedTokenizerFast.from_pretrained(folder)
+        fault = _text_read_differently(plain, tokenizer, rows)
+    return fault
+
+
+def _text_read_differently(saved: Any, tokenizer: Any, rows: Sequence[Row]) -> str | None:
     for row in rows:
         text = tokenizer.decode(row.prompt)
         if saved.encode(text) != tokenizer.encode(text) or saved.decode(row.prompt) != text:

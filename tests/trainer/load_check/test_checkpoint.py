@@ -4,9 +4,11 @@ import json
 
 import pytest
 import torch
+from tokenizers import pre_tokenizers
+from transformers import AutoTokenizer
 
 from tests.refusals import refused
-from tests.trainer.load_check.runs import TOKENIZER, Run, saved
+from tests.trainer.load_check.runs import PROBLEMS, TOKENIZER, Run, saved
 from tests.trainer.tokenizers_for_tests import byte_tokenizer
 from trainer.load_check import checkpoint
 from trainer.policy import adapters
@@ -98,6 +100,17 @@ def test_generation_config_that_transformers_does_not_save_is_mended(tmp_path):
     run = Run(folder)
     run.check()
     assert run.models.causal_lm.generation_config.do_sample is True
+
+
+def test_checkpoint_of_a_type_whose_class_rebuilds_the_tokenizer_passes(tmp_path, monkeypatch):
+    tokenizer = byte_tokenizer()
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    run = Run(saved(tmp_path))  # a Qwen2 model, for which AutoTokenizer adds no space
+    run.tokenizer = tokenizer
+    tokenizer.save_pretrained(tmp_path)
+    text = PROBLEMS[0].prompt
+    assert AutoTokenizer.from_pretrained(tmp_path).encode(text) != tokenizer.encode(text)
+    run.check()
 
 
 def test_adapter_is_as_before_after_the_check(model):
