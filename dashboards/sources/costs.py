@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from dashboards.sources.column_words import COMPUTE, COUNTERS, DURATIONS
-from dashboards.sources.roles import words_of
+from dashboards.sources.column_words import COMPUTE, COUNTERS, DURATIONS, words_of
 from dashboards.sources.run_columns import RunColumns
 
 _MOST = 0.5  # fraction of the runs

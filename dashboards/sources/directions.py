@@ -1,10 +1,9 @@
-"""Decide whether larger or smaller scores are better if the command line does not specify it."""
+"""Decide whether larger or smaller values of a metric are better if nobody specified it."""
 
 import re
 from collections.abc import Sequence
 
-from dashboards.sources.column_words import COMPUTE, COUNTERS, DURATIONS, MEMORY
-from dashboards.sources.roles import parts_of, words_of
+from dashboards.sources.column_words import COMPUTE, COUNTERS, DURATIONS, MEMORY, parts_of, words_of
 from dashboards.trial import Mode
 from loptune.declared_metrics import METRIC_FAMILIES
 from loptune.errors import ConfigError
@@ -48,7 +47,7 @@ def direction(score: str, mode: Mode | None, of_source: Mode | None) -> tuple[Mo
     if of_source is not None:
         verb, better = ("maximized", "larger") if of_source == "max" else ("minimized", "smaller")
         return of_source, [f"The search {verb} {score}, so {better} values are better."]
-    if _is_smaller_better(score):
+    if direction_by_name(score) == "min":
         raise ConfigError(
             f"smaller values of {score} are usually better, but --mode is not set",
             "--mode",
@@ -64,24 +63,24 @@ def usual_direction(metric: str, mode: Mode | None) -> Mode:
     """
     if mode is not None:
         return mode
-    return "min" if _is_smaller_better(metric, _USED_WORDS) else DEFAULT
+    return direction_by_name(metric, _USED_WORDS) or DEFAULT
 
 
-def _is_smaller_better(metric: str, costs: Sequence[str] = ()) -> bool:
-    """Return whether smaller values are better according to the name, or whether it is one of
-    these costs. Of the parts of a name such as ``val_loss/dataloader_idx_0``, the last one that
-    names a quantity decides.
+def direction_by_name(metric: str, costs: Sequence[str] = ()) -> Mode | None:
+    """Return whether larger or smaller values are better according to the name; None if it does not
+    tell. Smaller values of ``costs`` are better. Of the parts of a name such as
+    ``val_loss/dataloader_idx_0``, the last one that names a quantity decides.
     """
     for part in reversed(parts_of(_without_set(metric))):
         words = set(words_of(part))
         words |= {word.rstrip("0123456789") for word in words}
         if words.intersection(_LARGER_WORDS):
-            return False
+            return "max"
         if words.intersection((*_SMALLER_WORDS, *costs)) or _SMALLER_NAME.search(part.lower()):
-            return True
+            return "min"
         if words.intersection(_LARGER_METRICS):
-            return False
-    return False
+            return "max"
+    return None
 
 
 def _without_set(metric: str) -> str:

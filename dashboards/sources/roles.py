@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from dashboards.sources.column_words import COUNTERS, DURATIONS, MEMORY, UNITS_OF_TIME
+from dashboards.sources.column_words import COUNTERS, DURATIONS, MEMORY, UNITS_OF_TIME, words_of
 from dashboards.sources.run_columns import RunColumns
 from dashboards.sources.wandb_tables import is_run_table
 from loptune.errors import ConfigError, listed, shortened
@@ -60,18 +60,6 @@ _MOST_NUMBERS = 12  # maximum number of values of a numeric column that divides 
 _FEWEST_REPEATED = 4  # number of consecutive rows that cannot be equal by chance
 _MAX_CHARS = 40  # length limit of a value in a message
 _MAX_VALUES = 4
-
-
-def parts_of(name: str) -> list[str]:
-    """Return the parts of a column name, such as its folders."""
-    return re.split(r"[:./]", name.strip())
-
-
-def words_of(name: str) -> list[str]:
-    """Return the lower-case words of a column name, without its file or folder."""
-    last = parts_of(name)[-1] or name
-    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", last)
-    return [word.lower() for word in re.split(r"[^A-Za-z0-9±]+", spaced) if word]
 
 
 def _is_seed(name: str) -> bool:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from dashboards.sources.roles import is_of_run, is_summary, step_columns, words_of
+from dashboards.sources.column_words import words_of
+from dashboards.sources.roles import is_of_run, is_summary, step_columns
 from dashboards.sources.run_columns import RunColumns
 from loptune.errors import ConfigError, listed, shortened
 

@@ -5,26 +5,9 @@ never stops a sweep.
 import re
 from collections.abc import Iterator
 
-from dashboards.trial import sign_of
+from dashboards.sources.directions import direction_by_name
 from sweep.programs.base import Advice, ineffective_key_warnings
 from sweep.space.spec import STEP, SweepSpec
-
-_LARGER_IS_BETTER = ("acc", "accuracy", "reward", "score", "f1", "auc", "pass", "bleu", "return")
-_SMALLER_IS_BETTER = ("loss", "error", "perplexity", "ppl", "nll", "mse", "rmse", "mae", "wer")
-
-
-def _words(metric: str) -> list[str]:
-    """Return the words of a metric name, without digits: ``pass`` for ``pass@1``."""
-    return re.findall(r"[a-z]+|f1", metric.lower())
-
-
-def _is_better_if_larger(metric: str) -> bool:
-    words = _words(metric)
-    return not _is_better_if_smaller(metric) and any(word in _LARGER_IS_BETTER for word in words)
-
-
-def _is_better_if_smaller(metric: str) -> bool:
-    return any(word in _SMALLER_IS_BETTER for word in _words(metric))
 
 
 def _is_seed(key: str) -> bool:
@@ -63,17 +46,14 @@ def advise_space(spec: SweepSpec) -> Iterator[Advice]:
             "trainer.evaluation.every_steps",
         )
     metric = spec.objective.name
-    if sign_of(spec.objective.mode) < 0 and _is_better_if_larger(metric):
+    mode = spec.objective.mode
+    by_name = direction_by_name(metric)
+    if by_name is not None and by_name != mode:
+        sought, better = {"max": ("largest", "smaller"), "min": ("smallest", "larger")}[mode]
         yield Advice(
-            f"the sweep looks for the smallest {metric}",
+            f"the sweep looks for the {sought} {metric}",
             "objective.mode",
-            "write mode: max if a larger value is better",
-        )
-    if sign_of(spec.objective.mode) > 0 and _is_better_if_smaller(metric):
-        yield Advice(
-            f"the sweep looks for the largest {metric}",
-            "objective.mode",
-            "write mode: min if a smaller value is better",
+            f"write mode: {by_name} if a {better} value is better",
         )
     yield from _coarse_scores(spec)
     for key in spec.parameters:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
+from dashboards.sources.directions import usual_direction
 from dashboards.statistics.composites import Composite
 from dashboards.trial import Mode
 from loptune.run_names import NAME_RULE, is_name
@@ -41,8 +42,6 @@ class SecondSpec(Section):
     @property
     def direction(self) -> Mode:
         """Whether larger or smaller values are better."""
-        from dashboards.sources.directions import usual_direction  # imports pandas
-
         return usual_direction(self.metric, self.mode)
 
 
