@@ -35,24 +35,6 @@ def test_a_searched_seed_is_advised_against(tmp_path, key, is_seed):
     assert (f"parameters.{key}" in advised) == is_seed
 
 
-@pytest.mark.parametrize(
-    ("metric", "mode", "advised"),
-    [
-        ("eval/f1", "min", True),
-        ("eval/f1", "max", False),
-        ("val_loss/dataloader_idx_0", "max", True),
-        ("negative_log_loss", "max", False),
-        ("latency", "max", True),
-        ("quality", "min", False),
-    ],
-)
-def test_a_mode_against_the_name_of_the_metric(tmp_path, metric, mode, advised):
-    objective = {"metric": metric, "mode": mode}
-    space = write_space(tmp_path / "space.yaml", SPACE, objective=objective)
-    wheres = [advice.where for advice in advise_space(load_space(space))]
-    assert ("objective.mode" in wheres) == advised
-
-
 def test_a_window_longer_than_a_trial():
     (advice,) = advise_space(load_space(find_space("quickstart"), ["objective.window=30"]))
     assert " 30 " in advice.what and " 5" in advice.what
@@ -116,7 +98,11 @@ def test_a_file_of_that_name_comes_first(tmp_path, monkeypatch):
         ("val/loss", "min", ""),
         ("seconds", "min", ""),
         ("accuracy_loss", "min", ""),
-        ("losses_of_games", "max", ""),
+        ("losses_of_games", "max", "min"),
+        ("eval/f1", "min", "max"),
+        ("val_loss/dataloader_idx_0", "max", "min"),
+        ("negative_log_loss", "max", ""),
+        ("quality", "min", ""),
     ],
 )
 def test_a_direction_that_the_metrics_name_contradicts(metric, mode, advised, tmp_path):
