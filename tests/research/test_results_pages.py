@@ -340,9 +340,11 @@ def test_sentences_on_fresh_seeds(recent):
     )
 
 
-@pytest.mark.parametrize(
-    "folder", sorted((DATA / "paper_small").iterdir()), ids=lambda path: path.name
-)
+SMALL = DATA / "paper_small"
+GRID = SMALL / "alpha_eta_grid"  # its table has a row per alpha and a column per eta
+
+
+@pytest.mark.parametrize("folder", sorted({*SMALL.iterdir()} - {GRID}), ids=lambda path: path.name)
 def test_experiments_of_the_paper_at_reduced_size(folder):
     """The first table behind the name of a ledger has its scores: a row per configuration in the
     ledger's order, a column per seed, and the mean.
@@ -362,6 +364,25 @@ def test_experiments_of_the_paper_at_reduced_size(folder):
             expected.append(mean(expected))
         compared.add(row[0], row[1:], [(value,) for value in expected])
     assert not compared
+
+
+def test_the_grid_of_figure_6_at_reduced_size():
+    settings = {}
+    scores = {}
+    for event, _ in read_json_lines(GRID / "events.jsonl"):
+        if event["event"] == "configuration":
+            resolved = event["resolved"]
+            place = resolved["algorithm.ar_alpha"], resolved["algorithm.lopti_eta"]
+            settings[event["configuration"]] = place
+        elif event["event"] == "result":
+            scores[settings[event["configuration"]]] = event["score"]
+    text = (RESULTS / "paper.md").read_text(encoding="utf-8")
+    heads, *rows = tables_in(text.split("`research/data/paper_small/alpha_eta_grid`", 1)[1])[0]
+    compared = Compared()
+    for alpha, *cells in rows:
+        row = [(scores.pop((float(alpha), float(eta))),) for eta in heads[1:]]
+        compared.add(f"alpha {alpha}", cells, row)
+    assert not compared and not scores
 
 
 def test_figures_1_to_3_of_the_tiny_model():
