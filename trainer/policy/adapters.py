@@ -7,7 +7,7 @@ merged one at a time, without a second copy of the model.
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -232,7 +232,11 @@ def merge_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
             code="sharded-merge",
         )
     try:
-        merged: PreTrainedModel = peft.PeftModel.from_pretrained(model, folder).merge_and_unload()
+        adapted = peft.PeftModel.from_pretrained(model, folder)
+        # the result of loading, which from_pretrained does not return
+        loaded = adapted.load_adapter(folder, _NAME)
+        _check_complete(loaded.missing_keys, loaded.unexpected_keys, folder)
+        merged: PreTrainedModel = adapted.merge_and_unload()
     except (ValueError, RuntimeError, KeyError, OSError, SafetensorError) as error:
         raise MissingError(
             f"the adapter does not fit its base model: {first_line(error)}",
@@ -241,6 +245,24 @@ def merge_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
             code="adapter-does-not-fit",
         ) from error
     return merged.requires_grad_(True)
+
+
+def _check_complete(missing: Sequence[str], unused: Sequence[str], folder: Path) -> None:
+    """Raise if peft left out weights of an adapter's file, or adapted layers without weights. It
+    only warns, and the policy would be the base model without a part of the adapter.
+    """
+    faults = []
+    if missing:
+        faults.append(f"its file lacks {listed(sorted(missing), 2)}")
+    if unused:
+        faults.append(f"its settings have no layer for {listed(sorted(unused), 2)}")
+    if faults:
+        raise MissingError(
+            f"the adapter's weights do not match its settings: {'; '.join(faults)}",
+            str(folder),
+            f"save the adapter again with peft, or correct target_modules in its {SETTINGS_FILE}",
+            code="adapter-incomplete",
+        )
 
 
 def _targets(model: PreTrainedModel, settings: LoraConfig) -> list[str]:

@@ -66,7 +66,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(
             source, revision=config.revision, trust_remote_code=config.trust_remote_code
         )
-    except LOAD_ERRORS as error:
+    except Exception as error:  # the library tokenizers raises plain exceptions
         raise load_error("tokenizer", config, error) from error
     # transformers creates an empty tokenizer if the file is missing
     if len(tokenizer) <= len(tokenizer.all_special_tokens):
@@ -457,7 +457,8 @@ def load_error(what: str, config: ModelConfig, error: Exception) -> UserError:
     if isinstance(error, StrictDataclassError) and error.__cause__:
         cause = error.__cause__
     if isinstance(cause, KeyError):
-        reason = f"its files lack {first_line(cause)}"
+        # a key of config.json, or a name such as a rope_type
+        reason = f"transformers does not support {first_line(cause)}, or its files lack it"
     else:
         reason = described(cause)
     return MissingError(

@@ -7,6 +7,7 @@ from itertools import chain
 import peft
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from loptune.errors import ConfigError, MissingError, StorageError
 from tests.conftest import random_model
@@ -149,6 +150,43 @@ def test_an_adapters_folder_is_its_base_model_with_it_merged(tmp_path):
         settings.write_text(json.dumps(json.loads(settings.read_text()) | change))
         with refused("no-adapter", MissingError):
             load_policy(ModelConfig(name_or_path=str(tmp_path / "adapter")), CPU)
+
+
+def keep_names(name):
+    return name
+
+
+def lose_prefix(name):
+    return name.removeprefix("base_model.model.")
+
+
+def name_another_layer(name):
+    return name.replace("q_proj", "qkv_proj")
+
+
+@pytest.mark.parametrize(
+    ("rename", "targets", "named"),
+    [
+        (lose_prefix, ["q_proj"], "lacks base_model.model"),
+        (name_another_layer, ["q_proj"], "no layer for base_model.model"),
+        (keep_names, ["k_proj", "q_proj"], "k_proj"),
+        (keep_names, ["k_proj"], "q_proj"),
+    ],
+)
+def test_an_adapter_of_which_peft_loads_only_a_part_is_refused(tmp_path, rename, targets, named):
+    base = tmp_path / "base"
+    random_model().save_pretrained(base)
+    adapter = tmp_path / "adapter"
+    model = load_policy(ModelConfig(name_or_path=str(base)), CPU)
+    add_adapter(model, LoraConfig(r=2, target_modules=["q_proj"]), base=str(base))
+    saved(model, adapter)
+    file = adapter / "adapter_model.safetensors"
+    save_file({rename(name): tensor for name, tensor in load_file(file).items()}, file)
+    settings = json.loads((adapter / "adapter_config.json").read_text())
+    settings["target_modules"] = targets
+    (adapter / "adapter_config.json").write_text(json.dumps(settings))
+    with refused("adapter-incomplete", MissingError, names=(named, "adapter_config.json")):
+        load_policy(ModelConfig(name_or_path=str(adapter)), CPU)
 
 
 @pytest.mark.parametrize(
