@@ -67,7 +67,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
             source, revision=config.revision, trust_remote_code=config.trust_remote_code
         )
     except Exception as error:  # the library tokenizers raises plain exceptions
-        raise load_error("tokenizer", config, error) from error
+        tokenizer = _without_class(source, config, error)
     # transformers creates an empty tokenizer if the file is missing
     if len(tokenizer) <= len(tokenizer.all_special_tokens):
         raise MissingError(
@@ -87,6 +87,29 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def _without_class(source: str, config: ModelConfig, error: Exception) -> PreTrainedTokenizerBase:
+    """Return the tokenizer that transformers builds only from ``tokenizer.json``, because it cannot
+    build the class that the model's files name.
+
+    Raises:
+        UserError: it cannot build this one either, or the class needs the model's own code.
+    """
+    failure = load_error("tokenizer", config, error)
+    if "trust_remote_code" in str(error):
+        raise failure from error
+    try:
+        plain = PreTrainedTokenizerFast.from_pretrained(source, revision=config.revision)
+    except Exception:  # the first error names the cause
+        raise failure from error
+    _log.warning(
+        "%s: used tokenizer.json as published, because transformers cannot build the class that "
+        "the model's files name: %s",
+        config.name_or_path,
+        described(error),
+    )
+    return plain
 
 
 def tokenizer_source(config: ModelConfig) -> str:

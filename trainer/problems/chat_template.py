@@ -115,11 +115,11 @@ class ChatTemplate:
             content = message["content"].strip()
             changes: list[tuple[str, str, Message]] = []
             if "tool_calls" in message:
-                without = {key: message[key] for key in message if key != "tool_calls"}
-                changes.append(("tool calls", "tool", without))
+                without_calls = {key: message[key] for key in message if key != "tool_calls"}
+                changes.append(("tool calls", "tool", without_calls))
             if content and (len(content) < _DISTINCT_CHARS or content not in prompt):
-                changed = {**message, "content": _ANSWER}
-                changes.append((f"turns of the role {role}", role, changed))
+                with_answer = {**message, "content": _ANSWER}
+                changes.append((f"turns of the role {role}", role, with_answer))
             for what, hint_for, changed in changes:
                 others = [*messages[:index], changed, *messages[index + 1 :]]
                 if self._try_render(others, generation_prompt=True, tools=tools) == prompt:

@@ -16,7 +16,13 @@ from loptune.yaml_document import nearest
 from rewards.limits import memory
 from trainer.config.data import DatasetConfig
 from trainer.hub import hub_is_reachable
-from trainer.problems.sources import FILE_TYPES, is_saved_by_library, named_files, shards
+from trainer.problems.sources import (
+    FILE_TYPES,
+    is_saved_by_library,
+    named_files,
+    shards,
+    split_names,
+)
 
 _ABSENT = object()
 _FIELDS = ("prompt", "answer", "difficulty", "source")
@@ -46,15 +52,15 @@ def read_rows(dataset: DatasetConfig) -> list[Row]:
         MissingError: the file is missing, unreadable or empty, or the Hub dataset cannot be loaded.
         ConfigError: unsupported file type, or a line that is not a JSON object.
     """
-    files = _local_files(dataset)
-    rows = _read_library(dataset) if files is None else _read_files(files)
+    splits = _local_splits(dataset)
+    rows = _read_library(dataset) if splits is None else _read_splits(splits, dataset)
     limit_mib = _MIN_MEMORY_MIB
-    for file in files or ():
+    for file in itertools.chain.from_iterable((splits or {}).values()):
         if file.is_file():
             limit_mib += _MEMORY_PER_FILE_BYTE * file.stat().st_size // 2**20
     try:
         # no limit for the library: it memory-maps files, which takes address space but no memory
-        with contextlib.nullcontext() if files is None else memory(limit_mib):
+        with contextlib.nullcontext() if splits is None else memory(limit_mib):
             kept = list(itertools.islice(rows, dataset.limit))
     except MemoryError:
         raise ConfigError(
@@ -141,8 +147,9 @@ def check_fields(dataset: DatasetConfig) -> None:
             )
 
 
-def _local_files(dataset: DatasetConfig) -> list[Path] | None:
-    """Return the files to read, or None if the datasets library reads the source.
+def _local_splits(dataset: DatasetConfig) -> dict[str, list[Path]] | None:
+    """Return split -> files to read, or None if the datasets library reads the source. A file or
+    the matches of a pattern are the split that the source names.
 
     Raises:
         MissingError: no such file or folder.
@@ -150,7 +157,8 @@ def _local_files(dataset: DatasetConfig) -> list[Path] | None:
     """
     folder = Path(dataset.source).expanduser()
     if not folder.is_dir():
-        return named_files(dataset)
+        files = named_files(dataset)
+        return None if files is None else {split_names(dataset.split)[0]: files}
     if is_saved_by_library(folder):
         return None
     try:
@@ -159,6 +167,30 @@ def _local_files(dataset: DatasetConfig) -> list[Path] | None:
         raise
     except Exception as error:  # the library raises exceptions of many other libraries
         raise _not_loaded(dataset, error) from error
+
+
+def _read_splits(splits: Mapping[str, Sequence[Path]], dataset: DatasetConfig) -> Iterator[Row]:
+    """Yield the rows of a split, or of parts of splits in the library's notation, such as
+    ``train[:10%]+test``. The library itself would guess types: the answer "007" becomes 7.
+    """
+    if dataset.split in splits:
+        yield from _read_files(splits[dataset.split])
+        return
+    from datasets import ReadInstruction
+
+    rows = {name: list(_read_files(files)) for name, files in splits.items()}
+    lengths = {name: len(of_split) for name, of_split in rows.items()}
+    try:
+        parts = ReadInstruction.from_spec(dataset.split).to_absolute(lengths)
+    except (ValueError, AssertionError) as error:
+        raise ConfigError(
+            f"cannot read split {dataset.split} of {dataset.source}: {first_line(error)}",
+            "split",
+            "use the notation of the datasets library, such as split: train[:10%]",
+            code="split-invalid",
+        ) from error
+    for part in parts:
+        yield from rows[part.splitname][part.from_ : part.to]
 
 
 def _read_files(files: Sequence[Path]) -> Iterator[Row]:

@@ -3,6 +3,7 @@ folder.
 """
 
 import glob
+import itertools
 from pathlib import Path
 
 from loptune.errors import ConfigError, MissingError, listed
@@ -71,32 +72,43 @@ def named_files(dataset: DatasetConfig) -> list[Path] | None:
     return [path]
 
 
-def shards(dataset: DatasetConfig) -> list[Path] | None:
-    """Return the files of the source's split in a local folder, as the datasets library finds them
-    by name or by the folder's README.md; None if some are of a type that only the library reads.
+def split_names(split: str) -> list[str]:
+    """Return the splits that a split in the library's notation reads: train and test for
+    ``train[:10%]+test``.
+    """
+    return list(dict.fromkeys(part.partition("[")[0].strip() for part in split.split("+")))
+
+
+def shards(dataset: DatasetConfig) -> dict[str, list[Path]] | None:
+    """Return split -> its files in a local folder, for the splits that the source reads, as the
+    datasets library finds them by name or by the folder's README.md; None if some are of a type
+    that only the library reads.
 
     Raises:
-        ConfigError: the folder has no files of this split; the error lists its splits.
+        ConfigError: the folder has no files of a split; names the splits it has.
         Exception: raised by the library, for a folder that it cannot use.
     """
     from datasets import load_dataset_builder
 
     builder = load_dataset_builder(str(Path(dataset.source).expanduser()), dataset.name)
     by_split = builder.config.data_files or {}
-    if dataset.split not in by_split:
-        if any(mark in dataset.split for mark in "[+") or not by_split:
-            return None  # the library's syntax for parts of splits
-        splits = list(map(str, by_split))
-        raise ConfigError(
-            f"the folder {dataset.source} has no split {dataset.split}; its splits are "
-            f"{listed(splits, 5)}",
-            "split",
-            f"set split: {splits[0]}, or name the files by a pattern, such as "
-            f"{dataset.source}/*.jsonl",
-            code="no-such-split",
-        )
-    files = [Path(str(file)) for file in by_split[dataset.split]]
-    return files if all(file.suffix in FILE_TYPES for file in files) else None
+    if not by_split:
+        return None
+    found = {}
+    for name in split_names(dataset.split):
+        if name not in by_split:
+            splits = list(map(str, by_split))
+            raise ConfigError(
+                f"the folder {dataset.source} has no split {name}; its splits are "
+                f"{listed(splits, 5)}",
+                "split",
+                f"set split: {splits[0]}, or name the files by a pattern, such as "
+                f"{dataset.source}/*.jsonl",
+                code="no-such-split",
+            )
+        found[name] = [Path(str(file)) for file in by_split[name]]
+    files = itertools.chain.from_iterable(found.values())
+    return found if all(file.suffix in FILE_TYPES for file in files) else None
 
 
 def _matches(source: str, path: Path) -> list[Path]:

@@ -30,7 +30,9 @@ def model_folder(tmp_path, tokenizer, tokenizer_class):
 
 
 @pytest.mark.parametrize(
-    "tokenizer_class", ["PreTrainedTokenizerFast", "LlamaTokenizerFast", "GPT2Tokenizer"]
+    "tokenizer_class",
+    # T5's class cannot be built from a BPE model
+    ["PreTrainedTokenizerFast", "LlamaTokenizerFast", "GPT2Tokenizer", "T5TokenizerFast"],
 )
 def test_the_tokens_are_those_of_tokenizer_json_whatever_class_is_named(tmp_path, tokenizer_class):
     config = model_folder(tmp_path, byte_tokenizer(), tokenizer_class)
@@ -46,6 +48,14 @@ def test_a_tokenizer_that_cannot_be_had_as_published_is_refused(tmp_path, monkey
     rebuilt = load.AutoTokenizer.from_pretrained(tmp_path)
     monkeypatch.setattr(load.PreTrainedTokenizerFast, "from_pretrained", lambda *_, **__: rebuilt)
     with refused("tokenizer-not-as-published", ConfigError, names=("15.50",)):
+        load_tokenizer(config)
+
+
+@pytest.mark.parametrize("content", ['{"version": "1.0"', '{"version": "1.0"}'])
+def test_a_damaged_file_is_refused(tmp_path, content):
+    config = model_folder(tmp_path, byte_tokenizer(), "PreTrainedTokenizerFast")
+    (tmp_path / "tokenizer.json").write_text(content)
+    with refused("model-unreadable", names=(str(tmp_path),)):
         load_tokenizer(config)
 
 

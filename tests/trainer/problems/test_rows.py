@@ -92,6 +92,32 @@ def test_a_split_that_a_folder_lacks_and_a_pattern_without_a_match_are_refused(t
         rows_of(tmp_path / "train-*.jsonl")
 
 
+@pytest.mark.parametrize(
+    ("split", "answers"),
+    [
+        ("train[:50%]", ["007", "2024-05-01"]),
+        ("train[-1:]", ["1e3"]),
+        ("train[1:2]+test", ["2024-05-01", "1.50"]),
+        ("test+train[:1]", ["1.50", "007"]),
+    ],
+)
+def test_parts_of_splits_are_read_as_written(tmp_path, split, answers):
+    train = [{"prompt": "a", "answer": answer} for answer in ("007", "2024-05-01", 7, "1e3")]
+    write_jsonl(tmp_path / "train.jsonl", train)
+    write_jsonl(tmp_path / "test.jsonl", [{"prompt": "b", "answer": "1.50"}])
+    assert [row.values["answer"] for row in rows_of(tmp_path, split=split)] == answers
+    if "test" not in split:
+        file = tmp_path / "train.jsonl"
+        assert [row.values["answer"] for row in rows_of(file, split=split)] == answers
+
+
+@pytest.mark.parametrize("split", ["train[", "train[:1]+test[:1]", "train[:200%]"])
+def test_a_split_that_a_file_does_not_have_is_refused(tmp_path, split):
+    write_jsonl(tmp_path / "train.jsonl", [{"prompt": "a", "answer": "1"}])
+    with refused("split-invalid", names=(split, "train[:10%]")):
+        rows_of(tmp_path / "train.jsonl", split=split)
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".json"])
 def test_files_of_windows_programs_are_read(tmp_path, encoding, suffix):
