@@ -164,11 +164,23 @@ def _check_characters(item: Any, where: str) -> None:
         ) from None
 
 
+def _is_turn(item: Any) -> bool:
+    """Return whether a value is a turn of a conversation, which has a role."""
+    return isinstance(item, dict) and not {"role", "from"}.isdisjoint(item)
+
+
 def _as_row(item: Any, where: str) -> Values:
-    if isinstance(item, list) and item and all(isinstance(turn, dict) for turn in item):
+    if isinstance(item, list) and item and all(map(_is_turn, item)):
         # A conversation, as in the ORZ files: its turns become columns "0", "1", ..., as in the
         # version on the Hub.
         return {str(number): turn for number, turn in enumerate(item)}
+    if isinstance(item, list) and item and isinstance(item[0], dict):
+        raise ConfigError(
+            "the line is an array of rows",
+            where,
+            "rename the file to *.json, or write one object per line",
+            code="row-no-object",
+        )
     if not isinstance(item, dict):
         raise ConfigError(
             f"a row must be a JSON object, got {type(item).__name__}",

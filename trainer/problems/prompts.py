@@ -3,6 +3,7 @@
 import ast
 import json
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,6 +25,10 @@ from trainer.problems.chat_template import (
 from trainer.problems.tasks import Task
 
 _MAX_JSON_CHARS = 1 << 20
+# The start of a list of messages with role and content, also as NumPy prints it.
+_DAMAGED_CONVERSATION = re.compile(
+    r"""(?s)\s*(array\()?\[\s*\{\s*['"](role['"]\s*:.*['"]content|content['"]\s*:.*['"]role)['"]\s*:"""
+)
 _NAMES_FUNCTION = {"function", "name"}  # a tool's description has one of these keys
 
 _log = logging.getLogger(__name__)
@@ -60,17 +65,24 @@ def as_question(value: object) -> Question:
     as that list.
 
     Raises:
-        ValueError: the value is neither.
+        ValueError: the value is neither, or text that looks like such a list and cannot be read.
     """
     if isinstance(value, str):
         messages = _messages_in(value)
-        if messages is None:
-            return Question(({"role": "user", "content": value},))
-        return Question(messages, from_text=True)
+        if messages is not None:
+            return Question(messages, from_text=True)
+        if _DAMAGED_CONVERSATION.match(value):
+            raise CodedValueError(
+                "the prompt starts like a list of chat messages, but is not valid JSON or Python "
+                "with a role and text in each message; NumPy arrays written to CSV lack commas",
+                code="conversation-unreadable",
+            )
+        return Question(({"role": "user", "content": value},))
     messages = _as_messages(value)
     if messages is None:
         raise CodedValueError(
-            "a prompt must be text or a list of chat messages with role and content",
+            "a prompt must be text or a list of chat messages, each with a role and with text as "
+            "content",
             code="invalid-prompt",
         )
     return Question(messages)

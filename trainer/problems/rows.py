@@ -111,12 +111,17 @@ def require_column(
     """
     column = find_column(row, field, columns, defaults)
     if column is None:
+        names = _column_names(row.values)
+        similar = [name for name in names if name.strip().lower() in defaults]
+        example = next(iter([*similar, *row.values]), "NAME")
+        if example != example.strip():
+            example = f'"{example}"'
         raise ConfigError(
             f"no column for {field} (looked for {', '.join(defaults)}); available: "
-            f"{', '.join(_column_names(row.values))}",
+            f"{', '.join(names)}",
             row.place,
-            f"map it: {{source: {row.place}, columns: "
-            f"{{{field}: {next(iter(row.values), 'NAME')}}}}} instead of {row.place}",
+            f"map it: {{source: {row.place}, columns: {{{field}: {example}}}}} instead of "
+            f"{row.place}",
             code="column-missing",
         )
     return column

@@ -135,6 +135,25 @@ def test_what_is_no_prompt_is_refused(value):
         as_question(value)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[{'role': 'system', 'content': 'S'}\n {'role': 'user', 'content': 'Who?'}]",
+        "array([{'content': 'Who?', 'role': 'user'}], dtype=object)",
+        '[{"role": "user", "content": [{"type": "text", "text": "Who?"}]}]',
+        '[{"role": "user", "content": "Who?"',
+    ],
+)
+def test_text_that_starts_like_a_conversation_and_is_none_is_refused(text):
+    with refused("conversation-unreadable", ValueError, names=("JSON",)):
+        as_question(text)
+
+
+def test_other_text_in_brackets_is_a_question():
+    for text in ("[{'name': 'role'}] is what?", "[1, 2] has which role?", "{'role': 3}"):
+        assert as_question(text).text == text
+
+
 TOOLS_TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
     "{% for call in m.tool_calls or [] %}"

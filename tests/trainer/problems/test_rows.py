@@ -118,6 +118,22 @@ def test_a_split_that_a_file_does_not_have_is_refused(tmp_path, split):
         rows_of(tmp_path / "train.jsonl", split=split)
 
 
+def test_a_missing_column_is_mapped_to_one_of_a_similar_name(tmp_path):
+    file = tmp_path / "spaces.csv"
+    file.write_text("Prompt, answer\n1+1?, 2\n")
+    (row,) = rows_of(file)
+    for field, column in (("prompt", "prompt: Prompt}"), ("answer", 'answer: " answer"}')):
+        with refused("column-missing", names=(column,)):
+            require_column(row, field, {}, [field])
+
+
+def test_an_array_of_rows_in_a_file_of_lines_is_refused(tmp_path):
+    file = tmp_path / "array.jsonl"
+    file.write_text('[{"prompt": "a", "answer": "1"}, {"prompt": "b", "answer": "2"}]\n')
+    with refused("row-no-object", names=("*.json",)):
+        rows_of(file)
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".json"])
 def test_files_of_windows_programs_are_read(tmp_path, encoding, suffix):
