@@ -1,13 +1,11 @@
 """``sweep gate``: keep or discard changes that are proposed one at a time."""
 
-import math
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from dashboards.trial import sign_of
 from loptune.errors import ConfigError, NameInUseError
 from loptune.section import Count, Positive
 from loptune.temporary import temporary_folder
@@ -22,12 +20,8 @@ from sweep.gate.arm import ArmName
 from sweep.gate.exit_status import EXIT_CODES
 
 if TYPE_CHECKING:
-    from dashboards.statistics.checked_guards import CheckedGuard
-    from dashboards.statistics.difference import Difference
-    from dashboards.statistics.moved import Move
     from sweep.gate.campaign import Campaign
-    from sweep.gate.proposal import Proposal
-    from sweep.gate.verdict import GateVerdict, Need
+    from sweep.gate.verdict import GateVerdict
     from sweep.space.spec import SweepSpec
 
 Folder = Annotated[str | Path, Option("folder of the campaign", is_path=True)]
@@ -499,9 +493,10 @@ def log(
         UserError: the folder has no campaign, or its record is damaged.
     """
     from sweep.gate.campaign import Campaign
+    from sweep.gate.fields import history
 
     read = Campaign(Path(campaign))
-    entries = [_history(read, proposal) for proposal in read.proposals]
+    entries = [history(read, proposal) for proposal in read.proposals]
     wanted = search.casefold()
     found = []
     for entry in entries:
@@ -539,7 +534,9 @@ def withdraw(
 
 def show(standing: Standing) -> None:
     """Print a verdict in sentences."""
-    for line in _sentences(standing.campaign, standing.verdict):
+    from sweep.gate.words import sentences
+
+    for line in sentences(standing.campaign, standing.verdict):
         print(line)
 
 
@@ -560,9 +557,11 @@ def _show_start(standing: Standing) -> None:
 
 def _show_status(standing: Standing) -> None:
     """Print the proposals of a campaign, how its scores moved, and its verdict."""
+    from sweep.gate.fields import history, moves
+
     if standing.campaign.proposals:
-        _print_history([_history(standing.campaign, each) for each in standing.campaign.proposals])
-    for metric, _, move in _moves(standing.campaign):
+        _print_history([history(standing.campaign, each) for each in standing.campaign.proposals])
+    for metric, _, move in moves(standing.campaign):
         if move.has_moved:
             print(
                 f"{metric} moved: the baseline's mean, run again, changed by {move.change:+.4g} "
@@ -572,247 +571,11 @@ def _show_status(standing: Standing) -> None:
     show(standing)
 
 
-def _moves(campaign: "Campaign") -> list[tuple[str, int, "Move"]]:
-    """Return (metric, index of the baseline, change) for the score and every guard of each
-    baseline that was measured again.
-    """
-    changes = [(campaign.spec.metric, index, move) for index, move in campaign.moves()]
-    for guard in campaign.spec.guard_specs():
-        for index, move in campaign.moves(guard.metric):
-            changes.append((guard.metric, index, move))
-    return changes
-
-
 def fields(standing: Standing) -> dict[str, Any]:
     """Return the state of a campaign with the keys of ``--json``."""
-    from sweep.gate.verdict import numbers
+    from sweep.gate.fields import campaign_fields
 
-    campaign = standing.campaign
-    verdict = standing.verdict
-    model = campaign.model()
-    noise: dict[str, Any] = {"sd": None, "correlation": None}
-    if model is not None:
-        noise = {"sd": model.sd, "correlation": model.correlation}
-    kept_from = campaign.kept[-1] if campaign.kept else None
-    return {
-        "campaign": str(campaign.folder),
-        "outcome": verdict.outcome,
-        "reason": verdict.reason,
-        "proposal": verdict.proposal,
-        **{"guards": [], **numbers(verdict.answer)},
-        "needs": [_need(need) for need in verdict.needs],
-        "baseline": {
-            "settings": campaign.baseline.settings,
-            "command": campaign.baseline.command,
-            "revision": campaign.baseline.revision,
-            "mean": _mean(campaign.baseline.scores),
-            "guards": {
-                metric: _mean(values) for metric, values in campaign.baseline.guards.items()
-            },
-            "seeds": sorted(campaign.baseline.scores),
-            "kept_from": kept_from,
-        },
-        "metric": campaign.spec.metric,
-        "larger_is_better": sign_of(campaign.spec.mode) > 0,
-        **noise,
-        "proposals": len(campaign.proposals),
-        "earlier": [
-            {key: fields[key] for key in ("folder", "proposals", "kept")}
-            for fields in campaign.started.get("earlier", [])
-        ],
-        "open": [proposal.number for proposal in campaign.open_proposals],
-        "runs": campaign.runs,
-        "by_hand": [{"what": name, "seeds": seeds} for name, seeds in campaign.by_hand],
-        "moves": [_move(*each) for each in _moves(campaign)],
-        "history": [_history(campaign, each) for each in campaign.proposals],
-        "kept": campaign.kept,
-        "recheck_due": campaign.recheck_due,
-        "false_keeps": campaign.spec.false_keeps,
-    }
-
-
-def _need(need: "Need") -> dict[str, Any]:
-    """Return needed runs as keys of ``--json``; the number of the proposal only if one runs."""
-    numbered = {} if need.proposal is None else {"proposal": need.proposal}
-    return {"arm": need.arm, "seeds": list(need.seeds), **numbered}
-
-
-def _move(metric: str, baseline: int, move: "Move") -> dict[str, Any]:
-    """Return how the scores of a baseline changed since it ran before."""
-    return {
-        "metric": metric,
-        "baseline": baseline,
-        "change": move.change,
-        "low": move.low,
-        "high": move.high,
-        "p": move.p,
-        "moved": move.has_moved,
-    }
-
-
-def _history(campaign: "Campaign", proposal: "Proposal") -> dict[str, Any]:
-    """Return the change and the outcome of a proposal."""
-    decision = proposal.decision or {}
-    return {
-        "proposal": proposal.number,
-        "change": _changed(campaign, proposal),
-        "settings": proposal.settings,
-        "command": proposal.command,
-        "revision": proposal.revision,
-        "note": proposal.note,
-        "outcome": _outcome(proposal),
-        "protected": proposal.protected,
-        "reason": decision.get("reason", ""),
-        "gain": decision.get("gain"),
-        "guards": decision.get("guards", []),
-        "seeds": proposal.runs,
-        "by_hand": proposal.all_by_hand,
-    }
-
-
-def _outcome(proposal: "Proposal") -> str:
-    if proposal.given_up:
-        return "abandoned"
-    return str((proposal.decision or {}).get("outcome", "open"))
-
-
-def _changed(campaign: "Campaign", proposal: "Proposal") -> str:
-    """Return how a proposal differs from its baseline."""
-    base = campaign.baselines[proposal.baseline]
-    changed = []
-    for key, value in proposal.settings.items():
-        if base.settings.get(key) != value:
-            changed.append(f"{key}={value}")
-    if proposal.command != base.command:
-        changed.append(" ".join(proposal.command or []))
-    if proposal.revision != base.revision:
-        changed.append(f"revision {(proposal.revision or '')[:9]}")
-    if proposal.note:
-        changed.append(proposal.note)
-    return "; ".join(changed)
-
-
-def _mean(scores: dict[int, float]) -> float | None:
-    return math.fsum(scores.values()) / len(scores) if scores else None
-
-
-def _sentences(campaign: "Campaign", verdict: "GateVerdict") -> list[str]:
-    """Return a verdict in words."""
-    lines = []
-    measured = ""
-    if verdict.answer is not None:
-        measured = _measured(verdict.answer.difference)
-    if verdict.outcome == "keep":
-        lines.append(f"Keep proposal {verdict.proposal}: {verdict.reason}.{measured}")
-        lines.append("It is the baseline now, and is measured again on fresh seeds.")
-    elif verdict.outcome == "discard":
-        lines.append(f"Discard proposal {verdict.proposal}: {verdict.reason}.{measured}")
-    elif verdict.outcome == "confirmed":
-        lines.append(f"Confirmed: {verdict.reason}.{measured}")
-    elif verdict.outcome == "unconfirmed":
-        lines.append(f"Not confirmed: {verdict.reason}.{measured}")
-        lines.append(
-            "The changes kept since the last confirmed baseline are discarded. That "
-            "baseline is restored and measured on fresh seeds."
-        )
-    elif verdict.outcome == "ended":
-        undecided = [proposal.number for proposal in campaign.open_proposals]
-        lines.append(
-            f"Ended: {verdict.reason}. {len(campaign.kept)} of {len(campaign.proposals)} "
-            f"proposals kept.{measured}"
-        )
-        if undecided:
-            lines.append(f"Undecided: {', '.join(map(str, undecided))}.")
-    elif verdict.outcome == "ready":
-        lines.append(
-            f"Ready. The baseline scores {_mean(campaign.baseline.scores):.4g} on "
-            f"{len(campaign.baseline.scores)} seeds; {len(campaign.kept)} of "
-            f"{len(campaign.proposals)} proposals kept."
-        )
-        change = '--note "what is changed"' if campaign.spec.space is None else "KEY=VALUE --run"
-        if campaign.recheck_due:
-            lines.append(
-                f"{len(campaign.unconfirmed)} changes were kept since the chain was last checked "
-                f"against the first baseline: {campaign.command('recheck')}"
-            )
-        lines.append(f"next: {campaign.command('propose')} {change}")
-    else:
-        subject = "The baseline"
-        if len(campaign.open_proposals) > 1:
-            subject = "The campaign"
-        if campaign.open_recheck is not None:
-            subject = "The re-check"
-        if verdict.proposal is not None:
-            subject = f"Proposal {verdict.proposal}"
-        lines.append(f"{subject} needs more runs: {verdict.reason}.{measured}")
-        for need in verdict.needs:
-            name = need.arm if need.proposal is None else f"{need.arm} {need.proposal}"
-            lines.append(f"  {name}: seeds {', '.join(map(str, need.seeds))}")
-        if campaign.spec.space is None:
-            need = verdict.needs[0]
-            numbered: list[str] = []
-            if len(campaign.open_proposals) > 1 and need.proposal is not None:
-                numbered = ["--proposal", str(need.proposal)]
-            words = [need.arm, str(need.seeds[0]), "SCORE", *numbered]
-            for guard in campaign.spec.guard_specs():
-                words += ["--guard", f"{guard.metric}=VALUE"]
-            lines.append(f"next: {campaign.command('record', *words)}")
-        else:
-            lines.append(f"next: {campaign.command('run')}")
-    lines += _protected_lines(campaign, verdict.proposal)
-    if verdict.answer is not None:
-        lines += [_guard_sentence(guard) for guard in verdict.answer.guards]
-    if campaign.by_hand:
-        listed = "; ".join(f"{name}: {_listed(seeds)}" for name, seeds in campaign.by_hand)
-        lines.append(f"Recorded by hand, not by the campaign's own runs: {listed}.")
-    return lines
-
-
-def _listed(seeds: Sequence[int]) -> str:
-    words = "seed" if len(seeds) == 1 else "seeds"
-    return f"{words} {', '.join(map(str, seeds))}"
-
-
-def _measured(difference: "Difference") -> str:
-    """Return a gain and its interval in words."""
-    if difference.interval is None:
-        return ""
-    low, high = difference.interval
-    interval = f"{low:+.4g} to {high:+.4g}" if math.isfinite(low) else f"below {high:+.4g}"
-    return f" Gain {difference.gain:+.4g} ({interval}) on {counted(difference.seeds, 'seed')}."
-
-
-def _guard_sentence(guard: "CheckedGuard") -> str:
-    """Return what the seeds show of a guard, in units of its metric."""
-    verb = {"holds": "holds", "fails": "fails", "undecided": "is undecided"}[guard.outcome]
-    better = "larger" if guard.sign > 0 else "smaller"
-    fields = guard.fields()
-    low, high = fields["interval"]
-    if low is None:
-        interval = f"at most {high:+.4g}"
-    elif high is None:
-        interval = f"at least {low:+.4g}"
-    else:
-        interval = f"{low:+.4g} to {high:+.4g}"
-    return (
-        f"Guard {guard.metric} {verb}: {fields['difference']:+.4g} ({interval}; margin "
-        f"{guard.margin:g}, {better} is better)."
-    )
-
-
-def _protected_lines(campaign: "Campaign", decided: int | None) -> list[str]:
-    """Return which files of the decided and of open proposals have no effect, because they are
-    protected.
-    """
-    lines = []
-    for proposal in campaign.proposals:
-        is_shown = proposal.decision is None or proposal.number == decided
-        if proposal.protected and is_shown:
-            lines.append(
-                f"Proposal {proposal.number} changes protected files, and runs with the "
-                f"baseline's versions: {', '.join(proposal.protected)}"
-            )
-    return lines
+    return campaign_fields(standing.campaign, standing.verdict)
 
 
 def _print_history(entries: list[dict[str, Any]]) -> None:
