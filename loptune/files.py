@@ -17,6 +17,7 @@ from loptune.errors import StorageError, first_line
 
 Record = dict[str, Any]
 
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _GONE = (errno.ENOENT, errno.ESTALE)
 _FULL = "free some space"
@@ -91,6 +92,28 @@ def check_regular(path: Path) -> None:
     """
     if not stat.S_ISREG(path.stat().st_mode):
         raise _not_regular(path)
+
+
+def check_downloaded(path: Path) -> None:
+    """Raise if a file is only a pointer to the data, which ``git clone`` writes without Git LFS.
+
+    Raises:
+        StorageError: it is a pointer.
+    """
+    with path.open("rb") as file:
+        start = file.read(len(LFS_POINTER))
+    if start == LFS_POINTER:
+        raise lfs_pointer(path)
+
+
+def lfs_pointer(path: Path) -> StorageError:
+    """Return the error for a Git LFS pointer."""
+    return StorageError(
+        "the file is a Git LFS pointer, not the data",
+        str(path),
+        "run `git lfs pull` in its repository to download the data",
+        code="lfs-pointer",
+    )
 
 
 def _not_regular(path: Path) -> StorageError:

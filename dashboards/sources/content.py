@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from loptune.errors import StorageError, shortened
-from loptune.files import open_regular, text_encoding
+from loptune.files import LFS_POINTER, lfs_pointer, open_regular, text_encoding
 
 MAX_BYTES = 1 << 29  # size limit of one file, decompressed
-_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _MAX_VALUE_BYTES = 1 << 26  # size limit of one value in a database
 # SQLite virtual machine steps between two calls of the handler: some milliseconds
 _STEPS_PER_CALL = 1_000_000
@@ -31,13 +30,8 @@ def read_text(path: Path, most: int = MAX_BYTES) -> str:
             content = decompressed(file, most + 1)
         else:
             content = file.read(most + 1)
-    if content.startswith(_LFS_POINTER):
-        raise StorageError(
-            "the file is a Git LFS pointer, not the data",
-            str(path),
-            "run `git lfs pull` in its repository to download the data",
-            code="lfs-pointer",
-        )
+    if content.startswith(LFS_POINTER):
+        raise lfs_pointer(path)
     if len(content) > most:
         raise too_large(path, most)
     try:

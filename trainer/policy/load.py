@@ -1,9 +1,10 @@
 """Loading the policy: a Hugging Face causal language model and its tokenizer."""
 
 import copy
+import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from loptune.errors import ConfigError, MissingError, UserError, described, first_line, listed
+from loptune.files import check_downloaded
 from loptune.yaml_document import nearest
 from trainer.config.model import ModelConfig
 from trainer.cpu.linear import use_onednn
@@ -59,9 +61,13 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
 
     Raises:
         MissingError: unknown folder or Hub name, or no tokenizer in it.
+        StorageError: its file is only a pointer of Git LFS.
         ConfigError: the tokenizer has no EOS token, so completions could not end.
     """
     source = tokenizer_source(config)
+    file = Path(source) / published_tokenizer.FILE
+    if file.is_file():
+        check_downloaded(file)
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             source, revision=config.revision, trust_remote_code=config.trust_remote_code
@@ -316,6 +322,7 @@ def check_weights(config: ModelConfig) -> None:
 
     Raises:
         MissingError: as in `model_source`, or ``*.safetensors`` is missing or truncated.
+        StorageError: the files are only pointers of Git LFS.
     """
     source = Path(model_source(config))
     if not source.is_dir():
@@ -328,8 +335,10 @@ def check_weights(config: ModelConfig) -> None:
             "save the model with save_pretrained(safe_serialization=True)",
             code="no-weights",
         )
+    _check_index(source, files)
     for file in files:
         try:
+            check_downloaded(file)
             with safe_open(file, framework="pt"):
                 pass  # opening validates the header against the file size
         except (SafetensorError, OSError) as error:
@@ -342,6 +351,33 @@ def check_weights(config: ModelConfig) -> None:
                 "copy or download the file again, or fix its permissions",
                 code="weights-damaged",
             ) from None
+
+
+def _check_index(source: Path, files: Sequence[Path]) -> None:
+    """Raise if the weights are split into several files of which some, or their index, are
+    missing.
+    """
+    index = source / "model.safetensors.index.json"
+    if (source / "model.safetensors").is_file():
+        return
+    if not index.is_file():
+        raise MissingError(
+            f"no model.safetensors, and no {index.name} that lists the {len(files)} files of "
+            "weights in the folder",
+            str(source),
+            f"download {index.name}, or save the model again with save_pretrained",
+            code="no-index-of-weights",
+        )
+    check_downloaded(index)
+    named = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+    missing = sorted(named - {file.name for file in files})
+    if missing:
+        raise MissingError(
+            f"the folder lacks {listed(missing, 3)} of the files of weights",
+            str(index),
+            "download or copy the missing files",
+            code="no-weights",
+        )
 
 
 def _check_loaded(model: PreTrainedModel, keys: Mapping[str, Any], config: ModelConfig) -> None:

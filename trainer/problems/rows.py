@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from loptune.errors import ConfigError, MissingError, first_line
+from loptune.files import check_downloaded
 from loptune.row_files import Values, read_csv, read_json
 from loptune.yaml_document import nearest
 from rewards.limits import memory
@@ -208,6 +209,7 @@ def _read_file(path: Path) -> Iterator[Values]:
     # Do not use the datasets library here: it copies the file to a cache, infers types (answer
     # "007" becomes 7), and loses the row number of errors.
     try:
+        check_downloaded(path)
         if path.suffix == ".parquet":
             yield from _read_parquet(path)
         elif path.suffix == ".csv":

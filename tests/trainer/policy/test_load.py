@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 
-from loptune.errors import ConfigError, MissingError
+from loptune.errors import ConfigError, MissingError, StorageError
 from tests.conftest import random_model
 from tests.refusals import refused
 from tests.trainer.algorithm.batches import make_batch
@@ -73,6 +73,30 @@ def test_weights_that_are_cut_short_are_named(folder, size):
     assert caught.value.where == str(weights)
     with refused("model-unreadable", MissingError, names=("deserializing header",)):
         load_policy(config, torch.device("cpu"))
+
+
+def test_shards_that_are_missing_are_named(folder):
+    config = ModelConfig(name_or_path=str(folder))
+    load_policy(config, torch.device("cpu")).save_pretrained(folder, max_shard_size="5KB")
+    (folder / "model.safetensors").unlink()
+    check_weights(config)
+    shard = sorted(folder.glob("*.safetensors"))[1]
+    shard.unlink()
+    with refused("no-weights", MissingError, names=(shard.name,)):
+        check_weights(config)
+    (folder / "model.safetensors.index.json").unlink()
+    with refused("no-index-of-weights", MissingError, names=("model.safetensors.index.json",)):
+        check_weights(config)
+
+
+@pytest.mark.parametrize(
+    ("name", "read"), [("model.safetensors", check_weights), ("tokenizer.json", load_tokenizer)]
+)
+def test_a_pointer_of_git_lfs_is_named(folder, name, read):
+    file = folder / name
+    file.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n")
+    with refused("lfs-pointer", StorageError, names=("git lfs pull", str(file))):
+        read(ModelConfig(name_or_path=str(folder)))
 
 
 def test_settings_that_make_the_model_fail_are_refused(folder):

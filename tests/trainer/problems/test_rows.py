@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from loptune import row_files
-from loptune.errors import MissingError
+from loptune.errors import MissingError, StorageError
 from tests.paths import DATA
 from tests.refusals import refused
 from trainer.config.data import DatasetConfig
@@ -125,6 +125,13 @@ def test_a_missing_column_is_mapped_to_one_of_a_similar_name(tmp_path):
     for field, column in (("prompt", "prompt: Prompt}"), ("answer", 'answer: " answer"}')):
         with refused("column-missing", names=(column,)):
             require_column(row, field, {}, [field])
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "train.parquet", "train.csv"])
+def test_a_pointer_of_git_lfs_is_named(tmp_path, name):
+    (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\nsize 12\n")
+    with refused("lfs-pointer", StorageError, names=("git lfs pull", name)):
+        rows_of(tmp_path / name)
 
 
 def test_an_array_of_rows_in_a_file_of_lines_is_refused(tmp_path):
