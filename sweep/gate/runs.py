@@ -7,7 +7,7 @@ resumed decides as an undisturbed one. What is proposed during a round joins it.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,8 +73,8 @@ def run_until_decided(folder: Path, *, parallel: int | None = None) -> GateVerdi
                 needed = _needed_runs(campaign, waiting.needs)
             runs = [each for each in needed if each.batch.name not in faults]
             if not runs:
-                raise next(iter(faults.values()))
-            results = _run(campaign, pool, runs)
+                raise faults[needed[0].batch.name]
+            results = _run(campaign, pool, runs, faults)
             with Campaign(folder).change() as campaign:
                 faults |= _record(campaign, results)
 
@@ -159,10 +159,10 @@ class _Round:
 
 
 def _run(
-    campaign: Campaign, pool: RunPool, runs: Sequence[_Runs]
+    campaign: Campaign, pool: RunPool, runs: Sequence[_Runs], faults: Collection[str]
 ) -> list[tuple[_Runs, BatchResults | UserError]]:
     """Run a round, and return its results in the order in which they were asked for. While it runs,
-    new proposals join it.
+    new proposals join it. Batches that could not end in an earlier round, ``faults``, do not start.
     """
     this = _Round(pool)
     this.start(campaign, runs)
@@ -173,7 +173,8 @@ def _run(
         if this.are_running(runs) and events.stat().st_size != size:
             size = events.stat().st_size
             current = Campaign(campaign.folder)
-            this.start(current, _new_runs(current, this.runs))
+            new = _new_runs(current, this.runs)
+            this.start(current, [each for each in new if each.batch.name not in faults])
     return [(each, this.results[each.batch.name]) for each in this.runs]
 
 

@@ -81,6 +81,9 @@ class Judge:
         """
         number = proposal.number
         failed = self._own_failures(proposal)
+        unknown = self._state.baselines[proposal.baseline].missing(failed)
+        if unknown:  # the baseline may fail on these seeds, too
+            return self._more(proposal, unknown, None)
         if failed:
             seed, reason = next(iter(failed.items()))
             return GateVerdict(

@@ -354,6 +354,61 @@ def test_a_proposal_that_cannot_run_keeps_no_other_from_being_decided(campaign, 
     assert ([each.number for each in ended.open_proposals], ended.kept) == ([1], [2])
 
 
+class Joined(Machine):
+    """A machine on which another proposal is made while the second batch of proposal 2 runs."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder = folder
+        self.submitted = []
+
+    def submit(self, batch, place):
+        super().submit(batch, place)
+        self.submitted.append(batch.name.split("-seeds-")[0])
+
+    def wait(self, timeout):
+        if self.submitted.count("proposal-2") == 2 and "proposal-3" not in self.submitted:
+            propose(lr=0.4)(self.folder)
+            return {}
+        return super().wait(timeout)
+
+
+def test_a_batch_that_could_not_end_does_not_start_again_with_a_proposal_that_joins(
+    campaign, monkeypatch
+):
+    decide(campaign.folder, Machine(), monkeypatch)
+    propose(lr=0.3)(campaign.folder)
+    propose(lr=0.2)(campaign.folder)
+    machine = Joined(campaign.folder)
+    machine.breaks = ["proposal-1"]
+    with refused("no-file", ConfigError):
+        decide(campaign.folder, machine, monkeypatch)
+    assert "proposal-3" in machine.submitted
+    assert machine.submitted.count("proposal-1") == 1
+    assert Campaign(campaign.folder).kept == [2]
+
+
+def test_the_error_of_a_batch_that_ran_in_the_end_is_not_raised(campaign, monkeypatch):
+    """The machine kills a run of the baseline, and the next round runs it."""
+    propose(lr=0.3)(campaign.folder)
+    machine = Machine(kills=[1])
+    machine.breaks = ["proposal-1"]
+    with refused("no-file", ConfigError):
+        decide(campaign.folder, machine, monkeypatch)
+    assert len(Campaign(campaign.folder).baseline.scores) >= 5
+
+
+def test_a_proposal_is_not_discarded_for_a_failure_while_its_baseline_has_not_run(
+    campaign, monkeypatch
+):
+    """If the machine kills the baseline's run of the round, it may still fail on the seed."""
+    with Campaign(campaign.folder).change() as changed:
+        changed.propose({"lr": 0.2})
+    monkeypatch.setattr(f"{__name__}.FAILS", {0})
+    machine = Machine(kills=[0])
+    assert decide(campaign.folder, machine, monkeypatch).outcome == "keep"
+
+
 @pytest.mark.parametrize(
     ("program", "settings"), [("SPACE", {"lr": 0.2, "batch": 8}), ("TRAINER", {"optim.lr": 1e-3})]
 )
