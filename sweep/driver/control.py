@@ -68,6 +68,10 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
         self._stop_search = stop_search
         self._running = running
 
+    def start_clock(self) -> None:
+        """Count the time limit from now."""
+        self._started = time.monotonic()
+
     def request_stop(self, reason: str, *, by_user: bool) -> None:
         """Stop for this reason; later reasons are ignored."""
         if not self.stopped:

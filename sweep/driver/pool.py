@@ -18,7 +18,7 @@ import queue
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ from sweep.programs.environment import set_for_sweep, write_environment
 from sweep.record.disk import shrink_ended
 from sweep.record.folder import SweepFolder, free_name, sweep_folder, write_spec
 from sweep.record.sweep_record import SweepRecord, failure_note, open_sweep
+from sweep.search.history import explained_by_settings
 from sweep.search.searcher import ConfigurationSearcher
 from sweep.search.trial_report import GIVEN_UP, TrialReport, TuneResult
 from sweep.space.file import load_space
@@ -144,6 +145,16 @@ class _Batch:
         """Whether no trial is running or waiting."""
         return self._all_started and not self.searcher.running
 
+    def check_limits(self) -> None:
+        """Stop the batch if a limit of its program is reached, or its stop file is there.
+
+        Raises:
+            StorageError: its folder has disappeared.
+        """
+        if self._count == 0:  # it waits for other batches
+            self.control.start_clock()
+        self.control.stop_all()
+
     def next_attempt(self) -> _Attempt | None:
         """Return the first attempt at the next trial, or None if there is none left."""
         if self._all_started:
@@ -222,7 +233,7 @@ class _Pool:
             if self._control.ray_error is not None:
                 raise self._control.ray_error
             for batch in list(self._batches):
-                batch.control.stop_all()
+                batch.check_limits()
             self._start_attempts()
             self._close_ended()
             if self._control.stopped and not self._batches:
@@ -243,10 +254,18 @@ class _Pool:
         if request is None:
             self._is_closed = True
             return
+        if self._control.stopped:
+            self._answer(name=request["name"], error=None)  # it is unfinished
+            return
+        self._open(Request(**request))
+
+    def _open(self, request: Request) -> None:
         try:
-            self._batches.append(self._opened(Request(**request)))
+            self._batches.append(self._opened(request))
         except UserError as error:
-            self._answer(name=request["name"], error=_fields(error))
+            self._answer(name=request.name, error=_fields(error))
+        if self._control.stopped:  # while the batch was opened
+            self._stop_all()
 
     def _opened(self, request: Request) -> _Batch:
         """Start or resume the sweep of a batch.
@@ -257,14 +276,15 @@ class _Pool:
         place = Path(request.place)
         check_folder(place)
         folder = sweep_folder(self._folder / "runs", request.name)
-        with contextlib.ExitStack() as stack, contextlib.chdir(place):
+        variables = request.variables
+        with contextlib.ExitStack() as stack, contextlib.chdir(place), _import_path(variables):
             stack.enter_context(lock_folder(folder.root, "sweep"))
             if folder.exists():
                 folder.stop.unlink(missing_ok=True)
                 sweep = open_sweep(folder.runs_dir, folder.name)
                 check_program(sweep.spec)
                 check_and_record_inputs(sweep, Options())
-                retry_failed(sweep)
+                retry_failed(sweep, lambda reason: not explained_by_settings(reason))
                 sweep = sweep.reloaded()
                 check_checkpoints(sweep)
             else:
@@ -283,7 +303,7 @@ class _Pool:
                 folder=folder,
                 sweep_id=identity(folder.root),
                 working_dir=place,
-                environment=self._environment(request.variables),
+                environment=self._environment(variables),
             )
             return _Batch(sweep, plan, self._resume, stack.pop_all())
 
@@ -382,6 +402,19 @@ def _run(attempt: _Attempt, slot: PooledTrial) -> TuneResult:
             attempt.batch.tell("evaluated", attempt.trial, report)
         if result["done"]:
             return result
+
+
+@contextlib.contextmanager
+def _import_path(variables: Mapping[str, str]) -> Iterator[None]:
+    """Within the block, find modules where the commands of a batch find them. Otherwise the checks
+    would read the modules of an editable install instead of those of a checkout.
+    """
+    before = list(sys.path)
+    sys.path[:0] = filter(None, variables.get("PYTHONPATH", "").split(os.pathsep))
+    try:
+        yield
+    finally:
+        sys.path[:] = before
 
 
 def _fields(error: UserError) -> dict[str, str]:

@@ -3,6 +3,7 @@ checkpoint.
 """
 
 import time
+from collections.abc import Callable
 
 from loptune.errors import StorageError
 from loptune.files import Record
@@ -13,9 +14,15 @@ from trainer.checkpoint.on_disk import check_complete, newest_checkpoint, start_
 from trainer.run_folder import RunFolder
 
 
-def retry_failed(sweep: SweepRecord) -> list[str]:
+def retry_failed(
+    sweep: SweepRecord, may_succeed: Callable[[str], bool] = lambda reason: True
+) -> list[str]:
     """Mark failed trials for a retry in the event log, and return their names. They resume from
     their newest checkpoints.
+
+    Args:
+        sweep: the sweep.
+        may_succeed: returns whether a trial that failed for this reason is retried.
     """
     failed: list[str] = []
     records: list[Record] = []
@@ -23,7 +30,7 @@ def retry_failed(sweep: SweepRecord) -> list[str]:
         if configuration.retired:
             continue
         for seed, result in configuration.results.items():
-            if result.state == "FAIL":
+            if result.state == "FAIL" and may_succeed(result.reason):
                 failed.append(result.name)
                 records.append(
                     {

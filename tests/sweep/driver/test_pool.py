@@ -2,7 +2,9 @@
 
 import io
 import json
+import sys
 import threading
+import time
 from typing import ClassVar
 
 import pytest
@@ -14,9 +16,10 @@ from sweep.gate.batch import Batch, batch_space, read_results, unfinished
 from sweep.gate.spec import PROGRAM
 from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import SweepRecord
-from sweep.search.trial_report import TrialReport
+from sweep.search.trial_report import GIVEN_UP, TrialReport
 from sweep.space.file import dump_space, load_space
 from sweep.trials.cluster import Node
+from trainer.tracking.inputs import recorded_files
 
 SPACE = """
 name: toy
@@ -29,10 +32,11 @@ limits: {max_failures: 1}
 
 
 class Slot:
-    """Ends each trial at once; the first attempt at seed 13 fails."""
+    """Ends each trial at once. The first attempt at seed 13 fails, and every attempt at seed 17."""
 
     together = threading.Barrier(2)
     waits = False
+    lasts = 0.0  # seconds
     failed: ClassVar[list[str]] = []
 
     def __init__(self, group):
@@ -41,13 +45,20 @@ class Slot:
     def take(self, plan, config):
         self.trial = f"{plan.folder.name} {config['seed']}"
         self.seed = config["seed"]
+        self.given_up = config.get(GIVEN_UP)
 
     def step(self):
+        time.sleep(self.lasts)
+        if self.given_up:
+            return TrialReport(step=1, reason=self.given_up).to_result()
         if self.waits:
             self.together.wait(timeout=60)  # until a trial of another batch runs, too
         if self.seed == 13 and self.trial not in self.failed:
             self.failed.append(self.trial)
             raise RuntimeError("out of memory")
+        if self.seed == 17:
+            self.failed.append(self.trial)
+            raise RuntimeError("the command ended with 1: it has diverged")
         report = TrialReport(step=1, score=float(self.seed), evaluation=1, finished=True)
         return report.to_result()
 
@@ -118,3 +129,70 @@ def test_trials_stop_when_the_process_that_needs_them_has_ended(folder, monkeypa
     assert control.by_user
     assert set(answers) == {"one"}
     assert (folder / "runs" / "one" / "stop").exists()
+
+
+def test_a_stop_while_batches_are_opened_stops_all_of_them(folder, monkeypatch):
+    """Requests wait in a queue: a batch that is opened later must not train."""
+    lines = [request(folder, name, (seed,)) for seed, name in enumerate(("one", "two", "three"))]
+    opened = pool.check_program
+    stops = []
+
+    def stopped_meanwhile(spec):
+        opened(spec)
+        if spec.name == "two":
+            stops[0].request_stop("Ctrl-C", by_user=True)
+
+    class Noted(StopControl):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            stops.append(self)
+
+    monkeypatch.setattr(f"{__name__}.StopControl", Noted)
+    monkeypatch.setattr(pool, "check_program", stopped_meanwhile)
+    answers, _ = serve(folder, monkeypatch, *lines, "null\n")
+    assert set(answers) == {"one", "two", "three"}
+    assert unfinished(folder / "runs", "two")
+    assert unfinished(folder / "runs", "three") == "it has not started"
+
+
+def test_a_batch_that_is_resumed_does_not_repeat_a_failure_that_settings_explain(
+    folder, monkeypatch
+):
+    """A second chance would let a proposal that fails now and then pass, if it is interrupted."""
+    serve(folder, monkeypatch, request(folder, "one", (17, 18)), "null\n")
+    attempts = list(Slot.failed)
+    assert set(read_results(folder / "runs", "one").failed) == {17}
+    serve(folder, monkeypatch, request(folder, "one", (17, 18)), "null\n")
+    assert Slot.failed == attempts
+
+
+def test_modules_of_a_batch_are_those_of_its_checkout(folder, monkeypatch, tmp_path):
+    """An editable install, here a folder of the import path, has the files that people edit."""
+    for root in ("edited", "checkout"):
+        module = tmp_path / root / "src" / "trained" / "start.py"
+        module.parent.mkdir(parents=True)
+        module.write_text("")
+    (tmp_path / "checkout/src/trained/added.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path / "edited" / "src")
+    before = list(sys.path)
+    lines = []
+    for name, module in (("one", "start"), ("two", "added")):
+        command = ["python", "-m", f"trained.{module}", "{lr}", "{seed}"]
+        line = json.loads(request(folder, name, (0,), command=command))
+        line["place"] = str(tmp_path / "checkout")
+        line["variables"] = {"PYTHONPATH": str(tmp_path / "checkout" / "src")}
+        lines.append(json.dumps(line) + "\n")
+    answers, _ = serve(folder, monkeypatch, *lines, "null\n")
+    assert answers == {"one": None, "two": None}
+    assert set(recorded_files(folder / "runs" / "one")) == {"src/trained/start.py"}
+    assert sys.path == before
+
+
+def test_the_time_limit_of_a_batch_does_not_count_while_others_train(folder, monkeypatch):
+    path = folder / PROGRAM
+    path.write_text(path.read_text().replace("max_failures: 1", "time_budget_s: 1"))
+    monkeypatch.setattr(Slot, "lasts", 0.7)
+    lines = [request(folder, name, (seed, seed + 20)) for seed, name in enumerate(("a", "b", "c"))]
+    answers, _ = serve(folder, monkeypatch, *lines, "null\n")
+    assert answers == {"a": None, "b": None, "c": None}
+    assert not any(unfinished(folder / "runs", name) for name in answers)
