@@ -234,6 +234,7 @@ class _Pool:
                 raise self._control.ray_error
             for batch in list(self._batches):
                 batch.check_limits()
+                batch.tell("polled", [key.name for key in batch.searcher.running.values()], [])
             self._start_attempts()
             self._close_ended()
             if self._control.stopped and not self._batches:

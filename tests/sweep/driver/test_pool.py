@@ -196,3 +196,10 @@ def test_the_time_limit_of_a_batch_does_not_count_while_others_train(folder, mon
     answers, _ = serve(folder, monkeypatch, *lines, "null\n")
     assert answers == {"a": None, "b": None, "c": None}
     assert not any(unfinished(folder / "runs", name) for name in answers)
+
+
+def test_a_command_without_metrics_is_reported_while_it_runs(folder, monkeypatch, capsys):
+    monkeypatch.setattr("sweep.views.event_lines._SILENT_S", 0)
+    monkeypatch.setattr(Slot, "lasts", 1.5)
+    serve(folder, monkeypatch, request(folder, "one", (1,)), "null\n")
+    assert "one  c000-s1  has logged no metric" in capsys.readouterr().out
