@@ -27,6 +27,11 @@ _SMALLER_NAME = re.compile(
     r"(?:steps?|iterations?|iters?|epochs?|episodes?|samples?|frames?|tokens|time|seconds|hours)"
     r"[ _-]+(?:to|until|till)[ _-]|(?:avg|average|mean|median)[ _-]ranks?$"
 )
+# names of rates, such as train_samples_per_second and tokens/s; seconds_per_step is a cost
+_RATE = re.compile(
+    rf"(?<![a-z])(?:{'|'.join((*COUNTERS, 'flops'))})"
+    r"(?:[ _-]per[ _-](?:s|sec|second|minute|hour|day)|/(?:s|sec))(?![a-z])"
+)
 _LARGER_WORDS = ("neg", "negative", "minus", "reduction", "improvement", "gain")
 # quantities of which larger values are better
 _LARGER_METRICS = (
@@ -71,6 +76,8 @@ def direction_by_name(metric: str, costs: Sequence[str] = ()) -> Mode | None:
     tell. Smaller values of ``costs`` are better. Of the parts of a name such as
     ``val_loss/dataloader_idx_0``, the last one that names a quantity decides.
     """
+    if _RATE.search(metric.lower()):
+        return "max"
     for part in reversed(parts_of(_without_set(metric))):
         words = set(words_of(part))
         words |= {word.rstrip("0123456789") for word in words}

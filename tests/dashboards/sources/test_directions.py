@@ -30,7 +30,9 @@ def test_a_name_that_speaks_for_smaller_is_asked_about(name):
      ("length", "min"), ("accuracy", "max"), ("cost_reduction", "max"), ("latency.p99", "min"),
      ("eval/completion_length/hard", "min"), ("eval/truncated", "min"),
      ("eval/truncated/hard", "min"), ("eval/accuracy/error_corpus", "max"),
-     ("tokens/accuracy", "max"), ("errors/f1", "max")],
+     ("tokens/accuracy", "max"), ("errors/f1", "max"), ("train_samples_per_second", "max"),
+     ("perf/tokens_per_sec_per_gpu", "max"), ("tokens/s", "max"), ("seconds_per_step", "min"),
+     ("errors_per_second", "min"), ("usd_per_hour", "min")],
 )  # fmt: skip
 def test_guards_and_second_objectives_take_the_usual_direction(name, mode):
     assert usual_direction(name, None) == mode
