@@ -231,9 +231,16 @@ def _read_parquet(path: Path) -> Iterator[Values]:
 
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
+            narrow = {}
+            for field in file.schema_arrow:
+                if pyarrow.types.is_float16(field.type) or pyarrow.types.is_float32(field.type):
+                    narrow[field.name] = field.type.to_pandas_dtype()
             # each thread would reserve address space, which is limited here
             for batch in file.iter_batches(batch_size=1024, use_threads=False):
-                yield from batch.to_pylist()
+                for values in batch.to_pylist():
+                    for name, dtype in narrow.items():
+                        values[name] = _as_written(values[name], dtype)
+                    yield values
     except (pyarrow.ArrowException, OSError) as error:
         if isinstance(error, MemoryError):
             raise
@@ -243,6 +250,13 @@ def _read_parquet(path: Path) -> Iterator[Values]:
             "download it again",
             code="parquet-invalid",
         ) from error
+
+
+def _as_written(value: float | None, dtype: type) -> float | None:
+    """Return a number of less than double precision with the digits that identify it: 0.1, not
+    0.10000000149011612.
+    """
+    return None if value is None else float(str(dtype(value)))
 
 
 def _read_library(dataset: DatasetConfig) -> Iterator[Row]:

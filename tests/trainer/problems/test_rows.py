@@ -134,6 +134,15 @@ def test_a_pointer_of_git_lfs_is_named(tmp_path, name):
         rows_of(tmp_path / name)
 
 
+@pytest.mark.parametrize("dtype", [pa.float16(), pa.float32(), pa.float64()])
+def test_numbers_keep_the_digits_that_were_written(tmp_path, dtype):
+    numbers = pa.array([0.1, -2.5, None, float("inf")], pa.float64()).cast(dtype)
+    table = pa.table({"prompt": ["a"] * 4, "answer": numbers})
+    pq.write_table(table, tmp_path / "narrow.parquet")
+    answers = [row.values["answer"] for row in rows_of(tmp_path / "narrow.parquet")]
+    assert answers == [0.1, -2.5, None, float("inf")]
+
+
 def test_an_array_of_rows_in_a_file_of_lines_is_refused(tmp_path):
     file = tmp_path / "array.jsonl"
     file.write_text('[{"prompt": "a", "answer": "1"}, {"prompt": "b", "answer": "2"}]\n')
