@@ -97,6 +97,6 @@ def test_functions_of_an_example_return_a_value():
         for node in ast.parse(block).body
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
     ]
-    assert len(functions) == 3
+    assert len(functions) == 4
     for function in functions:
         assert isinstance(function.body[-1], ast.Return) and function.body[-1].value, function.name

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from sweep.cli import main
+from sweep.gate.aa_test import NoiseReport
 from sweep.gate.batch import BatchResults
 from sweep.gate.campaign import Campaign, Finished
 from sweep.search.history import ENDED, STARTED
@@ -432,6 +433,29 @@ def _wait_for_a_result(runs):
             return
         time.sleep(0.1)
     raise AssertionError("no run ended")
+
+
+def test_the_command_that_continues_a_measurement_of_noise_repeats_it(here, capsys, monkeypatch):
+    (here / "toy.yaml").write_text(SPACE % sys.executable)
+    (here / "toy.py").write_text(PROGRAM)
+    calls = []
+
+    def measure(*counts, program, again):
+        calls.append((counts, program, again))
+        return NoiseReport(
+            scores={0: 0.5, 1: 0.6, 2: 0.8}, repeated={0: 0.5}, failed=[], minutes=1.0
+        )
+
+    monkeypatch.setattr("sweep.gate.aa_test.measure", measure)
+    assert (
+        main(
+            ["noise", "./toy.yaml", "limits.max_concurrent=2", "--seeds", "3", "--output", "other"]
+        )
+        == 0
+    )
+    program, *words = shlex.split(calls[0][-1])
+    assert (program, main(words)) == ("sweep", 0)
+    assert calls[0] == calls[1]
 
 
 @pytest.mark.slow

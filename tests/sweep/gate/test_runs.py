@@ -2,12 +2,15 @@
 
 import contextlib
 import json
+import re
+import shlex
 import shutil
 
 import pytest
 
 from loptune.errors import ConfigError, MissingError, NameInUseError
 from loptune.run_names import lock_folder
+from sweep.cli import main
 from sweep.commands import gate
 from sweep.gate import runs
 from sweep.gate.batch import Batch, BatchResults, batch_name, batch_space, unfinished
@@ -348,10 +351,14 @@ def test_a_proposal_that_cannot_run_keeps_no_other_from_being_decided(campaign, 
     if fault == "kills":
         machine.breaks, machine.kills = (), [0]
         code, kind = "run-killed", MissingError
-    with refused(code, kind):
+    with refused(code, kind) as caught:
         decide(campaign.folder, machine, monkeypatch)
     ended = Campaign(campaign.folder)
     assert ([each.number for each in ended.open_proposals], ended.kept) == ([1], [2])
+    if fault != "kills":
+        [line] = re.findall(r"`sweep (gate withdraw .*?)`", caught.value.hint)
+        main(shlex.split(line))
+        assert Campaign(campaign.folder).open_proposals == []
 
 
 class Joined(Machine):

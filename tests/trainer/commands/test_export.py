@@ -107,7 +107,7 @@ def test_a_folder_is_exported_under_its_name(runs, typed, tmp_path, monkeypatch)
 
 
 def test_what_cannot_be_exported_leaves_nothing(runs, export, tmp_path):
-    assert "there are: 1, 2" in export(runs, tmp_path / "model", "--step", "7", code=3)
+    assert "available: 1, 2" in export(runs, tmp_path / "model", "--step", "7", code=3)
     export(runs, tmp_path / "model", "--merge", code=2)
     (tmp_path / "taken").mkdir()
     export(runs, tmp_path / "taken", code=2)
