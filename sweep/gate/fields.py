@@ -1,10 +1,10 @@
 """The state of a campaign with the keys of ``--json``."""
 
-import math
 from typing import Any
 
 from dashboards.statistics.moved import Move
 from dashboards.trial import sign_of
+from loptune.score import mean
 from sweep.gate.campaign import Campaign
 from sweep.gate.proposal import Proposal
 from sweep.gate.verdict import GateVerdict, Need, numbers
@@ -128,4 +128,4 @@ def _changed(campaign: Campaign, proposal: Proposal) -> str:
 
 def mean_of(scores: dict[int, float]) -> float | None:
     """Return the mean of an arm's scores; None before its first run."""
-    return math.fsum(scores.values()) / len(scores) if scores else None
+    return mean(list(scores.values())) if scores else None

@@ -11,6 +11,7 @@ import sys
 import time
 from collections import deque
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,6 +22,7 @@ from loptune.files import write_atomically
 from sweep.gate.batch import Batch, BatchResults, batch_space, read_results, unfinished
 from sweep.gate.spec import PROGRAM
 from sweep.space.file import dump_space, load_space
+from sweep.space.spec import SweepSpec
 
 _PACKAGES = ("loptune", "rewards", "trainer", "dashboards", "sweep")
 _READ_BYTES = 65_536
@@ -144,9 +146,14 @@ class RunPool:
                 {"name": name, "place": str(place.folder.resolve()), "variables": place.variables}
             )
 
+    @cached_property
+    def _program(self) -> SweepSpec:
+        """The search space of the program, which stays the same while its runs train."""
+        return load_space(self._folder / PROGRAM)
+
     @property
     def _imports_code(self) -> bool:
-        return load_space(self._folder / PROGRAM).external is None
+        return self._program.external is None
 
     def _start(self, place: Place) -> None:
         """Start the process."""
@@ -169,7 +176,7 @@ class RunPool:
         """Return the CPUs that the runs may take; None for all."""
         if self._parallel is None:
             return None
-        return self._parallel * load_space(self._folder / PROGRAM).resources.cpus_per_trial
+        return self._parallel * self._program.resources.cpus_per_trial
 
     def _write(self, line: dict[str, Any] | None) -> None:
         assert self._process is not None and self._process.stdin is not None

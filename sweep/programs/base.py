@@ -355,5 +355,16 @@ class RunnableProgram(Section, ABC):
         return False
 
 
+def seed_searched(key: str, where: str) -> ConfigError:
+    """Return the error for a seed among the searched parameters."""
+    return ConfigError(
+        "the seed cannot be a search parameter",
+        where,
+        "write seeds: [0, 1]",
+        key=key,
+        code="seed-searched",
+    )
+
+
 class Program(DescribedProgram, PlannableProgram, RunnableProgram):
     """A program that implements all four interfaces."""

@@ -23,6 +23,7 @@ from sweep.programs.base import (
     Program,
     ResourcesSpec,
     Values,
+    seed_searched,
 )
 from sweep.programs.placeholders import check_words, fill, named_keys
 from sweep.programs.process import OF_RECORD, CommandRun
@@ -163,13 +164,7 @@ class CommandProgram(Program):
         """Raise ConfigError for the seed and for keys of `program.held_out`."""
         where = document.where(("parameters", key))
         if key not in self.defaults:
-            raise ConfigError(
-                "the seed cannot be a search parameter",
-                where,
-                "write seeds: [0, 1]",
-                key=key,
-                code="seed-searched",
-            )
+            raise seed_searched(key, where)
         if key in self.held_out:
             raise ConfigError(
                 f"{key} is both searched and set by program.held_out",

@@ -7,7 +7,7 @@ from typing import Any
 from loptune.declared_metrics import METRICS, declaration
 from loptune.errors import ConfigError
 from loptune.yaml_document import YamlDocument, nearest
-from sweep.programs.base import Overrides, ResourcesSpec, Values
+from sweep.programs.base import Overrides, ResourcesSpec, Values, seed_searched
 from trainer.config.schema import TrainConfig, check_key, value_of
 from trainer.planning.advice import correctness_reward
 from trainer.planning.memory import Device, check_fits
@@ -26,13 +26,7 @@ def check_parameter(key: str, fixed: Overrides, document: YamlDocument) -> None:
     """Raise ConfigError for the seed, fixed keys, sections and unknown keys."""
     where = document.where(("parameters", key))
     if key == "seed":
-        raise ConfigError(
-            "the seed cannot be a search parameter",
-            where,
-            "write seeds: [0, 1]",
-            key=key,
-            code="seed-searched",
-        )
+        raise seed_searched(key, where)
     if key == "max_hours":
         raise ConfigError(
             "a time budget cannot be a search parameter",
