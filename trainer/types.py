@@ -145,8 +145,8 @@ class TrainBatch:
     reward_parts: Sequence[Mapping[str, float]] = ()
     # {"format": 0.5, "answer": 2.0}
     part_weights: Mapping[str, float] = field(default_factory=dict)
-    # [B, T] float32, log-probabilities under Lp-Reg's proxy; -inf outside its support
-    proxy_logprobs: Tensor | None = None
+    # [B, T] float32, of the policy before its update; None if the loss has no `token_statistic`
+    token_statistics: Tensor | None = None
     # [B, T] bool, tokens that the loss selects; None if it selects none
     chosen: Tensor | None = None
     step: int = 1  # training step, from 1

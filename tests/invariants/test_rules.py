@@ -39,7 +39,10 @@ TOLERANCE = 2 * sum_tolerance(
 def scored(config, rewards):
     """A policy and a batch with advantages, far enough off policy that ratios differ from 1."""
     model = LogprobModel(
-        random_model(), temperature=0.9, chunk_tokens=16, proxy_min_p=config.loss.proxy_min_p
+        random_model(),
+        temperature=0.9,
+        chunk_tokens=16,
+        token_statistic=config.loss.token_statistic,
     )
     batch = build_batch(make_groups(SIZES, PROMPTS, rewards=rewards), 0, torch.device("cpu"))
     reference = copy.deepcopy(model)

@@ -96,7 +96,7 @@ def attach_logprobs(
         old_logprobs=scores.logprobs,
         entropies=scores.entropies,
         gradient_norms=scores.gradient_norms,
-        proxy_logprobs=scores.proxy_logprobs,
+        token_statistics=scores.token_statistics,
     )
 
 

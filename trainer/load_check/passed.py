@@ -93,7 +93,6 @@ def checksum(config: TrainConfig, run: Paths, problems: Sequence[Problem]) -> st
     depends_on = {
         "settings": settings,
         "longest_completion": config.longest_completion,
-        "proxy_min_p": config.algorithm.loss.proxy_min_p,
         "files": list(_files(config.model)),
         "revision": getattr(model.config, "_commit_hash", None),
         "problems": [(each.prompt, each.prefill, str(each.answer)) for each in problems],

@@ -134,7 +134,7 @@ def logprob_model(
         temperature=config.rollout.temperature,
         chunk_tokens=tokens_per_chunk(vocabulary, causal_lm.device.type == "cuda"),
         compute_dtype=autocast_dtype,
-        proxy_min_p=config.algorithm.loss.proxy_min_p,
+        token_statistic=config.algorithm.loss.token_statistic,
         in_line=config.model.packing,
         compiled=CompiledLayers(causal_lm) if config.model.compile == "layers" else None,
     )

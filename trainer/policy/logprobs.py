@@ -12,7 +12,7 @@ from trainer.cpu.packed_rows import pack, packed_hidden_states, takes_packed_row
 from trainer.policy.architectures import CHUNK_BYTES
 from trainer.policy.compiled_layers import CompiledLayers
 from trainer.policy.packing import hidden_states_in_line, line_up
-from trainer.policy.scoring_head import ScoringHead
+from trainer.policy.scoring_head import ScoringHead, TokenStatistic
 from trainer.types import RowLayout
 
 
@@ -27,8 +27,7 @@ class TokenScores(NamedTuple):
     # [b, T], detached: norm of d logprob / d (logits / temperature)
     gradient_norms: Tensor | None = None
     computed: int = 0  # number of positions computed
-    # [b, T], detached, -inf at tokens outside the proxy's support
-    proxy_logprobs: Tensor | None = None
+    token_statistics: Tensor | None = None  # [b, T], detached; see `PolicyLoss.token_statistic`
 
 
 class LogprobModel(nn.Module):
@@ -47,7 +46,7 @@ class LogprobModel(nn.Module):
         temperature: float,
         chunk_tokens: int,
         compute_dtype: torch.dtype = torch.float32,
-        proxy_min_p: float = 0.0,
+        token_statistic: TokenStatistic | None = None,
         in_line: bool = False,
         compiled: CompiledLayers | None = None,
     ) -> None:
@@ -55,7 +54,7 @@ class LogprobModel(nn.Module):
         self.causal_lm = causal_lm
         self.compiled = compiled  # None: the layers are not compiled
         self.head = ScoringHead(
-            causal_lm.get_output_embeddings(), temperature, chunk_tokens, proxy_min_p
+            causal_lm.get_output_embeddings(), temperature, chunk_tokens, token_statistic
         )
         self.compute_dtype = compute_dtype
         self.layout: RowLayout = "line" if in_line else "padded"
@@ -106,7 +105,7 @@ class LogprobModel(nn.Module):
                 predicting = hidden[rows, positions - 1]
                 n_computed = input_ids.numel()
 
-            logprobs, entropies, gradient_norms, proxy_logprobs = self.head(
+            logprobs, entropies, gradient_norms, statistics = self.head(
                 predicting, targets, with_entropy
             )
         zeros = torch.zeros(completion_mask.shape, dtype=torch.float32, device=device)
@@ -119,7 +118,7 @@ class LogprobModel(nn.Module):
             entropies=None if entropies is None else placed(entropies),
             gradient_norms=None if gradient_norms is None else placed(gradient_norms),
             computed=n_computed,
-            proxy_logprobs=None if proxy_logprobs is None else placed(proxy_logprobs),
+            token_statistics=None if statistics is None else placed(statistics),
         )
 
 

@@ -3,7 +3,8 @@
 Shapes: N tokens, n tokens of a chunk, H hidden size, V vocabulary size.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -11,6 +12,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from trainer.cpu.linear import linear
+
+# probabilities [n, V] and scored tokens [n, 1] -> a number for each token [n]
+TokenStatistic = Callable[[Tensor, Tensor], Tensor | None]
 
 
 class ScoringHead(nn.Module):
@@ -27,14 +31,14 @@ class ScoringHead(nn.Module):
         output_embeddings: nn.Linear,
         temperature: float,
         chunk_tokens: int,
-        proxy_min_p: float = 0.0,
+        token_statistic: TokenStatistic | None = None,
     ) -> None:
         super().__init__()
         # a tuple hides it from this module's parameters
         self._output_embeddings = (output_embeddings,)
         self.temperature = temperature
         self.chunk_tokens = chunk_tokens
-        self.proxy_min_p = proxy_min_p
+        self.token_statistic = token_statistic
 
     @property
     def output_embeddings(self) -> nn.Linear:
@@ -44,13 +48,11 @@ class ScoringHead(nn.Module):
     def forward(
         self, hidden: Tensor, targets: Tensor, with_entropy: bool
     ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
-        """Return log-probabilities, entropies, gradient norms and proxy log-probabilities, [N]
-        each.
+        """Return log-probabilities, entropies, gradient norms and token statistics, [N] each.
 
         Scores ``targets`` [N] given ``hidden`` [N, H]. Without ``with_entropy`` all but the
-        log-probabilities are None. Log-probabilities and entropies are differentiable. The proxy
-        is the distribution without tokens below ``proxy_min_p`` times the largest probability,
-        renormalized (min-p); None if ``proxy_min_p`` is 0.
+        log-probabilities are None. Token statistics are also None if ``token_statistic`` is None
+        or returns None. Log-probabilities and entropies are differentiable.
         """
         head = self.output_embeddings
         device = hidden.device.type
@@ -60,7 +62,7 @@ class ScoringHead(nn.Module):
             else head.weight.dtype
         )
         options = _Options(
-            self.temperature, self.chunk_tokens, dtype, with_entropy, self.proxy_min_p
+            self.temperature, self.chunk_tokens, dtype, with_entropy, self.token_statistic
         )
         scores: tuple[Tensor, Tensor | None, Tensor | None, Tensor | None] = _Scores.apply(
             hidden, head.weight, head.bias, targets, options
@@ -74,7 +76,7 @@ class _Options:
     chunk_tokens: int
     dtype: torch.dtype  # dtype of the matrix products with the output embedding
     with_entropy: bool
-    proxy_min_p: float
+    token_statistic: TokenStatistic | None
 
 
 class _Scores(torch.autograd.Function):
@@ -114,9 +116,10 @@ class _Scores(torch.autograd.Function):
         if details is None:
             return logprobs, None, None, None
         ctx.mark_non_differentiable(details.gradient_norms)
-        if details.proxy_logprobs is not None:
-            ctx.mark_non_differentiable(details.proxy_logprobs)
-        return logprobs, details.entropies, details.gradient_norms, details.proxy_logprobs
+        statistics = details.token_statistics()
+        if statistics is not None:
+            ctx.mark_non_differentiable(statistics)
+        return logprobs, details.entropies, details.gradient_norms, statistics
 
     @staticmethod
     @once_differentiable
@@ -185,8 +188,8 @@ class _Details:
 
     entropies: Tensor
     gradient_norms: Tensor  # norm of onehot - p
-    proxy_logprobs: Tensor | None
-    proxy_min_p: float
+    statistic: TokenStatistic | None
+    statistics: list[Tensor] = field(default_factory=list)  # [n] of each chunk computed so far
 
     @classmethod
     def empty_like(cls, logprobs: Tensor, options: _Options) -> "_Details":
@@ -194,8 +197,7 @@ class _Details:
         return cls(
             entropies=torch.empty_like(logprobs),
             gradient_norms=torch.empty_like(logprobs),
-            proxy_logprobs=torch.empty_like(logprobs) if options.proxy_min_p else None,
-            proxy_min_p=options.proxy_min_p,
+            statistic=options.token_statistic,
         )
 
     def compute(
@@ -204,9 +206,10 @@ class _Details:
         """Fill in a chunk from its logits and probabilities [n, V], which is overwritten, and its
         targets [n, 1] with their log-probabilities [n].
         """
-        if self.proxy_logprobs is not None:
-            kept = _proxy_mass(probabilities, target, self.proxy_min_p)
-            self.proxy_logprobs[chunk] = logprobs - kept.log()
+        # first, because the rest overwrites the probabilities
+        values = None if self.statistic is None else self.statistic(probabilities, target)
+        if values is not None:
+            self.statistics.append(values)
         # p - onehot serves both: its norm is the gradient norm, and since log p = logits - c and
         # logprob = logit of the target - c, entropy = -logprob - sum((p - onehot) * logits).
         difference = probabilities.scatter_add_(
@@ -215,16 +218,9 @@ class _Details:
         self.gradient_norms[chunk] = torch.linalg.vector_norm(difference, dim=-1)
         self.entropies[chunk] = -logprobs - difference.mul_(logits).sum(dim=-1)
 
-
-def _proxy_mass(probabilities: Tensor, target: Tensor, min_p: float) -> Tensor:
-    """Return the probability mass that the proxy keeps, [n], from probabilities [n, V]; inf if it
-    drops the target [n, 1].
-    """
-    threshold = min_p * probabilities.amax(dim=-1, keepdim=True)
-    fraction = probabilities.masked_fill(probabilities < threshold, 0.0).sum(dim=-1)
-    return fraction.masked_fill(
-        (probabilities.gather(-1, target) < threshold).squeeze(-1), torch.inf
-    )
+    def token_statistics(self) -> Tensor | None:
+        """Return the statistics of all tokens, [N]; None if there is none."""
+        return torch.cat(self.statistics) if self.statistics else None
 
 
 def _add_weight_gradient(total: Tensor, grad_output: Tensor, rows: Tensor) -> None:

@@ -54,7 +54,7 @@ class Rule(Section):
     """
 
     is_value: ClassVar[bool] = True
-    # whether it needs entropies or proxy log-probabilities
+    # whether it needs entropies, gradient norms or token statistics from before the update
     needs_distributions: ClassVar[bool] = False
     name: str = ""
 
@@ -158,8 +158,8 @@ class LossInputs:
     token_mask: Tensor  # [B, T], 1 at the tokens of the pass
     totals: UpdateTotals
     chosen: Tensor | None = None  # [B, T] bool, tokens selected by `PolicyLoss.choose`
-    # [B, T], log-probabilities under the proxy; None if `PolicyLoss.proxy_min_p` is 0
-    proxy_logprobs: Tensor | None = None
+    # [B, T], from `PolicyLoss.token_statistic`; 0 outside the completions
+    token_statistics: Tensor | None = None
     # [B, T], of the current policy, with gradient; None unless the rule sets `needs_entropies` or
     # entropy_coef is above 0
     entropies: Tensor | None = None
@@ -267,12 +267,23 @@ class PolicyLoss(Rule):
     needs_entropies: ClassVar[bool] = False
     # whether a token with zero advantage may have a gradient
     has_regularizer: ClassVar[bool] = False
-    # min-p threshold of the proxy distribution; 0: no proxy
-    proxy_min_p: ClassVar[float] = 0.0
 
     def __call__(self, tokens: LossInputs) -> TokenLosses | Tensor:
         """Return the loss of every token, [B, T]."""
         raise NotImplementedError
+
+    def token_statistic(self, probabilities: Tensor, tokens: Tensor) -> Tensor | None:
+        """Return a number for every completion token, [n], or None if the loss needs none.
+
+        It is called while the policy from before the update is scored, with a few tokens at a time,
+        because the distributions of a batch do not fit into memory. The loss and `choose` receive
+        the result as ``token_statistics``. A loss that defines it sets ``needs_distributions``.
+
+        Args:
+            probabilities: [n, V], the distribution of each token; may not be changed in place.
+            tokens: [n, 1] int64, the tokens of the completions.
+        """
+        return None
 
     def choose(
         self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: torch.Generator | None

@@ -4,6 +4,8 @@ import torch
 from tests.rounding import forward_terms, sum_tolerance
 from tests.trainer.algorithm.batches import make_batch
 from trainer.policy.logprobs import LogprobModel
+from trainer.rules.losses.clipped import Clipped
+from trainer.rules.papers import lp_reg
 
 
 def expected_scores(causal_lm, batch, temperature):
@@ -77,7 +79,7 @@ def test_gradients_through_recomputed_chunks_are_those_of_the_full_logits(causal
         assert ((mine - parameter.grad).abs().max() / scale) < 1e-4
 
 
-def test_the_proxy_drops_improbable_tokens_and_renormalizes_the_rest(causal_lm):
+def test_token_statistics_of_lp_reg_are_log_probabilities_of_its_proxy(causal_lm, monkeypatch):
     batch = make_batch()
     inputs = (batch.input_ids, batch.prompt_lengths, batch.completion_mask, True)
     with torch.no_grad():
@@ -92,10 +94,18 @@ def test_the_proxy_drops_improbable_tokens_and_renormalizes_the_rest(causal_lm):
         expected = (kept / kept.sum(dim=-1, keepdim=True)).gather(
             -1, batch.input_ids[rows, positions, None]
         )[:, 0]
-        model = LogprobModel(causal_lm, 1.0, 5, proxy_min_p=min_p)
-        logprobs = model(*inputs).proxy_logprobs[rows, columns]
+        monkeypatch.setattr(lp_reg, "_PROXY_MIN_P", min_p)
+        model = LogprobModel(causal_lm, 1.0, 5, token_statistic=lp_reg.LpReg().token_statistic)
+        logprobs = model(*inputs).token_statistics[rows, columns]
         # not the median itself, whose side rounding decides
         clear = (fraction[:, 0] - min_p).abs() > 1e-4 * min_p
     assert 0 < int(logprobs[clear].isinf().sum()) < int(clear.sum())
     torch.testing.assert_close(logprobs.exp()[clear], expected[clear], rtol=1e-4, atol=0)
-    assert LogprobModel(causal_lm, 1.0, 5)(*inputs).proxy_logprobs is None
+
+
+def test_a_loss_without_a_token_statistic_has_none(causal_lm):
+    batch = make_batch()
+    model = LogprobModel(causal_lm, 1.0, 5, token_statistic=Clipped().token_statistic)
+    scores = model(batch.input_ids, batch.prompt_lengths, batch.completion_mask, True)
+    assert scores.token_statistics is None
+    assert scores.entropies is not None

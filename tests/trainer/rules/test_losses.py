@@ -83,7 +83,7 @@ def test_lp_reg_pulls_chosen_tokens_up_to_the_proxy_and_no_further():
         -torch.ones(1, 3),
         UpdateTotals(1, 1),
         chosen=torch.tensor([[True, True, False]]),
-        proxy_logprobs=torch.tensor([[-3.5, -5.0, -3.5]]),
+        token_statistics=torch.tensor([[-3.5, -5.0, -3.5]]),
     )
     losses = LOSS.read({"name": "lp_reg", "coef": 2.0})(inputs).losses
     losses.sum().backward()

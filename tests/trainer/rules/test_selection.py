@@ -60,7 +60,7 @@ def test_candidates_are_drawn_at_random_and_as_many_over_all_ranks():
 
 def test_lp_reg_protects_the_least_probable_bad_tokens_that_the_proxy_has():
     proxy = torch.tensor([[-0.9, -2.9, -1.9], [-torch.inf, -0.0, 0.0]])
-    bad = replace(BATCH, advantages=-ADVANTAGES.abs() * MASK, proxy_logprobs=proxy)
+    bad = replace(BATCH, advantages=-ADVANTAGES.abs() * MASK, token_statistics=proxy)
     # two of five tokens, one not in the proxy
     half = AlgorithmConfig(loss={"name": "lp_reg", "fraction": 0.5})
     assert select_loss_tokens(bad, half).chosen.tolist() == [

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     import torch
 
 
+_PROXY_MIN_P = 0.02  # relative to the largest probability
+
+
 class LpReg(PolicyLoss):
     """Pull low-probability tokens with ``A < 0`` toward a proxy distribution that gives them a
     higher probability.
@@ -35,7 +38,6 @@ class LpReg(PolicyLoss):
     """
 
     needs_distributions: ClassVar[bool] = True
-    proxy_min_p: ClassVar[float] = 0.02
 
     name: Literal["lp_reg"] = "lp_reg"
     clip_ratio_low: Probability = Field(
@@ -49,17 +51,23 @@ class LpReg(PolicyLoss):
     )
     coef: NonNegative = Field(1.0, description="weight of the penalty")
 
+    def token_statistic(self, probabilities: Tensor, tokens: Tensor) -> Tensor:
+        """Return the log-probability of each token under the proxy; -inf outside its support."""
+        threshold = _PROXY_MIN_P * probabilities.amax(dim=-1, keepdim=True)
+        proxy = probabilities.masked_fill(probabilities < threshold, 0.0)
+        return (proxy.gather(-1, tokens).squeeze(-1) / proxy.sum(dim=-1)).log()
+
     def choose(
         self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: "torch.Generator | None"
     ) -> Tensor:
         from trainer.rules.selection import largest
 
-        assert batch.proxy_logprobs is not None
+        assert batch.token_statistics is not None
         bad = tokens.bool() & (batch.advantages < 0)
         count = int(self.fraction * sum(gather([int(bad.sum())])))
         return (
             largest(-batch.old_logprobs.double(), bad, count, gather)
-            & batch.proxy_logprobs.isfinite()
+            & batch.token_statistics.isfinite()
         )
 
     def __call__(self, tokens: LossInputs) -> TokenLosses:
@@ -67,11 +75,12 @@ class LpReg(PolicyLoss):
         losses, clipped = surrogate(
             ratio, tokens.advantages, self.clip_ratio_low, self.clip_ratio_high
         )
-        if tokens.chosen is None or tokens.proxy_logprobs is None:
+        proxy_logprobs = tokens.token_statistics
+        if tokens.chosen is None or proxy_logprobs is None:
             return TokenLosses(losses, clipped)
         current = tokens.logprobs.detach()
-        pulled = tokens.chosen & (current < tokens.proxy_logprobs)
-        distance = tokens.proxy_logprobs.where(pulled, current) - tokens.logprobs
+        pulled = tokens.chosen & (current < proxy_logprobs)
+        distance = proxy_logprobs.where(pulled, current) - tokens.logprobs
         distance = distance.clamp(max=20.0)  # keeps exp() from overflowing
         penalty = self.coef * (distance.exp() - distance - 1).clamp(max=10.0)
         protected = -tokens.advantages * ratio + penalty
