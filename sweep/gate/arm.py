@@ -37,8 +37,8 @@ class Arm:
         return self.scores if metric is None else self.guards.get(metric, {})
 
     def missing(self, seeds: Iterable[int]) -> tuple[int, ...]:
-        """Return the seeds on which it has no score, in the given order."""
-        return tuple(seed for seed in seeds if seed not in self.scores)
+        """Return the seeds on which it has no result, in the given order."""
+        return self.not_failed(seed for seed in seeds if seed not in self.scores)
 
     def not_failed(self, seeds: Iterable[int]) -> tuple[int, ...]:
         """Return the seeds on which it has not failed, in the given order."""

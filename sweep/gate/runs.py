@@ -7,7 +7,7 @@ resumed decides as an undisturbed one. What is proposed during a round joins it.
 """
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,12 +29,15 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class _Runs:
+class _NeededBatch:
     """Runs of a configuration that are needed now."""
 
     need: Need
     batch: Batch
     arm: Arm
+
+
+_Results = list[tuple[_NeededBatch, BatchResults | UserError]]
 
 
 def run_until_decided(folder: Path, *, parallel: int | None = None) -> GateVerdict:
@@ -55,7 +58,7 @@ def run_until_decided(folder: Path, *, parallel: int | None = None) -> GateVerdi
         NameInUseError: another process runs the campaign.
         KeyboardInterrupt: it was interrupted; repeat the call to continue.
     """
-    faults: dict[str, UserError] = {}  # by batch
+    faults: dict[str, UserError] = {}  # batch -> why it could not end
     resume = Campaign(folder).command("run")
     with (
         lock_folder(folder / RUNNING, RUNNER),
@@ -64,19 +67,23 @@ def run_until_decided(folder: Path, *, parallel: int | None = None) -> GateVerdi
         while True:
             with Campaign(folder).change() as campaign:
                 _check_can_run(campaign)
-                verdict = campaign.decide()
-                if verdict.outcome != "more" and not campaign.open_proposals:
+                verdict = _decide(campaign)
+                if verdict.outcome != "more":
                     return verdict
-                waiting = campaign.verdict()
-                if waiting.outcome != "more":
-                    return waiting
-                needed = _needed_runs(campaign, waiting.needs)
-            runs = [each for each in needed if each.batch.name not in faults]
-            if not runs:
-                raise faults[needed[0].batch.name]
-            results = _run(campaign, pool, runs, faults)
+                current_round = _Round(pool, campaign, faults)
+            results = current_round.finish(_needed_batches(campaign, verdict.needs))
             with Campaign(folder).change() as campaign:
                 faults |= _record(campaign, results)
+
+
+def _decide(campaign: Campaign) -> GateVerdict:
+    """Decide every proposal, or the re-check, that can be decided. Return the last decision if
+    nothing else is open, otherwise the runs that are needed.
+    """
+    decision = campaign.decide()
+    if decision.outcome != "more" and not campaign.open_proposals:
+        return decision
+    return campaign.verdict()
 
 
 def _check_can_run(campaign: Campaign) -> None:
@@ -90,7 +97,7 @@ def _check_can_run(campaign: Campaign) -> None:
         )
 
 
-def _needed_runs(campaign: Campaign, needs: Sequence[Need]) -> list[_Runs]:
+def _needed_batches(campaign: Campaign, needs: Sequence[Need]) -> list[_NeededBatch]:
     """Return the required runs by configuration: several proposals may need runs of one
     baseline.
     """
@@ -101,7 +108,7 @@ def _needed_runs(campaign: Campaign, needs: Sequence[Need]) -> list[_Runs]:
         assert arm is not None  # only existing configurations need runs
         arms.setdefault(id(arm), (need, arm))
         seeds.setdefault(id(arm), {}).update(dict.fromkeys(need.seeds))
-    runs = []
+    batches = []
     for key, (need, arm) in arms.items():
         batch = Batch(
             name=batch_name(_label(campaign, need, arm), tuple(seeds[key])),
@@ -109,39 +116,79 @@ def _needed_runs(campaign: Campaign, needs: Sequence[Need]) -> list[_Runs]:
             command=arm.command,
             seeds=tuple(seeds[key]),
         )
-        runs.append(_Runs(need, batch, arm))
-    return runs
+        batches.append(_NeededBatch(need, batch, arm))
+    return batches
 
 
 class _Round:
-    """Runs that are started, and their results so far."""
+    """A round of runs, and their results so far.
 
-    def __init__(self, pool: RunPool) -> None:
+    Args:
+        pool: starts the runs.
+        campaign: state of the campaign, which is locked until the round exists. Proposals that are
+            recorded later join the round.
+        faults: errors of batches that could not end in an earlier round. They do not start.
+    """
+
+    def __init__(self, pool: RunPool, campaign: Campaign, faults: Mapping[str, UserError]) -> None:
         self._pool = pool
-        self.runs: list[_Runs] = []
-        self.results: dict[str, BatchResults | UserError] = {}
+        self._campaign = campaign
+        self._events_size = _events_size(campaign)
+        self._faults = faults
+        self._batches: list[_NeededBatch] = []
+        self._results: dict[str, BatchResults | UserError] = {}
         self._places: dict[str, Place] = {}  # by revision
 
-    def start(self, campaign: Campaign, runs: Sequence[_Runs]) -> None:
-        """Start runs. The error of a run that cannot start is its result."""
-        for each in runs:
-            self.runs.append(each)
+    def finish(self, needed: Sequence[_NeededBatch]) -> _Results:
+        """Run batches, and those of proposals that are made meanwhile. Return the results in the
+        order in which they were asked for.
+
+        Raises:
+            UserError: none of the batches can start, because of its error in an earlier round.
+        """
+        batches = self._without_faults(needed)
+        if not batches:
+            raise self._faults[needed[0].batch.name]
+        self._start(batches)
+        while self._are_running(self._batches):
+            self._results |= self._pool.wait(_LOOK_S)
+            if self._are_running(batches):
+                self._start(self._without_faults(self._newly_needed()))
+        return [(each, self._results[each.batch.name]) for each in self._batches]
+
+    def _without_faults(self, batches: Iterable[_NeededBatch]) -> list[_NeededBatch]:
+        return [each for each in batches if each.batch.name not in self._faults]
+
+    def _start(self, batches: Sequence[_NeededBatch]) -> None:
+        """Start batches. The error of a batch that cannot start is its result."""
+        for each in batches:
+            self._batches.append(each)
             name = each.batch.name
             _logger.info("%s: seeds %s", name, ", ".join(map(str, each.batch.seeds)))
             try:
-                self._pool.submit(each.batch, self._place(campaign, each.arm))
+                self._pool.submit(each.batch, self._place(each.arm))
             except UserError as error:
-                self.results[name] = error
+                self._results[name] = error
 
-    def wait(self, timeout: float) -> None:
-        """Wait until runs have ended, for so many seconds at most."""
-        self.results |= self._pool.wait(timeout)
+    def _are_running(self, batches: Sequence[_NeededBatch]) -> bool:
+        """Return whether some batches have no result yet."""
+        return any(each.batch.name not in self._results for each in batches)
 
-    def are_running(self, runs: Sequence[_Runs]) -> bool:
-        """Return whether some runs have no result yet."""
-        return any(each.batch.name not in self.results for each in runs)
+    def _newly_needed(self) -> list[_NeededBatch]:
+        """Return the batches of proposals that were recorded since the campaign was last read."""
+        size = _events_size(self._campaign)
+        if size == self._events_size:
+            return []
+        self._events_size = size
+        self._campaign = Campaign(self._campaign.folder)
+        verdict = self._campaign.verdict()
+        if verdict.outcome != "more":
+            return []
+        running = {each.need.proposal for each in self._batches}
+        needs = [need for need in verdict.needs if need.proposal not in running]
+        return _needed_batches(self._campaign, needs)
 
-    def _place(self, campaign: Campaign, arm: Arm) -> Place:
+    def _place(self, arm: Arm) -> Place:
         """Return where a configuration runs: in the current folder, or in a checkout of its
         revision. A checkout is restored only once in a round: later, runs may be using it.
 
@@ -149,6 +196,7 @@ class _Round:
             ConfigError: it runs in the current folder, and its files have changed.
             MissingError: its revision cannot be checked out.
         """
+        campaign = self._campaign
         if arm.revision is None:
             check_files(arm.files, campaign.folder)
             return Place(Path.cwd())
@@ -158,58 +206,30 @@ class _Round:
         return self._places[arm.revision]
 
 
-def _run(
-    campaign: Campaign, pool: RunPool, runs: Sequence[_Runs], faults: Collection[str]
-) -> list[tuple[_Runs, BatchResults | UserError]]:
-    """Run a round, and return its results in the order in which they were asked for. While it runs,
-    new proposals join it. Batches that could not end in an earlier round, ``faults``, do not start.
-    """
-    this = _Round(pool)
-    this.start(campaign, runs)
-    events = campaign.folder / "events.jsonl"
-    size = events.stat().st_size
-    while this.are_running(this.runs):
-        this.wait(_LOOK_S)
-        if this.are_running(runs) and events.stat().st_size != size:
-            size = events.stat().st_size
-            current = Campaign(campaign.folder)
-            new = _new_runs(current, this.runs)
-            this.start(current, [each for each in new if each.batch.name not in faults])
-    return [(each, this.results[each.batch.name]) for each in this.runs]
+def _events_size(campaign: Campaign) -> int:
+    return (campaign.folder / "events.jsonl").stat().st_size
 
 
-def _new_runs(campaign: Campaign, running: Sequence[_Runs]) -> list[_Runs]:
-    """Return the runs of proposals that are not running yet."""
-    verdict = campaign.verdict()
-    if verdict.outcome != "more":
-        return []
-    proposals = {each.need.proposal for each in running}
-    needs = [need for need in verdict.needs if need.proposal not in proposals]
-    return _needed_runs(campaign, needs)
-
-
-def _record(
-    campaign: Campaign, results: Sequence[tuple[_Runs, BatchResults | UserError]]
-) -> dict[str, UserError]:
+def _record(campaign: Campaign, results: _Results) -> dict[str, UserError]:
     """Record the results of a round. Return the errors of batches that did not run, or of which the
     machine killed a run, by name.
     """
     faults: dict[str, UserError] = {}
     finished = []
-    for runs, own in results:
-        name = runs.batch.name
-        if isinstance(own, UserError):
-            faults[name] = _with_withdrawal(campaign, runs.need, own)
+    for needed, result in results:
+        name = needed.batch.name
+        if isinstance(result, UserError):
+            faults[name] = _with_withdrawal(campaign, needed.need, result)
             continue
-        if own.killed:
-            faults[name] = _killed(campaign, name, own.killed)
+        if result.killed:
+            faults[name] = _killed(campaign, name, result.killed)
         finished.append(
             Finished(
-                arm=runs.need.arm,
-                scores=own.scores,
-                failed=own.failed,
-                guards=own.guards,
-                proposal=runs.need.proposal,
+                arm=needed.need.arm,
+                scores=result.scores,
+                failed=result.failed,
+                guards=result.guards,
+                proposal=needed.need.proposal,
             )
         )
     campaign.record_batch(finished)

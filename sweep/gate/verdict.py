@@ -80,23 +80,18 @@ class Judge:
             ConfigError: every run of the baseline fails, or its scores do not vary.
         """
         number = proposal.number
-        failed = self._own_failures(proposal)
-        unknown = self._state.baselines[proposal.baseline].missing(failed)
+        base = self._state.baselines[proposal.baseline]
+        failed = _failed_alone(proposal, base)
+        unknown = base.missing(failed)
         if unknown:  # the baseline may fail on these seeds, too
             return self._more(proposal, unknown, None)
         if failed:
-            seed, reason = next(iter(failed.items()))
-            return GateVerdict(
-                outcome="discard",
-                proposal=number,
-                reason=f"seed {seed} failed: {reason or 'no reason given'}",
-            )
+            return GateVerdict(outcome="discard", proposal=number, reason=_first_failure(failed))
         # Each interim analysis is performed once: repeating it, or adding runs to it, would raise
         # the false keep rate.
         scores = self._shared(proposal)
         if len(scores) < proposal.asked:
             return self._more(proposal, self._seeds(proposal.baseline, proposal.asked), None)
-        base = self._state.baselines[proposal.baseline]
         if self._missing(proposal.baseline) or base.missing(scores):
             return self._more(proposal, tuple(scores), None)
         self._check_noise(proposal.baseline)
@@ -163,48 +158,38 @@ class Judge:
         Raises:
             ConfigError: every run of the first baseline fails.
         """
-        if recheck.latest.failed:
-            seed, reason = next(iter(recheck.latest.failed.items()))
-            return GateVerdict(
-                outcome="unconfirmed",
-                reason=f"its seed {seed} failed: {reason or 'no reason given'}",
-            )
-        if len(recheck.first.failed) >= self._spec.first_seeds:
-            raise self._fails(recheck.first)
+        first, latest = recheck.first, recheck.latest
+        failed = _failed_alone(latest, first)
+        unknown = first.missing(failed)
+        if unknown:  # the first baseline may fail on these seeds, too
+            return _more_of_recheck(recheck, unknown)
+        if failed:
+            reason = f"the current baseline's {_first_failure(failed)}"
+            return GateVerdict(outcome="unconfirmed", reason=reason)
+        if len(first.failed) >= self._spec.first_seeds:
+            raise self._fails(first)
         asked = recheck.usable_seeds(recheck.asked)
-        needs = _recheck_needs(recheck, asked)
-        if needs:
-            return GateVerdict(outcome="more", reason="the re-check is decided", needs=needs)
+        if first.missing(asked) or latest.missing(asked):
+            return _more_of_recheck(recheck, asked)
+        answer = self._recheck_answer(recheck, asked)
+        if answer.next_seeds is not None:
+            return _more_of_recheck(recheck, recheck.usable_seeds(answer.next_seeds), answer)
+        return _decision_on_recheck(answer)
+
+    def _recheck_answer(self, recheck: Recheck, seeds: Collection[int]) -> gate.Answer:
+        """Return the test of the current baseline against the first one, on the given seeds."""
         model = self.model()
         assert model is not None  # both baselines have runs
         latest = self._gains(recheck.latest)
-        answer = gate.answer(
-            {seed: latest[seed] for seed in latest if seed in asked},
+        return gate.answer(
+            {seed: latest[seed] for seed in latest if seed in seeds},
             self._gains(recheck.first),
             model=model,
             worthwhile=self._spec.worthwhile,
             level=self._spec.false_keeps,
             most_seeds=self._spec.most_seeds,
-            guards=self._guard_runs(recheck.latest, recheck.first, asked),
+            guards=self._guard_runs(recheck.latest, recheck.first, seeds),
         )
-        if answer.next_seeds is not None:
-            needs = _recheck_needs(recheck, recheck.usable_seeds(answer.next_seeds))
-            return GateVerdict(
-                outcome="more",
-                reason="the runs so far are not conclusive",
-                answer=answer,
-                needs=needs,
-            )
-        if answer.outcome == "keep":
-            reason = "the baseline is better than the first one"
-            return GateVerdict(outcome="confirmed", reason=reason, answer=answer)
-        if answer.guard_state == "fails" or answer.difference.outcome == "better":
-            return GateVerdict(
-                outcome="unconfirmed", reason=_reason_of_guards(answer), answer=answer
-            )
-        seeds = answer.difference.seeds
-        reason = f"{seeds} seeds do not show an improvement over the first baseline"
-        return GateVerdict(outcome="unconfirmed", reason=reason, answer=answer)
 
     def model(self, guard: "GuardSpec | None" = None) -> SeedModel | None:
         """Return the model of seed variation of the score, or of a guard, estimated from all runs
@@ -283,11 +268,6 @@ class Judge:
     def _oriented(self, scores: Mapping[int, float]) -> Runs:
         sign = sign_of(self._spec.mode)
         return {seed: sign * score for seed, score in scores.items()}
-
-    def _own_failures(self, proposal: Proposal) -> dict[int, str]:
-        """Return the failures of a proposal on seeds on which its baseline has not failed, too."""
-        own = self._state.baselines[proposal.baseline].not_failed(proposal.failed)
-        return {seed: proposal.failed[seed] for seed in own}
 
     def _shared(self, proposal: Proposal) -> dict[int, float]:
         """Return the scores of a proposal on the seeds on which its baseline has not failed; the
@@ -407,10 +387,47 @@ def _compared(proposal: Proposal, index: int, arm: Arm) -> Record:
     }
 
 
-def _recheck_needs(recheck: Recheck, asked: tuple[int, ...]) -> tuple[Need, ...]:
-    first = Need(arm=FIRST, seeds=recheck.first.missing(asked))
-    latest = Need(arm=BASELINE, seeds=recheck.latest.missing(asked))
-    return tuple(need for need in (first, latest) if need.seeds)
+def _failed_alone(arm: Arm, base: Arm) -> dict[int, str]:
+    """Return the failures of an arm on seeds on which its baseline has not failed, too. A seed on
+    which both fail is replaced.
+    """
+    return {seed: arm.failed[seed] for seed in base.not_failed(arm.failed)}
+
+
+def _first_failure(failed: Mapping[int, str]) -> str:
+    seed, reason = next(iter(failed.items()))
+    return f"seed {seed} failed: {reason or 'no reason given'}"
+
+
+def _more_of_recheck(
+    recheck: Recheck, asked: Collection[int], answer: gate.Answer | None = None
+) -> GateVerdict:
+    """Return the missing runs of both baselines of a re-check on the requested seeds."""
+    reason = "the runs so far are not conclusive"
+    if not recheck.latest.scores or not recheck.first.scores:
+        reason = "it compares the current baseline with the first one on fresh seeds"
+    needs = (
+        Need(arm=FIRST, seeds=recheck.first.missing(asked)),
+        Need(arm=BASELINE, seeds=recheck.latest.missing(asked)),
+    )
+    return GateVerdict(
+        outcome="more",
+        reason=reason,
+        answer=answer,
+        needs=tuple(need for need in needs if need.seeds),
+    )
+
+
+def _decision_on_recheck(answer: gate.Answer) -> GateVerdict:
+    """Return whether the chain of kept changes is confirmed, from the last analysis."""
+    if answer.outcome == "keep":
+        reason = "the baseline is better than the first one"
+        return GateVerdict(outcome="confirmed", reason=reason, answer=answer)
+    if answer.guard_state == "fails" or answer.difference.outcome == "better":
+        return GateVerdict(outcome="unconfirmed", reason=_reason_of_guards(answer), answer=answer)
+    seeds = answer.difference.seeds
+    reason = f"{seeds} seeds do not show an improvement over the first baseline"
+    return GateVerdict(outcome="unconfirmed", reason=reason, answer=answer)
 
 
 def numbers(answer: gate.Answer | None) -> Record:

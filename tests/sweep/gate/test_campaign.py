@@ -495,8 +495,55 @@ def test_a_failed_run_of_the_chain_does_not_confirm_it(folder):
         campaign.record("first", 2500, None, "no memory")
         assert campaign.verdict().needs[0].seeds == tuple(range(2501, 2501 + gate.FIRST_CLAIM))
         campaign.record("baseline", 2501, None, "diverged")
-        assert campaign.decide().outcome == "unconfirmed"
+        (need,) = campaign.decide().needs  # the first baseline may fail on this seed, too
+        assert (need.arm, need.seeds) == ("first", (2501,))
+        campaign.record("first", 2501, 0.5)
+        verdict = campaign.decide()
+        assert verdict.outcome == "unconfirmed"
+        assert "the current baseline's seed 2501 failed: diverged" in verdict.reason
         assert campaign.kept == []
+
+
+def test_a_seed_of_a_recheck_on_which_both_baselines_fail_is_replaced(folder):
+    with Campaign(folder).change() as campaign:
+        measure_baseline(campaign)
+        keep_changes(campaign, 1.0)
+        campaign.recheck()
+        campaign.record("baseline", 2500, None, "diverged")
+        campaign.record("first", 2500, None, "diverged")
+        verdict, seeds = run_recheck(campaign, 1.5)
+        assert verdict.outcome == "confirmed"
+        assert seeds["first"] == seeds["baseline"]
+        assert 2500 not in seeds["first"]
+
+
+def test_a_recheck_in_which_every_run_fails_discards_nothing(folder):
+    with Campaign(folder).change() as campaign:
+        measure_baseline(campaign)
+        keep_changes(campaign, 1.0)
+        campaign.recheck()
+        for seed in range(2500, 2500 + SPEC.first_seeds):
+            campaign.record("baseline", seed, None, "no GPU")
+            campaign.record("first", seed, None, "no GPU")
+        with refused("baseline-fails", ConfigError, names=("no GPU",)):
+            campaign.decide()
+        assert campaign.kept == [1]
+
+
+def test_a_recheck_says_why_it_needs_runs(folder):
+    with Campaign(folder).change() as campaign:
+        measure_baseline(campaign)
+        keep_changes(campaign, 1.0)
+        campaign.recheck()
+        assert "compares the current baseline with the first" in campaign.verdict().reason
+
+
+def test_a_seed_on_which_a_proposal_has_failed_is_not_asked_for_again(folder):
+    with Campaign(folder).change() as campaign:
+        campaign.propose({}, note="fails")
+        campaign.record("proposal", 0, None, "diverged")
+        needs = campaign.verdict().needs
+        assert {need.arm for need in needs} == {"baseline"}
 
 
 def test_equal_scores_on_all_seeds_discard_the_proposal_and_not_the_campaign(folder):

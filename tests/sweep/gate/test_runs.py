@@ -331,6 +331,24 @@ def test_a_proposal_joins_the_runs_that_are_under_way(campaign, monkeypatch):
     assert [each.decision["outcome"] for each in ended.proposals] == ["keep", *["discard"] * 2]
 
 
+class CheckingOut(Open):
+    """A machine on which others propose while the runs of the first proposal are prepared."""
+
+    def submit(self, batch, place):
+        super().submit(batch, place)
+        while self.changes:
+            propose(**self.changes.pop())(self.folder)
+
+
+def test_a_proposal_that_is_made_while_a_round_starts_joins_it(campaign, monkeypatch):
+    decide(campaign.folder, Machine(), monkeypatch)
+    machine = CheckingOut(campaign.folder, [{"lr": 0.3}])
+    decide(campaign.folder, machine, monkeypatch)
+    assert machine.rounds[:2] == [1, 2]
+    ended = Campaign(campaign.folder)
+    assert [each.decision["outcome"] for each in ended.proposals] == ["keep", "discard"]
+
+
 def test_a_proposal_that_fails_where_its_baseline_fails_is_not_discarded(campaign, monkeypatch):
     monkeypatch.setattr(f"{__name__}.FAILS", {0, 3})
     with Campaign(campaign.folder).change() as changed:
