@@ -16,6 +16,7 @@ from dashboards.statistics.problems_or_seeds import ProblemsOrSeeds, problems_or
 from dashboards.statistics.rounds import make_design
 from dashboards.statistics.seed_noise import Noise, seed_noise
 from loptune.errors import UserError, listed
+from loptune.files import Record
 from loptune.run_names import MAX_NAME_LENGTH
 from loptune.terminal.table import counted
 from sweep.record.results import read_results
@@ -30,6 +31,16 @@ _NOISE_SEEDS = [0, 1, 2]
 _NOISE_SUFFIX = "-noise"
 
 
+@dataclass(frozen=True, kw_only=True)
+class WantedGain:
+    """A gain that the user wants to detect, and the seeds that it takes."""
+
+    gain: float
+    everywhere: SeedsNeeded  # if all configurations run on all seeds
+    # fresh seeds each of baseline and finalist in a sequential confirmation, at most
+    in_rounds: int
+
+
 @dataclass(frozen=True)
 class NoiseForecast:
     """Forecast of the gains that a plan can detect."""
@@ -38,8 +49,7 @@ class NoiseForecast:
     dof: int  # its degrees of freedom
     source: str
     detectable: float | None  # gain detected with 80% power; None with one seed
-    # name -> gain, seeds per configuration, most seeds in a sequential confirmation
-    wanted: dict[str, tuple[float, SeedsNeeded, int]]
+    wanted: dict[str, WantedGain]  # worthwhile or published -> its gain
     # whether problems or seeds are cheaper; None if no earlier sweep recorded which problems were
     # solved on several seeds
     cheaper: ProblemsOrSeeds | None = None
@@ -105,33 +115,45 @@ def forecast_noise(
         gains["published"] = spec.objective.published
     wanted = {}
     for name, gain in gains.items():
-        everywhere = seeds_needed(
-            gain, noise.sd, noise.dof, max(2, planned), blocks=spec.program.seeds_are_blocks
+        wanted[name] = WantedGain(
+            gain=gain,
+            everywhere=seeds_needed(
+                gain, noise.sd, noise.dof, max(2, planned), blocks=spec.program.seeds_are_blocks
+            ),
+            in_rounds=make_design(noise, gain, 1, MAX_SEEDS_IN_ROUNDS).analyses[-1],
         )
-        in_rounds = make_design(noise, gain, 1, MAX_SEEDS_IN_ROUNDS).analyses[-1]
-        wanted[name] = (gain, everywhere, in_rounds)
     return NoiseForecast(
         sd=noise.sd,
         dof=noise.dof,
         source=source,
         detectable=detectable,
         wanted=wanted,
-        cheaper=_cheaper(spec, earlier),
+        cheaper=_problems_or_seeds(spec, earlier),
     )
 
 
-def _cheaper(spec: SweepSpec, earlier: Sequence[SweepRecord]) -> ProblemsOrSeeds | None:
-    """Compare problems and seeds in earlier sweeps with the same training and scoring."""
-    splits = []
+def _problems_or_seeds(
+    spec: SweepSpec, earlier: Sequence[SweepRecord]
+) -> ProblemsOrSeeds | None:
+    """Compare problems and seeds in earlier sweeps with the same training and scoring. A sweep with
+    a damaged record is left out as a whole.
+    """
+    splits: list[ProblemSplit] = []
     training = evaluation = 0.0
     for other in earlier:
-        if _alike(other.spec, spec):
-            with contextlib.suppress(UserError):  # a damaged record
-                splits += _problem_splits(other)
-                for _, record in other.metrics():
-                    training += float(record.get("time/step") or 0)
-                    evaluation += float(record.get("time/evaluation") or 0)
+        if not _alike(other.spec, spec):
+            continue
+        with contextlib.suppress(UserError):  # a damaged record
+            of_other = _problem_splits(other)
+            records = [record for _, record in other.metrics()]
+            splits += of_other
+            training += _total(records, "time/step")
+            evaluation += _total(records, "time/evaluation")
     return problems_or_seeds(splits, training, evaluation)
+
+
+def _total(records: Iterable[Record], key: str) -> float:
+    return math.fsum(float(record.get(key) or 0) for record in records)
 
 
 def _problem_splits(sweep: SweepRecord) -> list[ProblemSplit]:
@@ -164,10 +186,10 @@ def noise_lines(forecast: NoiseForecast | None, spec: SweepSpec, planned: int) -
         )
     if forecast.cheaper is not None:
         lines.append(_cheaper_text(forecast.cheaper))
-    for name, (gain, everywhere, alone) in forecast.wanted.items():
+    for name, wanted in forecast.wanted.items():
         lines.append(
-            f"detecting the {name} improvement of {gain:.2g} takes "
-            f"{everywhere} of every configuration, or at most {alone} "
+            f"detecting the {name} improvement of {wanted.gain:.2g} takes "
+            f"{wanted.everywhere} of every configuration, or at most {wanted.in_rounds} "
             "fresh seeds each of baseline and finalist with sweep confirm --rounds"
         )
     return lines

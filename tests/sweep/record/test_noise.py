@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from dashboards.statistics.power import minimum_detectable_effect, seeds_needed
+from loptune.errors import StorageError
 from sweep.record.noise import forecast_noise, noise_lines, sweep_noise, unpaired_noise
-from sweep.record.sweep_record import open_sweep, readable_sweeps
+from sweep.record.sweep_record import SweepRecord, open_sweep, readable_sweeps
 from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.winner.test_rounds import RESULTS
 from trainer.evaluation.correctness import correctness_record
@@ -43,15 +44,15 @@ def test_an_earlier_sweep_tells_what_the_plan_can_find(tmp_path):
     assert (forecast.sd, forecast.dof, forecast.source) == (*noise, "measured in before")
     assert forecast.detectable == minimum_detectable_effect(noise.sd, 3, 8, blocks=True)
     needed = seeds_needed(0.14, noise.sd, noise.dof, 8, blocks=True)
-    assert forecast.wanted["published"][:2] == (0.14, needed)
+    published = forecast.wanted["published"]
+    assert (published.gain, published.everywhere) == (0.14, needed)
     lines = noise_lines(forecast, spec, 8)
     assert lines[0].endswith(
         f"between seeds is {noise.sd:.2g} (measured in before, 6 degrees of freedom)"
     )
     assert lines[1].startswith("with 3 seeds of 8 configurations, an improvement of 0.0")
-    _, everywhere, alone = forecast.wanted["published"]
-    assert str(everywhere) == "3 seeds" and " 0.14 takes 3 seeds" in lines[3]
-    assert f"at most {alone} fresh seeds" in lines[3]
+    assert str(needed) == "3 seeds" and " 0.14 takes 3 seeds" in lines[3]
+    assert f"at most {published.in_rounds} fresh seeds" in lines[3]
 
 
 def test_two_seeds_of_one_baseline_are_an_upper_bound(tmp_path):
@@ -96,7 +97,35 @@ def test_the_plan_says_whether_problems_or_seeds_are_cheaper(tmp_path):
     """Seeds differ by what they solve of four problems, and an evaluation takes a tenth of the
     time.
     """
-    sweep = write_sweep(tmp_path, "before", RESULTS, seeds=[0, 1, 2])
+    write_solved_problems(write_sweep(tmp_path, "before", RESULTS, seeds=[0, 1, 2]))
+    spec = write_sweep(tmp_path / "other", "planned", {}, seeds=[0, 1, 2]).spec
+    forecast = forecast_noise(spec, readable_sweeps(tmp_path), 8)
+    assert forecast is not None and forecast.cheaper is not None
+    assert forecast.cheaper.cheaper == "problems"
+    assert forecast.cheaper.cost_of_problems < 0.5 * forecast.cheaper.cost_of_seeds
+    assert any(line.endswith("problems are cheaper") for line in noise_lines(forecast, spec, 8))
+
+
+def test_the_times_of_a_damaged_record_are_left_out(tmp_path, monkeypatch):
+    write_solved_problems(write_sweep(tmp_path, "before", RESULTS, seeds=[0, 1, 2]))
+    spec = write_sweep(tmp_path / "other", "planned", {}, seeds=[0, 1, 2]).spec
+    undamaged = forecast_noise(spec, readable_sweeps(tmp_path), 8)
+    write_solved_problems(write_sweep(tmp_path, "damaged", RESULTS, seeds=[0, 1, 2]), step_s=1.0)
+    metrics = SweepRecord.metrics
+
+    def damaged_at_its_end(sweep):
+        yield from metrics(sweep)
+        if sweep.folder.name == "damaged":
+            raise StorageError("damaged", "metrics.jsonl", "remove the line", code="record-damaged")
+
+    monkeypatch.setattr(SweepRecord, "metrics", damaged_at_its_end)
+    forecast = forecast_noise(spec, readable_sweeps(tmp_path), 8)
+    assert undamaged is not None and forecast is not None
+    assert forecast.cheaper == undamaged.cheaper
+
+
+def write_solved_problems(sweep, step_s=9.0):
+    """Record, for two configurations on three seeds, which of four problems were solved."""
     solved = {
         0: [[1, 0, 0, 1], [0, 1, 1, 0], [1, 0, 1, 0]],
         1: [[0, 1, 1, 1], [1, 1, 0, 1], [1, 1, 1, 0]],
@@ -107,11 +136,6 @@ def test_the_plan_says_whether_problems_or_seeds_are_cheaper(tmp_path):
             counts = (np.array(correct), np.ones(4))
             line = {"step": 4, **correctness_record({"main": counts})}
             folder.correctness.write_text(json.dumps(line) + "\n")
-            line = {"step": 4, "time": 1.0, "time/step": 9.0, "time/evaluation": 1.0}
+            line = {"step": 4, "time": 1.0, "time/step": step_s, "time/evaluation": 1.0}
             folder.metrics.write_text(json.dumps(line) + "\n")
-    spec = write_sweep(tmp_path / "other", "planned", {}, seeds=[0, 1, 2]).spec
-    forecast = forecast_noise(spec, readable_sweeps(tmp_path), 8)
-    assert forecast is not None and forecast.cheaper is not None
-    assert forecast.cheaper.cheaper == "problems"
-    assert forecast.cheaper.cost_of_problems < 0.5 * forecast.cheaper.cost_of_seeds
-    assert any(line.endswith("problems are cheaper") for line in noise_lines(forecast, spec, 8))
+    return sweep
