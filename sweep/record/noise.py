@@ -132,9 +132,7 @@ def forecast_noise(
     )
 
 
-def _problems_or_seeds(
-    spec: SweepSpec, earlier: Sequence[SweepRecord]
-) -> ProblemsOrSeeds | None:
+def _problems_or_seeds(spec: SweepSpec, earlier: Sequence[SweepRecord]) -> ProblemsOrSeeds | None:
     """Compare problems and seeds in earlier sweeps with the same training and scoring. A sweep with
     a damaged record is left out as a whole.
     """
