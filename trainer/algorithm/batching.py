@@ -63,8 +63,8 @@ def with_rewards(
 ) -> TrainBatch:
     """Return the batch with the groups' rewards, which `build_batch` did not have yet.
 
-    A completion whose scoring failed is left out of the update. It gets the mean reward of the rest
-    of its group, so that it does not change their advantages either.
+    A completion whose scoring failed is left out of the update. It gets the mean reward of the
+    other completions in its group, so it does not change their advantages either.
     """
     rollouts: list[Rollout] = []
     part_weights: dict[str, float] = {}
@@ -132,8 +132,8 @@ def select_rows(batch: TrainBatch, rows: Tensor) -> TrainBatch:
 class UpdateBatch:
     """The rows of one optimizer step, in microbatches.
 
-    An empty microbatch pads this rank to the microbatch count of the others. It runs forward and
-    backward on a dummy row with weight 0.
+    Every rank has the same number of microbatches: a rank with fewer appends empty ones. An empty
+    microbatch runs forward and backward on a dummy row with weight 0.
     """
 
     microbatches: tuple[Tensor, ...]  # row indices on the host, [b] int64 each
@@ -167,7 +167,7 @@ def plan_update_batches(
 
     Args:
         batch: B rows.
-        update_batch_size: completions of one optimizer step on this rank.
+        update_batch_size: completions per optimizer step on this rank.
         tokens_per_microbatch: token budget of a microbatch; a longer row gets its own microbatch.
         gather: gathers items from all ranks, so that every rank gets the same number of
             microbatches.
@@ -190,11 +190,11 @@ def plan_update_batches(
 
 
 def _padded_microbatches(batch: TrainBatch, rows: Tensor, budget: int) -> list[list[int]]:
-    """Split rows in order of length; padding counts against the budget.
+    """Split rows by descending length; padding counts against the budget.
 
     No other split has fewer microbatches. A row that shares a microbatch with the longest row costs
-    as much as that row, so the next longest rows belong there; the same applies to the remaining
-    rows.
+    as much as the longest row, so the next longest rows belong there. The same applies to the
+    remaining rows.
     """
     longest_first, lengths = _longest_first(batch, rows)
     length_of = dict(zip(longest_first, lengths, strict=True))
@@ -207,8 +207,8 @@ def _padded_microbatches(batch: TrainBatch, rows: Tensor, budget: int) -> list[l
 
 def _microbatches_in_line(batch: TrainBatch, rows: Tensor, budget: int) -> list[list[int]]:
     """Put each row, longest first, into the fullest microbatch with enough space (best-fit
-    decreasing). The fullest microbatch comes first, so that ranks compute about equally full ones
-    at the same time.
+    decreasing). Return them fullest first, so that the microbatches that ranks compute at the same
+    time are about equally full.
     """
     microbatches: list[list[int]] = []
     tokens: list[int] = []
@@ -228,7 +228,9 @@ def _microbatches_in_line(batch: TrainBatch, rows: Tensor, budget: int) -> list[
 def _microbatches_with_shared_prompts(
     batch: TrainBatch, rows: Tensor, budget: int
 ) -> list[list[int]]:
-    """Split rows in their order, so that groups stay together and a prompt counts once."""
+    """Split rows in their order, which keeps groups together. A prompt that rows of a microbatch
+    share counts once against the budget.
+    """
 
     def computed(microbatch: list[int]) -> int:
         prompts = dict(
@@ -265,7 +267,7 @@ def _cut(rows: list[int], computed: Callable[[list[int]], int], budget: int) -> 
 
 
 def _pad_to_same_counts(plan: list[list[list[int]]], gather: Gather) -> None:
-    """Append empty microbatches to each update batch, up to the largest number of any rank."""
+    """Append empty microbatches to each update batch until all ranks have the same number."""
     counts_of_ranks = gather([[len(microbatches) for microbatches in plan]])
     for microbatches, *counts in zip(plan, *counts_of_ranks, strict=True):
         while len(microbatches) < max(counts):

@@ -16,7 +16,7 @@ from trainer.rules.interface import (
 )
 from trainer.types import LossOutput
 
-_MAX_K3 = 10.0  # as in verl, OpenRLHF and NeMo-RL [nats]
+_MAX_K3 = 10.0  # upper bound of the k3 estimate [nats], as in verl, OpenRLHF and NeMo-RL
 
 
 def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
@@ -24,11 +24,11 @@ def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
 
     It is ``sum(w * token_mask * (l * importance_weight + c (log r)^2 + kl_coef * kl))`` with the
     policy loss l of every token, w of `token_weights`, importance weights of
-    `trainer.algorithm.rollout_correction`, and the KL term if ``kl_placement`` is the loss. The
+    `trainer.algorithm.rollout_correction`, and the KL term only with ``kl_placement: loss``. The
     squared log-ratio, with ``c = log_ratio_coef``, keeps the policy near the old one: prime-rl adds
     it to DPPO, and with ``l = -A logprob`` it is verl's DRO. With ``off_policy_threshold`` the
-    policy loss leaves out completions that are far from the policy. The entropy bonus subtracts
-    ``entropy_coef`` times the entropies, weighted by w.
+    policy loss leaves out tokens with a negative advantage in completions that are far from the
+    policy. The entropy bonus subtracts ``entropy_coef`` times the entropies, weighted by w.
 
     Returns:
         The loss, and metrics over the tokens of the pass: the sums ``clipped``, ``dual_clipped``,
@@ -69,6 +69,8 @@ def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
 
 
 def _correction_weights(inputs: LossInputs, corrections: Sequence[RolloutCorrection]) -> Tensor:
+    """Return the factors of the token losses, [B, T]."""
+    # None: the engine's log-probabilities are used as old ones
     if inputs.rollout_logprobs is None:
         return ratio_bounds(inputs.log_ratio.detach(), corrections)
     return importance_weights(
@@ -80,9 +82,10 @@ def _near_policy(inputs: LossInputs, threshold: float, isolates: bool) -> Tensor
     """Return the off-policy sequence mask [arXiv:2512.02556, section 3.1; TRL], [B, T]: 0 at tokens
     with ``A < 0`` of a completion with ``mean of (log mu - log pi) > threshold``, else 1.
 
-    mu is the policy that sampled: the engine's, or the old one if its log-probabilities are the
-    engine's. pi is the current policy. With Lopti it is the policy before both passes, so that the
-    second pass does not lose completions that the first pass moved.
+    mu is the sampling policy: its log-probabilities come from the engine, which also provides the
+    old ones with ``optim.old_logprobs=rollout``. pi is the current policy. With Lopti, pi is the
+    policy before both passes, so that the second pass does not lose completions that the first pass
+    moved.
     """
     mask = inputs.completion_mask
     sampled = inputs.old_logprobs
@@ -124,12 +127,12 @@ def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, config: AlgorithmConfig) 
 
     With ``d = ref_logprob - logprob``: k1 ``-d``; k2 ``d^2 / 2``; k3 ``exp(d) - d - 1``. In k3, d
     is clamped to ±``kl_log_ratio_clamp`` (20 in verl and NeMo-RL, 5 in the published code of
-    arXiv:2505.12929) and the value to at most 10. With null nothing is clamped, as in TRL. In the
-    loss the estimate is differentiated directly, which is the default of verl, OpenRLHF and slime.
-    With ``kl_importance_ratio`` `update_loss` multiplies it by ``pi / pi_old`` first
-    [arXiv:2512.02556, section 3.1], so that its gradient is the gradient of the KL divergence also
-    off policy. In k2 and k3 a difference that is only rounding counts as 0: before the first
-    optimizer step the policy is the reference.
+    arXiv:2505.12929) and the value to at most 10. With ``kl_log_ratio_clamp: null`` nothing is
+    clamped, as in TRL. In the loss the estimate is differentiated directly, which is the default of
+    verl, OpenRLHF and slime. With ``kl_importance_ratio`` `update_loss` multiplies it by ``pi /
+    pi_old`` first [arXiv:2512.02556, section 3.1], so that its gradient is the gradient of the KL
+    divergence also off policy. In k2 and k3, a difference that rounding explains is set to 0,
+    because before the first optimizer step the policy equals the reference.
     """
     difference = ref_logprobs - logprobs
     if config.kl_estimator == "k1":  # its gradient does not depend on the difference

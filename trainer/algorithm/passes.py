@@ -50,9 +50,9 @@ def high_entropy_tokens(batch: TrainBatch, fraction: float, gather: Gather) -> T
 def denominator_mask(batch: TrainBatch, config: AlgorithmConfig) -> Tensor:
     """Return the mask of the completion tokens that count in a token mean, [B, T].
 
-    ``mask_truncated`` excludes the tokens of truncated completions, as in TRL, SkyRL and NeMo-RL. A
-    mean over completions still counts such a completion, with loss 0, as in TRL and SkyRL. So does
-    a completion whose scoring failed.
+    Tokens are excluded if scoring of their completion failed or, with ``mask_truncated``, if their
+    completion was truncated (as in TRL, SkyRL and NeMo-RL). A mean over completions still counts an
+    excluded completion, with loss 0, as in TRL and SkyRL.
     """
     mask = batch.completion_mask
     return mask * counted_completions(batch, config).to(mask, non_blocking=True)[:, None]
@@ -92,8 +92,8 @@ def select_loss_tokens(
     generator: torch.Generator | None = None,
     gather: Gather = lambda items: items,
 ) -> TrainBatch:
-    """Return the batch with the mask of tokens that the loss selects, if it selects any. Call
-    before AR changes the advantages.
+    """Return the batch with the mask of tokens that the loss selects in ``chosen``, which is None
+    if the loss selects none. Call before AR changes the advantages.
     """
     counted = denominator_mask(batch, config)
     with config.loss.errors_located():

@@ -18,9 +18,10 @@ def importance_weights(
     """Return the importance weight of each token's policy loss, [B, T].
 
     If there are several corrections, the masks drop tokens and the first ``truncate`` gives the
-    weights. Without a ``truncate`` the first mask does. With ``[{level: geometric_mean, rule:
-    mask}, {level: token, rule: truncate}]`` completions are dropped by their geometric mean and the
-    tokens of the others weighted by ``min(w_t, C)``, as in NeMo-RL, OpenRLHF and verl.
+    weights. Without a ``truncate`` the first mask gives them. With ``[{level: geometric_mean, rule:
+    mask}, {level: token, rule: truncate}]`` completions are dropped by their geometric mean, and
+    the tokens of the remaining completions are weighted by ``min(w_t, C)``, as in NeMo-RL, OpenRLHF
+    and verl.
 
     The token ratio is ``w_t = pi_old / pi_engine``, the cap C and the floor F. For each level and
     rule:
@@ -57,7 +58,7 @@ def _weights(log_ratio: Tensor, completion_mask: Tensor, config: RolloutCorrecti
 
 
 def _is_kept(log_ratio: Tensor, completion_mask: Tensor, config: RolloutCorrection) -> Tensor:
-    """Return where the ratio of a mask is within its bounds, [B, T] bool."""
+    """Return whether the ratio of each token is within the bounds of a mask, [B, T] bool."""
     ratio = _ratios(log_ratio, completion_mask, config)
     return (ratio >= config.floor) & (ratio <= config.cap)
 
@@ -77,8 +78,8 @@ def ratio_bounds(log_ratio: Tensor, corrections: Sequence[RolloutCorrection]) ->
     ones, [B, T].
 
     The ratio ``r = pi / pi_engine`` in the loss is then already the full importance weight. The
-    factor is ``min(1, C / r)`` for truncate, and 1 where ``F <= r <= C``, else 0, for mask; of
-    several corrections it is the product. ``log_ratio`` is log r, [B, T], without gradient.
+    factor is ``min(1, C / r)`` for truncate, and 1 where ``F <= r <= C``, else 0, for mask. The
+    factors of several corrections are multiplied. ``log_ratio`` is log r, [B, T], without gradient.
     """
     ratio = log_ratio.exp()
     factors = torch.ones_like(ratio)

@@ -32,8 +32,8 @@ _MOST_S = 1.0  # time limit of a rule on this batch
 
 
 class _Fault(NamedTuple):
-    code: str  # the error's code
-    text: str  # follows "rule NAME"
+    code: str  # error code
+    text: str  # message after "rule NAME"
 
 
 def check_rules(config: AlgorithmConfig) -> None:
@@ -202,7 +202,9 @@ def _state_problems(rule: Rule) -> Iterator[_Fault]:
         after = rule.next_state(state, summary)
         if after != rule.next_state(state, summary):
             yield _Fault(
-                "rule-state", "has a next_state that keeps state itself or uses random numbers"
+                "rule-state",
+                "has a next_state that is not deterministic: it keeps state itself or uses random "
+                "numbers",
             )
         try:
             check_state(after, rule)
@@ -213,7 +215,7 @@ def _state_problems(rule: Rule) -> Iterator[_Fault]:
 
 
 def _summary(step: int) -> StepSummary:
-    """Return an artificial summary of the first of two steps."""
+    """Return an artificial summary of a step in a run of two steps."""
     return StepSummary(
         step=step,
         total_steps=2,

@@ -12,7 +12,7 @@ RuleStates = dict[str, dict[str, float]]  # by kind of rule: "advantage", "loss"
 
 
 def rules_by_kind(config: AlgorithmConfig) -> dict[str, Rule]:
-    """Return the configured rules by the name of their key."""
+    """Return the configured rules by kind."""
     return {"advantage": config.advantage, "loss": config.loss}
 
 
@@ -98,7 +98,7 @@ def check_state(state: Any, rule: Rule) -> dict[str, float]:
     names = rule.initial_state().keys()
     if state.keys() != names:
         raise ValueError(
-            f"has a state of {', '.join(state) or 'no names'} after a step, and of "
+            f"has a state with {', '.join(state) or 'no names'} after a step, but with "
             f"{', '.join(names) or 'no names'} before the first: return the same names from "
             "next_state and initial_state"
         )

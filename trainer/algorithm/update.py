@@ -46,6 +46,7 @@ class UpdateStatistics:
     # Kept on the device: reading a value after every microbatch would stall the GPU.
     loss: Tensor  # [] float64
     ratio_max: Tensor  # []
+    # sums of the loss metrics over the updated tokens, see `update_loss`
     tokens: dict[str, Tensor] = field(default_factory=dict)
     grad_norm: float = 0.0
     updates: int = 0
@@ -149,7 +150,7 @@ class Updater:
         device = batch.input_ids.device
         loss_sum = torch.zeros_like(statistics.loss)
         needed_tokens = in_pass
-        # a token's loss depends on the completion's other tokens
+        # a sequence-level loss of a token depends on the completion's other tokens
         if self.algorithm.needs_sequence_level:
             needed_tokens = lengths_to_mask(batch.completion_lengths) * in_pass.any(
                 dim=1, keepdim=True
@@ -199,8 +200,8 @@ class Updater:
         token_mask = token_mask.to(device, non_blocking=True)
         is_new = needed.to(device, non_blocking=True).bool()
         logprobs = torch.where(is_new, scores.logprobs, part.old_logprobs)
-        # A cached forward always has entropies; leave them out if nothing reads them, because a
-        # zero-weight gradient costs the same.
+        # A cached forward always has entropies. Leave them out if nothing reads them, because a
+        # gradient with weight 0 costs as much as any other.
         entropies = None
         if self.algorithm.needs_entropies:
             assert scores.entropies is not None

@@ -1,10 +1,10 @@
 """Linear layers of float32 models in oneDNN, on processors where torch's matrix product is slow.
 
-torch multiplies float32 matrices with MKL, which uses AVX-512 on Intel's processors only. oneDNN,
-which torch uses for convolutions, also uses it on AMD's. On an AMD EPYC with AVX-512 and two
-threads, the products of `benchmarks/grpo_step.py` run at 380 to 490 GFLOP/s instead of 200. Limited
-to AVX2 (by ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA and MKL_ENABLE_INSTRUCTIONS), they run at 200 to
-250. On Intel's processors nothing is changed.
+torch multiplies float32 matrices with MKL, which uses AVX-512 on Intel processors only. oneDNN,
+which torch uses for convolutions, also uses AVX-512 on AMD processors. On an AMD EPYC with AVX-512
+and two threads, the products of `benchmarks/grpo_step.py` run at 380 to 490 GFLOP/s instead of 200.
+Limited to AVX2 (by ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA and MKL_ENABLE_INSTRUCTIONS), they run
+at 200 to 250. On Intel processors nothing changes.
 
 Shapes: M rows, K input features, N output features.
 """
@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-# M * K * N; a call of oneDNN takes about 10 microseconds more, which smaller products do not repay
+# smallest M * K * N that oneDNN computes: a call of oneDNN takes about 10 microseconds longer,
+# which is too much for smaller products
 MIN_PRODUCT = 2**20
 # with one thread, torch computes a 1x1 convolution of fewer images without oneDNN
 _IMAGES = 16
@@ -64,7 +65,8 @@ def use_onednn(model: nn.Module) -> None:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return ``x @ weight.T + bias``, as `torch.nn.functional.linear` does, from oneDNN if faster.
+    """Return ``x @ weight.T + bias`` like `torch.nn.functional.linear`, with oneDNN if it is
+    faster.
 
     Other devices and dtypes, autocast and small products are left to torch.
 
@@ -85,12 +87,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def side_by_side(layers: Sequence[nn.Module], rows: int) -> Callable[[Tensor], Tensor]:
     """Return a function of x [M, K] that returns the outputs of linear layers as one tensor [M, N].
 
-    It copies the weights of `OneDnnLinear` to oneDNN's own layout, so it is meant for many calls
-    without gradients, between which the weights do not change. Not under autocast.
+    It copies the weights of `OneDnnLinear` to oneDNN's own layout (not under autocast), so it is
+    meant for many calls without gradients, between which the weights do not change.
 
     Args:
-        layers: with the same input.
-        rows: M of most calls.
+        layers: layers that take the same input.
+        rows: M of most calls, for which oneDNN chooses the layout.
     """
     is_plain = all(type(layer) is OneDnnLinear for layer in layers)
     if is_plain and not torch.is_autocast_enabled("cpu"):
@@ -101,7 +103,7 @@ def side_by_side(layers: Sequence[nn.Module], rows: int) -> Callable[[Tensor], T
 
 
 class _PackedLinear:
-    """Linear layers with constant weights."""
+    """Linear layers with constant weights in oneDNN's layout."""
 
     def __init__(self, layers: Sequence[Any], rows: int) -> None:
         self._weight = layers[0].weight
@@ -138,16 +140,16 @@ class _Linear(torch.autograd.Function):
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return ``x @ weight.T + bias`` of a weight in any layout."""
+    """Return ``x @ weight.T + bias`` for a weight in any layout."""
     product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return product
 
 
 def _weight_gradient(grad_output: Tensor, x: Tensor) -> Tensor:
-    """Return ``grad_output.T @ x``, [N, K], of [M, N] and [M, K].
+    """Return ``grad_output.T @ x``, [N, K], from [M, N] and [M, K].
 
-    It is the weight's gradient of a 1x1 convolution over images of M pixels in total. oneDNN's
-    matrix product is slow if both operands are transposed.
+    It is computed as the weight gradient of a 1x1 convolution over images with M pixels in total,
+    because oneDNN's matrix product is slow if both operands are transposed.
     """
     width = len(x) // _IMAGES
     pixels = width * _IMAGES
@@ -161,7 +163,7 @@ def _weight_gradient(grad_output: Tensor, x: Tensor) -> Tensor:
     _, gradient, _ = torch.ops.aten.convolution_backward(
         output_images,
         input_images,
-        x.new_empty(*channels, 1, 1),  # the weight, of which only the shape is read
+        x.new_empty(*channels, 1, 1),  # the weight: only its shape is read
         None,
         stride=[1, 1],
         padding=[0, 0],

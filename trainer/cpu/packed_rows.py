@@ -18,7 +18,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 NAME = "sdpa_or_packed"
-# positions; attention weights of longer sequences are recomputed in the backward pass
+# longest sequence [positions] whose attention weights are kept for the backward pass; weights of
+# longer ones are recomputed
 MAX_STORED_LENGTH = 512
 BLOCK = 64  # query block size; a block attends to all keys up to its last query
 
@@ -79,7 +80,7 @@ class Segment:
         return flat if self.place is None else flat.index_select(0, self.place)
 
     def padding(self) -> Tensor | None:
-        """Return the padding mask of `pad`, [B, T] bool, or None without padding."""
+        """Return the padding mask of `pad`, [B, T] bool, True at padding; None without padding."""
         if self.place is None:
             return None
         padding = torch.ones(self.count * self.width, dtype=torch.bool)
@@ -107,8 +108,9 @@ def pack(input_ids: Tensor, prompt_lengths: Tensor, completion_mask: Tensor) -> 
         completion_mask: [b, T], mask of the completion tokens to predict.
     """
     columns = torch.arange(input_ids.shape[1])
-    # Rows of a group are adjacent. A row whose prompt differs from that of the row before starts a
-    # group. No token has the id -1, so a prompt differs from a longer one that starts with it.
+    # Rows of a group are adjacent. A row starts a group if its prompt differs from the prompt of
+    # the row before. No token has the id -1, so a prompt differs from a longer one that starts with
+    # it.
     prompts = input_ids.masked_fill(columns >= prompt_lengths[:, None], -1)
     starts_group = torch.ones(len(input_ids), dtype=torch.bool)
     starts_group[1:] = (prompts[1:] != prompts[:-1]).any(dim=1)
@@ -116,15 +118,15 @@ def pack(input_ids: Tensor, prompt_lengths: Tensor, completion_mask: Tensor) -> 
     own_lengths = prompt_lengths[starts_group]  # lengths of the distinct prompts
     prompt_ends = own_lengths.cumsum(0)
 
-    # A completion is packed up to the token before its last requested one, which predicts nothing.
+    # The last requested token of a completion predicts no requested token, so it is not packed.
     lengths = (completion_mask.bool() * torch.arange(1, completion_mask.shape[1] + 1)).amax(dim=1)
     seen = (lengths - 1).clamp_min(0)
     is_processed = (columns >= prompt_lengths[:, None]) & (
         columns < (prompt_lengths + seen)[:, None]
     )
     completion_starts = int(prompt_ends[-1]) + seen.cumsum(0) - seen
-    # The token before predicts a completion token. For the first one it is the end of the shared
-    # prompt, which does not lie before the completion in the packed tokens.
+    # Each completion token is predicted by the token before it. Before the first completion token
+    # comes the last token of the shared prompt, which need not be next to it in the packed tokens.
     predicting = completion_starts[:, None] - 1 + torch.arange(completion_mask.shape[1])
     predicting[:, 0] = prompt_ends[group_of_row] - 1
 
@@ -152,20 +154,20 @@ def _segments(prompt_lengths: Tensor, completion_lengths: tuple[Tensor, ...]) ->
     for prompt_length, lengths in zip(prompt_lengths.tolist(), completion_lengths, strict=True):
         prompt = slice(prompt_start, prompt_start + prompt_length)
         prompt_start = prompt.stop
-        # The prompt's last token predicts a completion's first, so that completions of one token
-        # have no packed tokens.
+        # The prompt's last token predicts the first token of a completion, so completions of one
+        # token have no packed tokens.
         if int(lengths.max()) > 0:
             yield Segment.of_lengths(completion_start, lengths, prefix=prompt)
             completion_start += int(lengths.sum())
 
 
 def use_packed_attention(model: PreTrainedModel) -> None:
-    """Enable packed rows for a model that uses SDPA and computes the states of padded rows with
-    them.
+    """Enable packed rows for a model that uses SDPA, if they give the same hidden states as padded
+    rows.
 
     A model that ignores the packing or the positions, or whose layers mix rows in another way,
-    keeps its padded rows. So do models with an attention window, which the short rows of the
-    comparison do not reach, and models with sharded parameters (ZeRO stage 3).
+    keeps padded rows. So do models with sharded parameters (ZeRO stage 3) and models with an
+    attention window, because the rows of the comparison are shorter than the window.
     """
     is_sharded = model.get_input_embeddings().weight.dim() != 2
     has_window = any(DynamicCache(config=model.config).is_sliding)
@@ -174,7 +176,7 @@ def use_packed_attention(model: PreTrainedModel) -> None:
     AttentionInterface.register(NAME, _attention_forward)
     AttentionMaskInterface.register(NAME, sdpa_mask)
     model.set_attn_implementation(NAME)
-    if not _gives_states_of_padded_rows(model):
+    if not _matches_padded_rows(model):
         model.set_attn_implementation("sdpa")
 
 
@@ -184,8 +186,10 @@ def takes_packed_rows(model: PreTrainedModel) -> bool:
 
 
 @torch.no_grad()
-def _gives_states_of_padded_rows(model: PreTrainedModel) -> bool:
-    """Compare packed with padded rows on three short rows, two of them with the same prompt."""
+def _matches_padded_rows(model: PreTrainedModel) -> bool:
+    """Return whether packed and padded rows have the same hidden states on three short rows, two of
+    them with the same prompt.
+    """
     vocabulary = model.get_input_embeddings().num_embeddings
     ids = (torch.arange(3 * 7).view(3, 7) * 7 + 1) % vocabulary
     ids[1, :4] = ids[0, :4]
@@ -206,8 +210,8 @@ def packed_hidden_states(model: PreTrainedModel, packing: Packing) -> Tensor:
     hidden: Tensor = model.base_model(
         input_ids=packing.input_ids[None],
         position_ids=packing.position_ids[None],
-        # A 4-D mask, so that transformers builds none. Without `packing` a layer would attend to
-        # all tokens.
+        # With a 4-D mask transformers does not build its own. A layer that ignores `packing`
+        # attends to all tokens.
         attention_mask=torch.zeros(1, 1, 1, 1),
         use_cache=False,
         packing=packing,
@@ -215,7 +219,7 @@ def packed_hidden_states(model: PreTrainedModel, packing: Packing) -> Tensor:
     return hidden[0].index_select(0, packing.predicting)
 
 
-def _attention_forward(  # noqa: PLR0913  what transformers passes
+def _attention_forward(  # noqa: PLR0913  signature of transformers
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -297,7 +301,7 @@ class _PackedAttention(torch.autograd.Function):
             queries, keys, values = _states(segment, query, key, value, ctx.scale)
             padded = segment.pad(grad_output)
             padding = segment.padding()
-            if padding is not None:  # `pad` fills it with copies of token 0
+            if padding is not None:  # `pad` fills the padding with copies of token 0
                 padded[padding] = 0.0
             grad_outputs = _by_key_head(padded, key_heads)
             grad_padded = torch.empty_like(padded)
@@ -342,8 +346,8 @@ def _past(segment: Segment, states: Tensor) -> Tensor:
 
 
 def _add_past(segment: Segment, grad_past: Tensor, grad_states: Tensor) -> None:
-    """Compute the backward pass of `_past`: scatter gradients, summing the prefix's over all
-    sequences.
+    """Compute the backward pass of `_past`: scatter the gradients, and sum the prefix gradients
+    over all sequences.
     """
     by_sequence = grad_past.view(segment.count, grad_states.shape[1], -1, grad_states.shape[2])
     of_prefix, of_completion = by_sequence.split((segment.prefix_length, segment.width), dim=2)
@@ -359,7 +363,8 @@ def _weights(queries: Tensor, keys: Tensor, block: slice, past: slice) -> Tensor
     """Return the attention weights of a block. The n = H / K query heads of a key head share one
     matrix product.
 
-    [B * K, n * a, D] with [B * K, D, P + T], [B * K, n * a, P + T].
+    Shapes: [B * K, n * a, D] times [B * K, D, k] is [B * K, n * a, k], with ``a`` queries in the
+    block and ``k`` keys up to its last query.
     """
     scores = torch.bmm(_rows(queries, block), keys[:, past].transpose(1, 2))
     # Only the block's own keys need a causal mask, the same in all sequences.

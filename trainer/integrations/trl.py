@@ -94,8 +94,8 @@ class LoptiGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         return low if is_first else tokens - low
 
     def _get_per_token_logps_and_entropies(self, *positional: Any, **named: Any) -> Any:
-        """Call TRL's method. Inside a loss computation, replace the advantages with AR's [B, T]
-        before TRL reads them.
+        """Call TRL's method. Inside a loss computation, replace the advantages with AR's advantages
+        [B, T] before TRL reads them.
 
         TRL stores no old log-probabilities when they equal the current ones, so AR has to use the
         current ones computed here.
@@ -155,7 +155,8 @@ def _with_two_passes(args: GRPOConfig) -> GRPOConfig:
     args.lopti_passes = _PASSES
     for key in _STEP_COUNTS:
         count = getattr(args, key)
-        if count is not None and count >= 1:  # a value below 1 is a fraction of all steps
+        # a value below 1 is a fraction of all steps, or -1 for no limit
+        if count is not None and count >= 1:
             setattr(args, key, count * _PASSES)
     return args
 
@@ -165,7 +166,7 @@ class RunRecorder(TrainerCallback):  # type: ignore[misc]
 
     Writes to ``folder``: ``metrics.jsonl`` with lines such as ``{"step": 20, "eval/accuracy": 0.61,
     "eval/reward": ...}``, and ``correctness.jsonl`` with per-problem results in the format of
-    `trainer.evaluation.correctness`. With Lopti, one step is both passes.
+    `trainer.evaluation.correctness`. With Lopti, both passes count as one step.
     """
 
     def __init__(self, folder: str | Path) -> None:

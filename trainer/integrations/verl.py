@@ -1,7 +1,7 @@
 """AR [arXiv:2505.12929] for verl: wraps any of its policy losses. See docs/guides/verl.md.
 
-verl imports this module by ``actor_rollout_ref.model.external_lib`` or
-``VERL_USE_EXTERNAL_MODULES``, and by the ``_target_`` of its policy loss.
+verl imports this module because ``actor_rollout_ref.model.external_lib`` or
+``VERL_USE_EXTERNAL_MODULES`` lists it, and through the ``_target_`` of its policy loss.
 """
 
 from dataclasses import dataclass

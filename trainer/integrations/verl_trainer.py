@@ -1,7 +1,7 @@
 """AR and Lopti [arXiv:2505.12929] as a trainer for verl: its synchronous trainer with an actor
 update on reweighted advantages in two passes. See docs/guides/verl.md.
 
-verl imports this module by ``VERL_USE_EXTERNAL_MODULES`` and finds the trainer by
+verl imports this module because ``VERL_USE_EXTERNAL_MODULES`` lists it, and finds the trainer by
 ``trainer.v1.trainer_mode=ar_lopti``.
 """
 
@@ -33,10 +33,10 @@ class ARLoptiTrainer(PPOTrainerSync):  # type: ignore[misc]
     (``trainer.v1.ar_lopti.eta``); 0 turns either off.
 
     Lopti makes two passes over the mini-batches of a step: tokens with a probability below eta
-    first, then the rest. Each pass hides the other tokens from the loss by ``response_mask``. verl
-    counts the tokens of a mini-batch by ``loss_mask``, which does not change, so both passes divide
-    the loss by the number of all tokens. Each pass advances the schedule of the learning rate by
-    one, so the lengths of warm-up and decay are doubled.
+    first, then the rest. Each pass hides the other tokens from the loss with ``response_mask``.
+    verl counts the tokens of a mini-batch with ``loss_mask``, which does not change, so both passes
+    divide the loss by the number of all tokens. Each pass advances the schedule of the learning
+    rate by one, so the lengths of warm-up and decay are doubled.
 
     Raises:
         ConfigError: an unknown key, a value outside [0, 1], or a setting that would change the
@@ -86,7 +86,7 @@ class ARLoptiTrainer(PPOTrainerSync):  # type: ignore[misc]
             batch = super()._update_actor(batch, of_pass)
             for key, value in of_pass.items():
                 metrics[key.replace("actor", f"actor/{name}", 1)] = value
-        # verl's step metrics read it
+        # restore the full mask, which verl's step metrics read
         return _put(batch, stored["response_mask"], response_mask=mask)
 
 

@@ -1,6 +1,6 @@
 """Check at load time that training, sampling and checkpoints agree with the published model.
 
-The check runs before step 1 on a few of the user's problems. A model is supported if its paths
+The check runs before step 1 on a few of the user's problems. A model is supported if all of these
 agree; there is no list of supported models.
 """
 
@@ -42,7 +42,8 @@ from trainer.types import Problem
 
 _logger = logging.getLogger(__name__)
 
-_SMALL_PARAMETERS = 2e8  # maximum size of a model that is checked before the trials of a sweep
+# largest model, in parameters, that is checked before the trials of a sweep
+_SMALL_PARAMETERS = 2e8
 
 
 def check_at_load(

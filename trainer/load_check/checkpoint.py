@@ -46,8 +46,8 @@ def check_saved(
         tokenizer: the tokenizer that checkpoints contain.
         folder: folder to create and to remove again.
         rows: rows to compare.
-        published: the published model, on rank 0, if it was loaded; used for large models, whose
-            weights are not written.
+        published: the published model, on rank 0, if it was loaded. Without it, weights are neither
+            written nor compared; nor are the full weights of a large model.
 
     Raises:
         ConfigError: the checkpoint cannot be written or loaded, or it differs.
@@ -79,8 +79,8 @@ def check_saved(
         raise ConfigError(
             f"a checkpoint of {type(model).__name__} differs from the policy: {faults[0]}",
             "model.name_or_path",
-            "in the model's folder, fix the file that causes this: generation_config.json, "
-            "config.json or a file of the tokenizer",
+            "fix the file in the model's folder that causes this: generation_config.json, "
+            "config.json or a tokenizer file",
             key="model.name_or_path",
             code="checkpoint-differs",
         )
@@ -101,8 +101,8 @@ def _write(
 def _tokens_fault(folder: Path, tokenizer: Any, rows: Sequence[Row]) -> str | None:
     """Return the difference between the tokenizer and its saved copy, or None.
 
-    Like a published model, a checkpoint may have a type for which transformers replaces parts of
-    ``tokenizer.json``. `trainer.policy.load` then reads only this file, so both are tried.
+    For some model types, transformers replaces parts of ``tokenizer.json``. `trainer.policy.load`
+    then builds the tokenizer from this file alone, so both ways to load the copy are tried.
     """
     fault = _text_read_differently(AutoTokenizer.from_pretrained(folder), tokenizer, rows)
     if fault is not None and (folder / TOKENIZER_FILE).is_file():

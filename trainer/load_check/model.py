@@ -27,9 +27,9 @@ from trainer.policy.adapters import adapter_disabled, has_adapter
 from trainer.rollouts.engine import RolloutEngine, SamplingParams
 from trainer.rollouts.transformers import evaluating
 
-# Largest mean |difference| of the log-probabilities of a row [nats]: the size of rounding errors,
-# also in a random model with peaked distributions. Rows that attend to each other's tokens differ
-# by tenths of a nat.
+# Largest accepted mean |difference| of the log-probabilities of a row [nats]. Rounding errors stay
+# below it, also in a random model with peaked distributions. Rows that attend to each other's
+# tokens differ by tenths of a nat.
 BOUNDS = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1}
 
 Without = Callable[[nn.Module], AbstractContextManager[None]]
@@ -114,7 +114,9 @@ class Paths:
         return paths.unwrapped(self.policy).head.temperature
 
     def own(self, rows: Sequence[Row]) -> list[Tensor]:
-        """Compute the rows with the loaded policy as in `paths.own`. Collective."""
+        """Compute the rows' log-probabilities with the loaded policy, as in `paths.own`.
+        Collective.
+        """
         with self.full_weights():
             return paths.own(self.policy, rows)
 
@@ -151,8 +153,8 @@ def compare_with_published(
     """Compare the loaded policy with the log-probabilities ``expected`` of the published model,
     which only one rank has. Collective.
 
-    ``with_kernel`` computes them with the policy's attention kernel, to determine whether the
-    kernel is at fault.
+    ``with_kernel`` computes the published model's log-probabilities with the policy's attention
+    kernel, to find out whether the kernel is at fault.
 
     Raises:
         ConfigError: they differ; the error names the part at fault.
@@ -314,8 +316,8 @@ def _failure(run: Paths, rows: Sequence[Row], error: Exception) -> ConfigError:
 
 
 def _stop_fault(run: Paths, prompts: Prompts, rows: Sequence[Row]) -> tuple[Part, float] | None:
-    """Sample again with a token of the first completion as the stop token: every completion must
-    end where it first occurs.
+    """Sample again with a token of the first completion as the stop token. Return a fault unless
+    every completion ends where that token first occurs.
     """
     stop = rows[0].completion[len(rows[0].completion) // 2]
     params = SamplingParams(
@@ -337,8 +339,8 @@ def _stop_fault(run: Paths, prompts: Prompts, rows: Sequence[Row]) -> tuple[Part
 def largest_difference(
     rows: Sequence[Row], actual: Sequence[Tensor], expected: Sequence[Tensor], bound: float
 ) -> tuple[Kind, float] | None:
-    """Return the kind and the mean |difference| of the worst row, of the first kind with a row out
-    of bounds. NaN is out of bounds.
+    """Return the first kind of row (short, boundary, long) that exceeds ``bound``, with the mean
+    |difference| of its worst row; None if no row does. NaN exceeds any bound.
     """
     worst: dict[Kind, float] = {}
     for row, mine, theirs in zip(rows, actual, expected, strict=True):
@@ -359,7 +361,9 @@ def _verdict(
     expected: Sequence[Tensor],
     otherwise: Part,
 ) -> tuple[Part, float]:
-    """Return the part without which a path agrees, and the difference with the part."""
+    """Return the part at fault and the difference in nats. A part is at fault if the path agrees
+    without it; if there is no such part, it is ``otherwise``.
+    """
     kind, nats = fault
     if kind == "boundary":
         return _long_part(run, kind), nats
@@ -381,7 +385,7 @@ def _rope(run: Paths) -> Part:
 
 
 def _raise(run: Paths, path: str, verdict: tuple[Part, float] | None) -> None:
-    """Raise the verdict of the first rank that has one on all ranks. Collective."""
+    """Raise, on all ranks, the verdict of the first rank that has one. Collective."""
     verdicts = [each for each in run.parallel.gather([verdict]) if each is not None]
     if not verdicts:
         return
@@ -398,8 +402,8 @@ def _raise(run: Paths, path: str, verdict: tuple[Part, float] | None) -> None:
 
 @contextmanager
 def _named(run: Paths, path: str, kind: Kind = "short") -> Iterator[None]:
-    """Convert errors of the model's code, kernels or the compiler to one that names the path, and
-    the length of the rows if shorter ones ran.
+    """Convert an error of the model's code, its kernels or the compiler to a ConfigError with the
+    path, and with the row length if shorter rows ran.
     """
     try:
         yield

@@ -1,8 +1,8 @@
 """Record which checks at load have passed, so that the trials of a sweep check each distinct model,
 tokenizer, data and path only once.
 
-The name of a record is a checksum of everything that the check depends on. A run whose checksum
-differs in anything is checked itself.
+The name of a record is a checksum of everything that the check depends on. A run with any other
+checksum is checked itself.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ _NOT_READ = {
     "tracking",
 }
 _LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "peft", "deepspeed", "loptune")
-_ENDS = 1 << 20  # bytes read at both ends of a file: the whole file, except for weights
+_ENDS = 1 << 20  # bytes read at each end of a file; only files of weights are longer
 
 
 class PassedChecks:
@@ -104,7 +104,7 @@ def checksum(config: TrainConfig, run: Paths, problems: Sequence[Problem]) -> st
 
 
 def _versions() -> dict[str, str]:
-    """Return the versions of the libraries that compute."""
+    """Return the versions of the libraries that affect the computation."""
     found = {}
     for library in _LIBRARIES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -115,8 +115,8 @@ def _versions() -> dict[str, str]:
 
 
 def _files(config: ModelConfig) -> Iterator[tuple[str, int, int, str]]:
-    """Yield path, size, time of change and a checksum of both ends of each file in the folders of
-    model, adapters and tokenizer.
+    """Yield path, size, modification time and a checksum of both ends of each file in the folders
+    of model, adapters and tokenizer.
     """
     folders = [Path(model_source(config)), Path(tokenizer_source(config))]
     while is_adapter(config):

@@ -49,8 +49,8 @@ def _microbatch(policy: nn.Module, rows: Sequence[Row]) -> list[Tensor]:
 
 @torch.no_grad()
 def plain(model: PreTrainedModel, rows: Sequence[Row], temperature: float) -> list[Tensor]:
-    """Compute rows with plain transformers calls: ``model(input_ids).logits`` in evaluation mode,
-    one row at a time, without padding or cache.
+    """Compute the rows' log-probabilities with plain transformers calls:
+    ``model(input_ids).logits`` in evaluation mode, one row at a time, without padding or cache.
     """
     logprobs = []
     with evaluating(model):
@@ -64,7 +64,9 @@ def plain(model: PreTrainedModel, rows: Sequence[Row], temperature: float) -> li
 
 
 def own(policy: nn.Module, rows: Sequence[Row]) -> list[Tensor]:
-    """Compute rows as in `plain` with the loaded policy itself, without its compiled layers."""
+    """Compute the rows' log-probabilities as in `plain`, with the loaded policy but without its
+    compiled layers.
+    """
     scores = unwrapped(policy)
     with ExitStack() as stack:
         if scores.compiled is not None:
@@ -73,7 +75,7 @@ def own(policy: nn.Module, rows: Sequence[Row]) -> list[Tensor]:
 
 
 def sampled(rows: Sequence[Row]) -> list[Tensor]:
-    """Return the engine's log-probabilities."""
+    """Return the engine's log-probabilities of the rows."""
     return [torch.tensor(row.sampled) for row in rows]
 
 

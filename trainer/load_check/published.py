@@ -36,8 +36,7 @@ def place_for_copy(parameters: int, tokens: int, device: torch.device) -> torch.
 
 
 def longest_row(parameters: int, device: torch.device) -> int:
-    """Return the maximum number of tokens of the longest row, which may use a third of the
-    operations.
+    """Return the maximum length of the longest row in tokens. It may use a third of the operations.
     """
     return min(_LONGEST, int(_operations(device) / (3 * 2 * parameters)))
 
@@ -54,7 +53,7 @@ def _operations(device: torch.device) -> float:
 def load_published(
     config: ModelConfig, device: torch.device, kernel: str = "eager"
 ) -> PreTrainedModel:
-    """Load the published model, with an adapter as peft applies it.
+    """Load the published model; for an adapter, load its base model and let peft apply the adapter.
 
     The default is eager attention, because other kernels may not support what a model needs, such
     as soft-capped attention weights.

@@ -1,5 +1,5 @@
 """Compare the tokens of the user's prompts and reference answers with ``tokenizer.json``, as read
-by the library tokenizers.
+by the tokenizers library.
 """
 
 import logging

@@ -1,6 +1,6 @@
-"""Metrics of a training step, with the stopwatch of its phases.
+"""Metrics of a training step, and a stopwatch for its phases.
 
-They are read from all ranks with one device transfer and one collective.
+The metrics are read from all ranks with one device transfer and one collective.
 """
 
 import time
@@ -23,8 +23,8 @@ from trainer.rules.groups import is_constant
 from trainer.types import SampledGroups, TrainBatch, all_rollouts
 
 # A generator that yields this rank's values on their device, receives the values of all ranks
-# (float64 on the host), and returns metrics. A value is a metric before its reduction, which
-# `declared.yaml` names, or a sum or count that metrics are computed from.
+# (float64 on the host), and returns metrics. A value is a metric before the reduction that
+# `declared.yaml` lists, or a sum or count from which metrics are computed.
 Metrics = Generator[Mapping[str, Tensor | float], list[dict[str, Tensor]], dict[str, float]]
 
 
@@ -80,7 +80,7 @@ def over_ranks(everyone: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def is_maximum(name: str) -> bool:
-    """Return whether this is a metric that is reduced by maximum."""
+    """Return whether ``name`` is a metric that is reduced by maximum."""
     return name in METRICS and METRICS[name].reduction == "max"
 
 

@@ -38,9 +38,9 @@ class DeepSpeedParallel(DistributedParallel):
     """A rank under DeepSpeed ZeRO [arXiv:1910.02054].
 
     Stage 0 is data parallelism with float32 master weights in the module. At stages 1 to 3 the
-    master weights are sharded in the optimizer. A checkpoint then has one file per rank, which
-    other numbers of ranks and other stages can also read (`Fragment`). At stage 3 the parameters
-    are also sharded, as soon as they are loaded.
+    master weights are sharded in the optimizer. A checkpoint then has one file per rank. It can
+    also be loaded with another number of ranks or another stage (`Fragment`). At stage 3 the
+    parameters are also sharded, as soon as they are loaded.
     """
 
     def __init__(self, config: TrainConfig) -> None:
@@ -211,7 +211,7 @@ class DeepSpeedParallel(DistributedParallel):
                     state[master][key] = counter.to(master.device, copy=True)
                     continue
                 if key not in state[master]:
-                    state[master][key] = torch.zeros_like(master.data)  # also of the padding
+                    state[master][key] = torch.zeros_like(master.data)  # zeros for the padding, too
                 state[master][key][part].copy_(saved.elements(fragment.parameter, key, *place))
         self._copy_masters_to_parameters(optimizer)
 
@@ -347,9 +347,9 @@ def _accelerator(settings: dict[str, Any], device: torch.device) -> Any:
     # DeepSpeed calls deprecated torch collectives thousands of times
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
     if device.type == "cpu":
-        # DeepSpeed's shared-memory reductions would compile an extension for more than a minute.
-        # Reading this table makes DeepSpeed probe the requirements of all its extensions, including
-        # nvcc on GPU machines.
+        # Otherwise DeepSpeed would compile an extension for shared-memory reductions, which takes
+        # more than a minute. Only for the CPU: reading this table makes DeepSpeed probe the
+        # requirements of all its extensions, including nvcc on GPU machines.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     reset_accelerate()
     # otherwise accelerate would choose an available GPU instead of the CPU

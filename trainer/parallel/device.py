@@ -125,6 +125,7 @@ def _remedy() -> str:
 
 
 def _use(device: torch.device) -> torch.device:
+    """Set what torch and DeepSpeed need for a device, and return the device."""
     if device.type == "cuda":
         if not any(name in os.environ for name in _ALLOCATOR):
             # Microbatches vary in length, which fragments the default allocator. vLLM disables this

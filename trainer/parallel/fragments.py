@@ -27,7 +27,7 @@ class SavedTensors(Protocol):
         """Return the optimizer's keys of a parameter; empty before its first update."""
 
     def scalar(self, parameter: str, key: str) -> Tensor:
-        """Return a number of the optimizer's state, such as the count of updates."""
+        """Return a scalar of the optimizer state, such as the update count."""
 
     def elements(self, parameter: str, key: str, start: int, count: int) -> Tensor:
         """Return ``count`` elements of a flattened tensor of the parameter, from ``start``. ``key``

@@ -40,8 +40,8 @@ class Models:
 
 
 def recorded_base(name: str) -> str:
-    """Return the base model's name for an adapter's file: the absolute path of a local folder, so
-    that the adapter works from any working directory, or the name itself.
+    """Return the base model's name for an adapter's config file: the absolute path of a local
+    folder, so that the adapter works from any working directory, or else the name itself.
     """
     folder = Path(name).expanduser()
     return str(folder.resolve()) if folder.exists() else name
@@ -110,11 +110,11 @@ class AdapterDisabled(Module):
     def __init__(self, policy: Module, causal_lm: PreTrainedModel) -> None:
         super().__init__()
         # a tuple hides them from this module's parameters
-        self._output_embeddings = (policy, causal_lm)
+        self._policy_and_model = (policy, causal_lm)
 
     def forward(self, *inputs: Any) -> Any:
         """Run the `LogprobModel` with the adapter disabled."""
-        policy, causal_lm = self._output_embeddings
+        policy, causal_lm = self._policy_and_model
         with adapter_disabled(causal_lm):
             return policy(*inputs)
 

@@ -10,7 +10,7 @@ from trainer.config.schema import TrainConfig, ineffective_keys
 from trainer.rules.names import DEFAULT_LOSS
 from trainer.types import Problem
 
-_MIN_ADAPTER_LR = 5e-6  # for an adapter; full fine-tuning usually uses 1e-6
+_MIN_ADAPTER_LR = 5e-6  # lower values are typical of full fine-tuning, which often uses 1e-6
 _PLACEHOLDER = re.compile(r"(?<![\\\w{}])\{([A-Za-z_]\w*)\}(?!\})")  # not LaTeX's \boxed{answer}
 
 
@@ -56,9 +56,9 @@ def one_step_advice(config: TrainConfig, rules: str) -> Advice:
     completions = config.rollout.prompts_per_step * config.rollout.group_size
     half = max(1, completions // 2)
     return Advice(
-        "each batch has one optimizer step, so the policy never moves away from the one that "
-        f"sampled: the probability ratio is always 1. {rules} that differ only in the ratio, the "
-        "clip range or a constant factor train in the same way",
+        "each batch has one optimizer step, so the updated policy is always the sampling policy "
+        f"and the probability ratio is always 1. {rules} that differ only in the ratio, the clip "
+        "range or a constant factor train in the same way",
         "optim.update_batch_size, algorithm.update_epochs",
         f"set optim.update_batch_size={half} for two steps per batch of {completions} completions",
     )
@@ -151,7 +151,8 @@ def _template(config: TrainConfig) -> Iterator[Advice]:
         placeholders = {"question"} if key == "prompt_template" else set()
         for name in sorted(set(_PLACEHOLDER.findall(text)) - placeholders):
             yield Advice(
-                f"{{{name}}} is not replaced: prompt_template only supports {{question}}",
+                f"{{{name}}} is not replaced: the only placeholder is {{question}} in "
+                "prompt_template",
                 f"data.{key}",
                 f"remove {{{name}}}, or put its value into the prompt column of the data",
             )

@@ -1,7 +1,7 @@
-"""Analytical estimate of a run's memory and disk use. On an H200, two figures were off by 8% and
+"""Analytical estimate of a run's memory and disk use. On an H200, two estimates were off by 8% and
 11%.
 
-A run prints the measured memory of its first step with the estimate, and logs ``memory/peak``.
+A run prints the measured memory of its first step next to the estimate, and logs ``memory/peak``.
 """
 
 import logging
@@ -137,7 +137,7 @@ def check_fits(
         raise ConfigError(
             what,
             config.model.name_or_path,
-            f"{remedies}; or try it: parallel.strict_memory=false",
+            f"{remedies}; or run it anyway: parallel.strict_memory=false",
             key="parallel.strict_memory",
             code="does-not-fit",
         )
@@ -302,7 +302,7 @@ class RunMemory:
         if not self.device.on_gpu:
             positions = min(positions, CPU_BATCH_TOKENS)
         cache = positions * cache_bytes_per_position(self.size.settings, self.stored)
-        if self.device.on_gpu:  # there the transformers engine limits itself to free memory
+        if self.device.on_gpu:  # on a GPU, the transformers engine limits itself to free memory
             cache = min(cache, max(0, self.device.total_bytes - taken))
         return taken + cache
 

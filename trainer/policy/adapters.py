@@ -32,7 +32,7 @@ _PREFIX = "base_model.model."  # prefix of parameter names in peft's files
 # GPT-2 stores the weights of its linear layers transposed
 _ADAPTABLE = (nn.Linear, Conv1D)
 _FROZEN_FRACTION = 0.1  # fraction of frozen weights above which a warning is printed
-_FACTOR = ".lora_"  # marks adapter parameters by name
+_FACTOR = ".lora_"  # part of the name of every adapter parameter
 
 
 class AdapterDropout(nn.Dropout):
@@ -209,7 +209,7 @@ def adapter_base(folder: Path) -> tuple[str, str | None]:
         raise MissingError(
             f"no {WEIGHTS_FILE} in {folder}",
             "model.name_or_path",
-            "save it with safetensors",
+            "save the adapter with safetensors",
             code="no-adapter-weights",
         )
     return name, revision
@@ -248,8 +248,8 @@ def merge_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
 
 
 def _check_complete(missing: Sequence[str], unused: Sequence[str], folder: Path) -> None:
-    """Raise if peft left out weights of an adapter's file, or adapted layers without weights. It
-    only warns, and the policy would be the base model without a part of the adapter.
+    """Raise if peft left out weights of an adapter's file, or adapted layers without weights. peft
+    only warns, and the policy would lack a part of the adapter.
     """
     faults = []
     if missing:

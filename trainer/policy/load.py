@@ -61,7 +61,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
 
     Raises:
         MissingError: unknown folder or Hub name, or no tokenizer in it.
-        StorageError: its file is only a pointer of Git LFS.
+        StorageError: ``tokenizer.json`` is only a Git LFS pointer.
         ConfigError: the tokenizer has no EOS token, so completions could not end.
     """
     source = tokenizer_source(config)
@@ -72,7 +72,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(
             source, revision=config.revision, trust_remote_code=config.trust_remote_code
         )
-    except Exception as error:  # the library tokenizers raises plain exceptions
+    except Exception as error:  # the tokenizers library raises plain exceptions
         tokenizer = _without_class(source, config, error)
     # transformers creates an empty tokenizer if the file is missing
     if len(tokenizer) <= len(tokenizer.all_special_tokens):
@@ -322,7 +322,7 @@ def check_weights(config: ModelConfig) -> None:
 
     Raises:
         MissingError: as in `model_source`, or ``*.safetensors`` is missing or truncated.
-        StorageError: the files are only pointers of Git LFS.
+        StorageError: the files are only Git LFS pointers.
     """
     source = Path(model_source(config))
     if not source.is_dir():
@@ -362,8 +362,8 @@ def _check_index(source: Path, files: Sequence[Path]) -> None:
         return
     if not index.is_file():
         raise MissingError(
-            f"no model.safetensors, and no {index.name} that lists the {len(files)} files of "
-            "weights in the folder",
+            f"no model.safetensors, and no {index.name} that lists the {len(files)} weight files "
+            "in the folder",
             str(source),
             f"download {index.name}, or save the model again with save_pretrained",
             code="no-index-of-weights",
@@ -373,7 +373,7 @@ def _check_index(source: Path, files: Sequence[Path]) -> None:
     missing = sorted(named - {file.name for file in files})
     if missing:
         raise MissingError(
-            f"the folder lacks {listed(missing, 3)} of the files of weights",
+            f"weight files are missing from the folder: {listed(missing, 3)}",
             str(index),
             "download or copy the missing files",
             code="no-weights",
@@ -394,7 +394,7 @@ def _check_loaded(model: PreTrainedModel, keys: Mapping[str, Any], config: Model
             infinite.append(name)
     faults = [
         ("weights-missing", "lack", missing),
-        ("weights-of-other-shapes", "have other shapes:", shapes),
+        ("weights-of-other-shapes", "have unexpected shapes:", shapes),
         ("weights-not-finite", "are NaN or infinite in", infinite),
     ]
     for code, fault, names in faults:
@@ -471,7 +471,9 @@ def _restore_buffers(model: PreTrainedModel) -> None:
 
 
 def load_error(what: str, config: ModelConfig, error: Exception) -> UserError:
-    """Return the error for a file of a model (``what``) that transformers could not load."""
+    """Return the error for a part of a model, such as the tokenizer, that transformers could not
+    load. ``what`` is the name of the part.
+    """
     text = str(error)
     if not config.trust_remote_code and "trust_remote_code" in text:
         return ConfigError(
@@ -517,7 +519,7 @@ def load_error(what: str, config: ModelConfig, error: Exception) -> UserError:
         cause = error.__cause__
     if isinstance(cause, KeyError):
         # a key of config.json, or a name such as a rope_type
-        reason = f"transformers does not support {first_line(cause)}, or its files lack it"
+        reason = f"transformers does not support {first_line(cause)}, or the model's files lack it"
     else:
         reason = described(cause)
     return MissingError(

@@ -1,4 +1,6 @@
-"""Names of GGUF models: of files, and built-in names of files in packages of the package index."""
+"""Names of GGUF models: file names, and built-in names for files inside packages on the package
+index.
+"""
 
 from dataclasses import dataclass
 

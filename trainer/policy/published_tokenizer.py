@@ -1,9 +1,9 @@
-"""The tokenizer as its authors published it: ``tokenizer.json``, read by the library tokenizers.
+"""The tokenizer as its authors published it: ``tokenizer.json``, read by the tokenizers library.
 
-transformers may build another tokenizer from the same folder, because the class that
-``tokenizer_config.json`` or the model's type names replaces parts of ``tokenizer.json``. For some
-models it then drops every space. Therefore the tokenizer used for training is compared with the
-published one.
+transformers may build another tokenizer from the same folder: it takes a class from
+``tokenizer_config.json`` or from the model's type, and some classes replace parts of
+``tokenizer.json``. For some models the resulting tokenizer drops every space. Therefore the
+tokenizer used for training is compared with the published one.
 """
 
 import unicodedata
@@ -48,8 +48,8 @@ def published_tokenizer(source: str, revision: str | None = None) -> Tokenizer |
 def difference(
     tokenizer: PreTrainedTokenizerBase, published: Tokenizer, texts: Iterable[str]
 ) -> str | None:
-    """Return the first difference between the two in the tokens of a string or in their decoding,
-    or None.
+    """Return the first difference between the two tokenizers, in the tokens of a text or in their
+    decoding, or None.
     """
     for text in texts:
         ids = list(tokenizer.encode(text, add_special_tokens=False))

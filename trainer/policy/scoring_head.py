@@ -22,8 +22,8 @@ class ScoringHead(nn.Module):
     pass.
 
     It calls no submodule, so that ZeRO stage 3 gathers the output embedding once, independent of
-    this rank's number of chunks. The model keeps ownership of the output embedding. At most
-    ``chunk_tokens`` tokens' logits exist at a time.
+    this rank's number of chunks. The model keeps ownership of the output embedding. Logits of at
+    most ``chunk_tokens`` tokens exist at a time.
     """
 
     def __init__(
@@ -184,7 +184,9 @@ class _Layer:
 
 @dataclass(frozen=True)
 class _Details:
-    """Properties of the distribution at each token, [N], which updates log and some rules use."""
+    """Properties of the distribution at each token, [N], for metrics and for the rules that read
+    them.
+    """
 
     entropies: Tensor
     gradient_norms: Tensor  # norm of onehot - p
@@ -203,8 +205,8 @@ class _Details:
     def compute(
         self, chunk: slice, logits: Tensor, probabilities: Tensor, target: Tensor, logprobs: Tensor
     ) -> None:
-        """Fill in a chunk from its logits and probabilities [n, V], which is overwritten, and its
-        targets [n, 1] with their log-probabilities [n].
+        """Fill in a chunk from its logits and probabilities [n, V], and its targets [n, 1] with
+        their log-probabilities [n]. Overwrites ``probabilities``.
         """
         # first, because the rest overwrites the probabilities
         values = None if self.statistic is None else self.statistic(probabilities, target)

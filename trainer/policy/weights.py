@@ -110,7 +110,8 @@ def load_weights(folder: Path, model: PreTrainedModel) -> None:
     missing, unexpected = model.load_state_dict(weights, strict=False)
     state = model.state_dict()
     loaded = {state[name].data_ptr() for name in state if name in weights}
-    lost = [name for name in missing if state[name].data_ptr() not in loaded]  # not tied to one
+    # a missing weight may be tied to a loaded one
+    lost = [name for name in missing if state[name].data_ptr() not in loaded]
     if lost or unexpected:
         raise StorageError(
             f"the checkpoint does not fit the model (missing {lost[:3]}, unexpected "

@@ -1,5 +1,5 @@
-"""One rank of a rehearsal: train a preset at reduced size for two steps, and measure its distances
-from the required values.
+"""One rank of a rehearsal: train a preset at reduced size, and measure how far the results are from
+the required values.
 """
 
 import json
@@ -24,19 +24,22 @@ from trainer.run_folder import RunFolder
 from trainer.tracking.tracker import NullTracker
 from trainer.types import RunContext, TrainBatch
 
-LONG = 2000  # positions before the completion on which engine and policy are compared
+LONG = 2000  # tokens of the long prompt after which engine and policy are compared
 STEPS = 2  # steps before the checkpoint; one more step is trained with and without resuming from it
 
 
 def measure(config: TrainConfig, folder: Path) -> dict[str, float]:
-    """Rehearse a configuration together with the other ranks (collective), and return the distances
-    from the required values.
+    """Rehearse a configuration, and return how far each result is from its required value.
+    Collective.
 
-    ``reference``: largest |log-probability of the policy - of the reference| before the first
-    update. ``short``, ``long``: mean |engine's - policy's log-probability| of completions, and of
-    one completion after a prompt of `LONG` tokens. ``ratio - 1``: largest |importance ratio - 1| in
-    the first optimizer step. ``resumed``: relative difference of loss and gradient norm in the step
-    after the checkpoint; infinite if the run resumed from another step, or did not learn.
+    - ``reference``: largest |difference| between the log-probabilities of policy and reference
+      before the first update.
+    - ``short``, ``long``: mean |difference| between the log-probabilities of engine and policy: on
+      completions, and on one completion after a prompt of `LONG` tokens.
+    - ``ratio - 1``: largest |importance ratio - 1| in the first optimizer step.
+    - ``resumed``: relative difference of loss and gradient norm in the step after the checkpoint,
+      between the resumed and the uninterrupted run; infinite if the run resumed from another step,
+      or did not learn.
 
     Raises:
         UserError: the full run would stop for the same reason.
@@ -118,7 +121,7 @@ def _first_ratio(trainer: Trainer) -> float:
     statistics = UpdateStatistics.of(batch)
     trainer.updater.set_learning_rate(trainer.config.optim.lr)
     trainer.updater.run_pass(batch, batch.completion_mask, plan[:1], statistics, 1)
-    # The largest ratio is 1 and the mean of their logarithms is 0: all of them are 1.
+    # If the largest ratio is 1 and the mean log-ratio is 0, all ratios are 1.
     largest = float(statistics.ratio_max)
     mean = float(statistics.tokens["approx_kl"])
     return max(abs(largest - 1), abs(mean / max(1.0, float(statistics.tokens["tokens"]))))
@@ -130,7 +133,7 @@ def _mean(difference: Tensor) -> float:
 
 def main(folder: Path, users: Path) -> None:
     """Rehearse the configuration in a folder and write the measurements there. ``users`` is the
-    folder in which the command was started, which may contain rules.
+    folder in which the user started the command; it may contain rules.
     """
     os.chdir(users)
     measured = measure(load_config(str(RunFolder(folder).config)), folder)

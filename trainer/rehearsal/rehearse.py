@@ -39,7 +39,7 @@ _WIDTHS = {
 }
 # Two correct implementations differ by the rounding of logits: a fraction of 2 ** -9 in bfloat16.
 ENGINE_BOUND = {"bfloat16": 0.05, "float32": 1e-4}
-# relative tolerance of loss and gradient norm, because attention on a GPU sums in any order
+# relative tolerance of loss and gradient norm, because attention on a GPU sums in no fixed order
 _REORDERED = 0.02
 
 
@@ -118,7 +118,9 @@ def rehearse(
 
 
 def shrunken(config: TrainConfig, model: Path, engine: str, device: str = "cpu") -> TrainConfig:
-    """Return the configuration with small sizes and generated puzzles, in the dtype of a GPU."""
+    """Return the configuration with small sizes and generated puzzles; ``dtype: auto`` becomes
+    bfloat16, as on a GPU.
+    """
     rollout = config.rollout
     attention = config.model.attn_implementation
     if device == "cpu" and attention not in ("sdpa", "eager"):

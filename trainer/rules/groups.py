@@ -37,10 +37,10 @@ def centered(rewards: Tensor, group_ids: Tensor) -> Tensor:
     rounding errors, because rewards are sums of float32 parts, and GRPO would divide by their size.
     """
     means, sizes = group_means(rewards, group_ids)
-    sds = rewards.double() - means
-    variances, _ = group_means(sds.square(), group_ids)
-    sds = sds.masked_fill(is_rounding(means, variances), 0.0)
-    return sds.where(sizes > 1, rewards.double())
+    deviations = rewards.double() - means
+    variances, _ = group_means(deviations.square(), group_ids)
+    deviations = deviations.masked_fill(is_rounding(means, variances), 0.0)
+    return deviations.where(sizes > 1, rewards.double())
 
 
 def group_std(rewards: Tensor, group_ids: Tensor) -> Tensor:

@@ -41,8 +41,8 @@ class StepSummary(NamedTuple):
     total_steps: int  # total steps of the run
     reward: float  # mean over the step's completions
     accuracy: float  # fraction of correct completions
-    # float, mean over completion tokens before the update [nats]; None with
-    # optim.old_logprobs=rollout: a rule that reads it sets `needs_distributions`
+    # float: mean entropy over completion tokens before the update [nats]; None with
+    # optim.old_logprobs=rollout. A rule that reads it must set `needs_distributions`.
     entropy: Any
     clip_fraction: float  # fraction of updated tokens that the loss clips
     approx_kl: float  # mean of old_logprob - logprob over updated tokens [nats]

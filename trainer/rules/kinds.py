@@ -85,8 +85,8 @@ class RuleKind:
         return {"name": self.default, **setting}
 
     def merge(self, below: Any, above: Any) -> Setting:
-        """Merge two settings. The lower setting's parameters are kept only if the rule is the
-        same.
+        """Merge setting ``above`` into setting ``below``. Parameters of ``below`` are kept only if
+        the rule is the same.
         """
         lower = self.mapping(below or {})
         upper = self.mapping(above if isinstance(above, str) else {"name": lower["name"], **above})

@@ -1,5 +1,5 @@
-"""GDPO [arXiv:2601.05242]: normalize each reward separately, so that one with a small spread is not
-dominated by others.
+"""GDPO [arXiv:2601.05242]: normalize each reward separately, so that a reward with a small spread
+is not dominated by the others.
 
 trainer run base algorithm.advantage=gdpo reward.functions='{math: 1.0, format: 1.0}'
 """

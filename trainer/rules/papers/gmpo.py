@@ -27,7 +27,9 @@ class Gmpo(PolicyLoss):
     clip_low: NonNegative = Field(
         0.4, description="lower clip: the log-ratio is clipped at -clip_low"
     )
-    clip_high: NonNegative = Field(0.4, description="upper clip of the log-ratio")
+    clip_high: NonNegative = Field(
+        0.4, description="upper clip: the log-ratio is clipped at clip_high"
+    )
 
     def __call__(self, tokens: LossInputs) -> TokenLosses:
         log_ratio = tokens.log_ratio

@@ -28,5 +28,5 @@ class MaxRL(Advantage):
                 code="negative-reward",
             )
         means, sizes = group_means(inputs.rewards, inputs.group_ids)
-        sds = centered(inputs.rewards, inputs.group_ids).where(sizes > 1, 0.0)
-        return (sds / means.clamp(min=1e-12)).where(means > 0, 0.0)
+        deviations = centered(inputs.rewards, inputs.group_ids).where(sizes > 1, 0.0)
+        return (deviations / means.clamp(min=1e-12)).where(means > 0, 0.0)
