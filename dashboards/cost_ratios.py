@@ -1,4 +1,4 @@
-"""Ratios of what configurations cost to what the baseline costs."""
+"""Costs of configurations relative to the baseline."""
 
 from dashboards.results import Results
 from loptune.score import mean
@@ -7,8 +7,8 @@ UNEQUAL = 1.1  # ratio of two costs above which they are called unequal
 
 
 def cost_ratios(results: Results) -> dict[str, dict[str, float]]:
-    """Return configuration -> column -> mean amount that its runs used, divided by the baseline's:
-    only where they differ by more than `UNEQUAL`.
+    """Return configuration -> cost column -> mean amount that its runs used, divided by the
+    baseline's mean amount. Ratios up to `UNEQUAL` in either direction are left out.
     """
     used = _mean_costs(results)
     of_baseline = used.pop(results.compared_with or "", {})
@@ -25,7 +25,7 @@ def cost_ratios(results: Results) -> dict[str, dict[str, float]]:
 
 
 def _mean_costs(results: Results) -> dict[str, dict[str, float]]:
-    """Return configuration -> column -> mean amount that its comparable runs used."""
+    """Return configuration -> cost column -> mean amount that its comparable runs used."""
     comparable = set(results.comparable.trial)
     amounts: dict[str, dict[str, list[float]]] = {}
     for trial in results.trials:

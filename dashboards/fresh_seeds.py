@@ -1,12 +1,10 @@
-"""Numbers of fresh seeds: how many a claim needs, and how many every command and every sentence
-proposes.
-"""
+"""Numbers of fresh seeds: how many a claim needs, and how many commands and reports propose."""
 
-MIN_SEEDS = 3  # fewer never give evidence: on public runs two report too many false positives
-# Number of finalists and of their seeds; the baseline is extra. On seven public studies of
-# equal means these
-# defaults have 5.0% false positives, and 2 finalists on 3 seeds 7.0%
-# (docs/development/validation.md).
+# fewer seeds never give evidence: with two, public runs have too many false positives
+MIN_SEEDS = 3
+# Number of finalists, and of fresh seeds per finalist; the baseline is extra. On seven public
+# studies with equal means, these defaults have 5.0% false positives, and 2 finalists on 3 seeds
+# have 7.0% (docs/development/validation.md).
 FINALISTS = 3
 FRESH_SEEDS = 5
 # fresh seeds of each arm's best configuration; with fewer, many arms cannot be compared

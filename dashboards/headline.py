@@ -97,7 +97,7 @@ def _ended_below_start(results: Results) -> str:
 
 
 def _guards(results: Results, name: Name) -> str:
-    """State the guards of the verdict's configuration."""
+    """State which guards of the verdict's configuration hold."""
     answer = results.answer
     if not results.guards or answer is None or answer.is_baseline_alone:
         return ""
@@ -121,7 +121,7 @@ def _costs(results: Results, name: Name) -> str:
 
 
 def _about_arms(results: Results, name: Name) -> list[str]:
-    """Return the facts that the table of all arms adds to the headline: the way of comparing,
+    """Return the facts that the table of all arms adds to the headline: how arms were compared,
     missing and failed runs, worse arms, and arms that are not worse by a margin.
     """
     rows = results.arm_table
@@ -223,7 +223,7 @@ def _on_fresh(results: Results, fresh: Results, name: Name) -> str:
 
 
 def _in_rounds(results: Results, fresh: Results, rounds: Rounds, name: Name) -> str:
-    """State the result of rounds; empty before the first interim analysis."""
+    """State the result of a sequential confirmation; empty before its first interim analysis."""
     best = rounds.winner
     base = fresh.compared_with
     if best is not None:
@@ -322,8 +322,8 @@ def _changed_settings(results: Results, judged: Verdict | None, name: Name) -> s
         {called[name]: (shown(value), shown(base)) for name, (value, base) in changed.items()}
     )
     return (
-        f"{name(judged.best)} differs from the baseline in {differences}: the improvement is "
-        "the effect of all these changes together."
+        f"{name(judged.best)} differs from the baseline in {differences}: any improvement is the "
+        "effect of all these changes together."
     )
 
 

@@ -38,8 +38,8 @@ class Judgement:
 
     @property
     def verdict(self) -> "Verdict | None":
-        """The numbers behind the verdict, on fresh seeds if any were run. None if rules were tuned:
-        see `TunedRules.compared`.
+        """The numbers behind the verdict, on fresh seeds if any were run. None if rules were tuned
+        separately: see `TunedRules.compared`.
         """
         if self.results.arms:
             return None
@@ -104,8 +104,10 @@ def judge(
         table: one row per run, or per evaluation if there is a step column.
         by: columns that define a configuration.
         baseline: column -> value of the configuration to beat.
-        score: score column; several become one by the option ``composite``.
-        seed: seed column. By default the column ``seed``; without one, runs are independent.
+        score: score column, or several columns that the option ``composite`` combines into one
+            score.
+        seed: seed column. By default the column ``seed``; if there is none, runs are treated as
+            independent.
         fresh: True if these seeds were not used to select anything; or a second table with the
             chosen configurations on fresh seeds.
         **options: the other fields of `dashboards.sources.run_columns.RunColumns`; ``composite``:
@@ -113,7 +115,7 @@ def judge(
             better configuration must not be worse than the baseline, as ``METRIC:MARGIN``.
 
     Raises:
-        ConfigError: the table cannot give a verdict.
+        ConfigError: the table does not allow a verdict.
     """
     from dashboards.results import Guard
     from dashboards.sources.run_columns import RunColumns

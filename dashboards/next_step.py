@@ -26,7 +26,7 @@ FIX_FAILURES = "Fix what makes trials fail, then retry them."
 class Choice:
     """The configuration singled out by seeds that were not used for selection."""
 
-    configuration: str | None  # None if a number is the baseline
+    configuration: str | None  # None if the baseline is a number
     is_gain: bool  # False if the baseline is kept
 
 
@@ -63,9 +63,9 @@ def chosen(results: Results) -> Choice | None:
 
 
 def chosen_rule(results: Results) -> str | None:
-    """Return the rule that completed fresh seeds select: the best of the rules shown to be better
-    than the first and whose guards hold, or the first if all others are shown to be worse. None if
-    they choose none.
+    """Return the rule that completed fresh seeds select: the best rule that is shown to beat the
+    first rule and whose guards hold, or the first rule if all others are shown to be worse; else
+    None.
     """
     compared = results.tuned_rules.compared
     if results.fresh is None or not results.fresh.finished or not compared:
@@ -129,8 +129,8 @@ def _after_guards(results: Results) -> NextStep | None:
     failed = [each.metric for each in checked if each.outcome == "fails"]
     if failed:
         return NextStep(
-            f"Next: keep the baseline, or decide that the loss on {joined(failed)} is worth "
-            "the gain."
+            "Next: keep the baseline, or decide that the gain is worth the loss on "
+            f"{joined(failed)}."
         )
     undecided = [each.metric for each in checked if each.outcome == "undecided"]
     if undecided and judged.claim not in ("candidate", "too few seeds"):
@@ -148,7 +148,7 @@ def _adopt(results: Results, choice: Choice) -> NextStep:
     if not results.name:
         return NextStep(f"Next: {advice}.")
     command = results.command("export")
-    return NextStep(f"Next: {advice}; `{command}` writes it.", command)
+    return NextStep(f"Next: {advice}; `{command}` writes its configuration.", command)
 
 
 def _after_tuning(results: Results) -> NextStep | None:
@@ -176,7 +176,7 @@ def _after_tuning(results: Results) -> NextStep | None:
         command = results.command("export", "--baseline")
         advice = f"keep {base}, which no rule is shown to beat"
         if any(result.better for result in compared):
-            advice = f"keep {base}: no rule that beats it is shown to hold its guards"
+            advice = f"keep {base}: no rule that beats it is shown to satisfy its guards"
     else:
         command = results.command("export")
         advice = f"keep {base}" if rule == base else f"train with {rule}"
@@ -317,7 +317,7 @@ def _advice(verdict: Verdict, name: Name) -> str:
             return "Run more seeds, search another region, or keep the baseline."
         return (
             f"Run {counted(verdict.deciding_seeds, 'seed')} of this configuration and of the "
-            "baseline, which detect a difference of this size with 80% power, search another "
+            "baseline to detect a difference of this size with 80% power. Or search another "
             "region, or keep the baseline."
         )
     # relative to the difference, because rounding rarely leaves exactly 0
@@ -325,8 +325,8 @@ def _advice(verdict: Verdict, name: Name) -> str:
         return MORE_SEEDS if _too_few(verdict) else NO_GAIN_LEFT
     if verdict.confirmation_seeds is None:
         return (
-            f"After correcting for picking the best, {verdict.shrunken:+.3g} is left, which takes "
-            f"more than {MOST_SEEDS} seeds to detect: search elsewhere."
+            f"After correcting for selection, an improvement of {verdict.shrunken:+.3g} is left, "
+            f"which takes more than {MOST_SEEDS} seeds to detect: search another region."
         )
     return (
         f"Run only {name(verdict.best)} and {name(verdict.baseline)} on "

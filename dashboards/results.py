@@ -1,4 +1,4 @@
-"""A set of trials, the comparison that is asked for, and its verdict."""
+"""A set of trials, the requested comparison, and its verdict."""
 
 import math
 from collections.abc import Collection, Hashable, Mapping
@@ -30,7 +30,7 @@ NUMBER = "number"  # placeholder for the number that configurations are compared
 
 @dataclass(frozen=True)
 class Guard:
-    """A metric, the margin of a tolerated loss, and the runs with this metric as their score."""
+    """A metric, its largest tolerated loss (margin), and the runs scored by this metric."""
 
     metric: str
     margin: float
@@ -91,8 +91,8 @@ class Results(TrialSet):
     # earlier confirmations of the same finalists; their scores are left out, and p-values and
     # intervals are corrected for them
     earlier_confirmations: int = 0
-    # whether the program declares that seeds are blocks: the same problems in the same order from
-    # the same initial model
+    # whether the program declares that seeds are blocks: a seed gives every configuration the same
+    # problems in the same order and the same initial model
     declared_blocks: bool = False
 
     @property
@@ -103,8 +103,9 @@ class Results(TrialSet):
 
     @cached_property
     def compared_with(self) -> str | None:
-        """The number of `baseline`; with arms, of the best configuration of the first arm; `NUMBER`
-        if a number takes its place. None if it has no comparable score.
+        """The configuration that all others are compared with: `baseline`, or with arms the best
+        configuration of the first arm. `NUMBER` if they are compared with a number; None if the
+        baseline has no comparable score.
         """
         if self.against is not None:
             return NUMBER
@@ -217,8 +218,8 @@ class Results(TrialSet):
         return None if self.guard_state(answer.best) == "holds" else answer
 
     def scored_by(self, metric: str, mode: Mode, margin: float | None = None) -> "Results":
-        """Return the same trials with another of their scores, without curves; for a guard, with
-        its margin.
+        """Return the same trials with ``metric`` as their score, without curves. ``margin`` is set
+        if the metric is a guard.
         """
         trials = []
         for trial in self.trials:

@@ -49,7 +49,9 @@ _Name = TypeVar("_Name", bound=Hashable)
 
 
 def sign_of(mode: Mode) -> int:
-    """Return 1 if larger scores are better, else -1: a score times this is better if larger."""
+    """Return 1 if larger scores are better, else -1. Larger is always better for a score times its
+    sign.
+    """
     return 1 if mode == "max" else -1
 
 
@@ -115,7 +117,8 @@ class TrialRecord:
     configuration: str  # number of the configuration
     seed: str
     state: State = "COMPLETE"
-    score: float = math.nan  # last score of a stopped trial; NaN if it failed or has none
+    # final score, or last score of a stopped trial; NaN if it failed or has none
+    score: float = math.nan
     parameters: Mapping[str, Any] = field(default_factory=dict)
     reason: str = ""  # why it failed
     step: float = math.nan  # training step of the score; of the last record in a table of progress

@@ -18,7 +18,7 @@ from loptune.errors import printable
 from loptune.run_names import command_line
 from loptune.score import mean
 
-# parameter kinds whose values may be other things than numbers
+# parameter kinds whose values need not be numbers
 UNORDERED_KINDS = ("choice", "value", "by")
 
 SeedScores = dict[str, dict[Hashable, float]]

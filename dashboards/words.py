@@ -220,10 +220,10 @@ def repeated(earlier_confirmations: int) -> str:
     factor = repeats_factor(earlier_confirmations)
     return (
         f"This is confirmation {earlier_confirmations + 1} of these finalists, on new seeds. The "
-        "earlier one is left out, because its scores led to this one. P-values are multiplied "
-        f"by {factor}, and intervals have {100 * coverage(factor):.4g}% coverage instead of "
-        f"{100 * coverage():.4g}%: "
-        "all confirmations together report a false improvement in less than 10% of cases."
+        "earlier scores are left out, because they led to this confirmation. P-values are "
+        f"multiplied by {factor}, and intervals have {100 * coverage(factor):.4g}% coverage "
+        f"instead of {100 * coverage():.4g}%: all confirmations together report a false "
+        "improvement in less than 10% of cases."
     )
 
 
@@ -290,13 +290,14 @@ def not_guarded(verdict: Verdict, checked: Sequence[CheckedGuard], name: Name) -
 def unequal_costs(
     ratios: Mapping[str, Mapping[str, float]], place: str, name: Name, *, advised: bool
 ) -> str:
-    """State which configurations have other costs than the baseline; empty if none has.
+    """State which configurations have costs that differ from the baseline's; empty if there are
+    none.
 
     Args:
-        ratios: configuration -> column -> its amount divided by the baseline's.
+        ratios: configuration -> cost column -> its amount divided by the baseline's.
         place: column along which they are compared; empty without evaluations.
-        name: the names of configurations in the text around it.
-        advised: whether to name the option that compares at an equal amount.
+        name: returns the name of a configuration, as the surrounding text uses it.
+        advised: whether to mention the option that compares at an equal amount.
     """
     if not ratios:
         return ""
@@ -528,8 +529,8 @@ def failures(failed: Mapping[str, int], name: Name = str) -> str:
         return ""
     named = [f"{name(number)} ({count})" for number, count in failed.items()]
     return (
-        "A difference is between successful runs. In its interval, failed runs count against each "
-        "claim, with the worst or the best score of all runs. "
+        "Differences are between successful runs. For the intervals, failed runs get the worst or "
+        "the best score of all runs, whichever opposes the claim. "
         f"Failed: {listed(named, _MOST_NAMED)}."
     )
 

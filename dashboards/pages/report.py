@@ -140,7 +140,7 @@ def _all_trials(results: Results) -> pd.DataFrame:
 
 
 def _with_other_scores(results: Results) -> pd.DataFrame:
-    """Return the trials with a column for each benchmark and guard, and for what they have used."""
+    """Return the trials with a column for each benchmark, guard and cost."""
     more = [{**trial.costs, **trial.scores} for trial in results.trials]
     others = pd.DataFrame(more, index=results.table.index)
     known = {*results.table, results.objective.metric}  # the metric is in the column score

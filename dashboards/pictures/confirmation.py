@@ -10,7 +10,7 @@ from dashboards.results import Results
 from dashboards.words import number
 from loptune.terminal.table import counted
 
-_KINDS = {  # in the colors that update rules use last
+_KINDS = {  # colors that update rules rarely use: the palette gives them out late
     "searched": ("in the search", MUTED),
     "fresh": ("fresh seeds", PALETTE[11]),
     "test": ("fresh seeds, held-out test", PALETTE[9]),

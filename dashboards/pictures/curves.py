@@ -31,7 +31,9 @@ _CURVE_TITLES = {
 
 
 def learning_curves(results: Results) -> Picture | None:
-    """Return the objective metric over training steps, one line per trial."""
+    """Plot the objective metric over training steps, or over the axis of the comparison, with one
+    line per trial.
+    """
     metric = results.objective.metric
     values = results.history(metric)
     if values.empty:

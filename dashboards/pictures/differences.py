@@ -1,4 +1,4 @@
-"""Differences of all arms to the baseline: the table, and a plot with intervals and seeds."""
+"""Differences of all arms from the baseline: the table, and a plot with intervals and seeds."""
 
 import html
 
@@ -54,9 +54,9 @@ def arm_cells(results: Results) -> tuple[list[str], list[list[str]]]:
 
 
 def task_cells(results: Results) -> tuple[list[str], list[list[str]]]:
-    """Return headings and rows of the table by task: every configuration's difference there.
+    """Return headings and rows of the table by task: each configuration's difference on each task.
 
-    Its intervals are those of one task, and are not corrected for the number of tasks.
+    The intervals are not corrected for the number of tasks.
     """
     rows: list[list[str]] = []
     headings: list[str] = []
@@ -67,10 +67,10 @@ def task_cells(results: Results) -> tuple[list[str], list[list[str]]]:
 
 
 def score_cells(results: Results) -> tuple[list[str], list[list[str]]]:
-    """Return headings and rows of the table by benchmark and guard: every configuration's
-    difference there.
+    """Return headings and rows of the table by benchmark and guard: each configuration's difference
+    in each of them.
 
-    Its intervals are those of one benchmark, and are not corrected for the number of benchmarks.
+    The intervals are not corrected for the number of benchmarks.
     """
     rows: list[list[str]] = []
     headings: list[str] = []
@@ -81,7 +81,9 @@ def score_cells(results: Results) -> tuple[list[str], list[list[str]]]:
 
 
 def _parts(results: Results) -> dict[str, Results]:
-    """Return benchmark or guard -> the runs with this score; if it is both, with the margin."""
+    """Return benchmark or guard -> the runs with this score. For a metric that is both, the runs
+    have the guard's margin.
+    """
     parts = dict(results.by_score)
     for guard in results.guards:
         parts[guard.metric] = guard.results
@@ -113,7 +115,7 @@ def benchmarks(results: Results) -> Picture | None:
 def filled_columns(
     headings: list[str], cells: list[list[str]]
 ) -> tuple[list[str], list[list[str]]]:
-    """Leave out the columns that are empty, and the counts that are all 0: the table is wide."""
+    """Leave out empty columns, and counts that are all 0, because the table is wide."""
     kept = []
     for column, heading in enumerate(headings):
         values = {row[column] for row in cells}
@@ -143,7 +145,7 @@ def differences(results: Results) -> Picture | None:
     rules = dict(zip(judged.table.configuration, judged.table.rule, strict=True))
     shades = colors(judged.table.rule) | colors(results.table.rule)
     metric = judged.objective.metric
-    drawing = figure(f"difference of {metric} to the baseline", height=90 + 48 * len(drawn))
+    drawing = figure(f"difference of {metric} from the baseline", height=90 + 48 * len(drawn))
     worthwhile = judged.objective.sign * judged.objective.worthwhile
     if worthwhile:
         drawing.add_vrect(x0=0, x1=worthwhile, fillcolor=MUTED, opacity=0.18, line_width=0)
@@ -207,7 +209,7 @@ def _sentence(arms: list[ArmRow], judged: Results) -> str:
 def seed_differences(results: Results) -> Picture | None:
     """Plot the differences from the baseline on the same seed, using fresh seeds if they were run.
 
-    For rules tuned separately and interim analyses, which have their own intervals.
+    Used for rules tuned separately and for interim analyses, which have their own intervals.
     """
     rules = results.table.rule
     if results.fresh is not None and not baseline_pairs(results.fresh).empty:

@@ -1,5 +1,5 @@
-"""Plot of a sweep's two objectives: every configuration, and the front of those that no other is
-better than in both.
+"""Plot of a sweep's two objectives: every configuration, and the Pareto front (the configurations
+that no other one dominates).
 """
 
 import html
@@ -74,7 +74,8 @@ def two_objectives(results: Results) -> Picture | None:
     where, points = list(drawn.items())[-1]
     members = [point.label for point in points if point.on_front]
     text = (
-        f"Front {where}, where no other configuration is better in both: "
+        f"These form the front {where}, because no other configuration beats them in both "
+        "objectives: "
         f"{listed(members, _MOST_NAMED, '; ')}. Bars are the {percent_interval(coverage())}s of a "
         "configuration's own means over its seeds. A configuration whose bars reach the line may "
         f"belong to the front. The verdict is on {objective.metric} alone."

@@ -19,7 +19,8 @@ _QUANTITIES = {
 def probability_bands(results: Results) -> Picture | None:
     """Plot gradient norm and advantage mass by band of token probability."""
     table = band_means(results)
-    if "token_fraction" not in set(table.quantity):  # or only metrics of versions with other names
+    # no such metrics, or only under the names of older versions
+    if "token_fraction" not in set(table.quantity):
         return None
     shades = colors(results.table.rule)
     drawings = []

@@ -51,8 +51,8 @@ def fitted_peaks(results: Results) -> Picture | None:
     text = (
         f"Dots are means over seeds at the same values of {grid.parameter} for every rule. "
         "Each rule's parabola is fitted to the five values around its best; a diamond marks "
-        f'its peak. Differences are to {grid.rules[0]}; "one value" is the grid value '
-        "nearest to its peak."
+        f'its peak. Differences are relative to {grid.rules[0]}; "one value" is the grid value '
+        f"nearest to the peak of {grid.rules[0]}."
     )
     headings = [
         "rule",
@@ -61,7 +61,7 @@ def fitted_peaks(results: Results) -> Picture | None:
         "difference, each at its peak",
         percent_interval(coverage()),
     ]
-    headings += ["difference, all at one value", percent_interval(coverage()), "max_residual"]
+    headings += ["difference, all at one value", percent_interval(coverage()), "largest residual"]
     table: list[list[object]] = []
     for result in peak_results:
         peak = result.peak

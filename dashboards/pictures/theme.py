@@ -26,7 +26,7 @@ class Picture:
     figures: tuple[go.Figure, ...] = ()
     # headings and rows, below the figures
     table: tuple[Sequence[str], Sequence[Sequence[object]]] = ((), ())
-    decides: str = ""  # the decision that it supports
+    decides: str = ""  # the decision that the section supports
 
     @property
     def legend(self) -> dict[str, str]:
@@ -82,8 +82,8 @@ def figure(x: str = "", y: str = "", *, height: int = 380) -> go.Figure:
 
 
 def label_rows(drawing: go.Figure, names: Sequence[str]) -> None:
-    """Write each row's name above the row, inside the plot: left of it, it would take the full
-    width of a phone.
+    """Write each row's name above the row, inside the plot: names on the left of the plot would
+    fill the width of a phone.
     """
     drawing.update_layout(margin_l=14)
     drawing.update_yaxes(

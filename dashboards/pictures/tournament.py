@@ -18,7 +18,7 @@ from dashboards.words import failures, guards, number, percent_interval, rule_bo
 
 @dataclass(frozen=True, kw_only=True)
 class _RuleRow:
-    """One rule's row of the table; None or NaN where nothing was measured."""
+    """One rule's row of the table; None or NaN if nothing was measured."""
 
     rule: str
     trials: int  # configurations that were tried

@@ -148,7 +148,7 @@ def at_budget(
 
     Args:
         trials: trials of one task, with the score as a curve over the axis.
-        columns: the roles.
+        columns: roles of the table's columns.
 
     Raises:
         ConfigError: a run ends before the budget or is first evaluated after it, or every run has a
@@ -276,7 +276,7 @@ def _check_covered(
     if first <= budget.at:
         hint = f"the longest window is --window {amount(budget.at - first)}"
     raise ConfigError(
-        f"{_counted_runs(late, complete)} have no evaluation up to {columns.axis} "
+        f"{_counted_runs(late, complete)} {_have(len(late))} no evaluation up to {columns.axis} "
         f"{amount(start)}; first evaluations: {_named(late, _start, columns)}",
         "--at" if first > budget.at else "--window",
         hint,

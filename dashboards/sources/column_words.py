@@ -1,4 +1,6 @@
-"""Words in the names of columns and metrics, and those of how far a run got and what it cost."""
+"""Split the names of columns and metrics into words, and list words for the progress and the cost
+of a run.
+"""
 
 import re
 

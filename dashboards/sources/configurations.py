@@ -86,8 +86,8 @@ def arms_and_baseline(
 def _matching(
     points: Iterable[Point], arm: Mapping[Point, str], columns: RunColumns
 ) -> list[Point]:
-    """Return the configurations with the baseline's values. If these are of several arms, such as
-    1.1 and 1.10, those that are spelled as the baseline is.
+    """Return the configurations with the baseline's values. If they belong to several arms, such as
+    1.1 and 1.10, return only the ones that are spelled like the baseline.
     """
     matching = []
     spelled = []
@@ -104,7 +104,7 @@ def _matching(
 
 
 def _no_baseline(count: int, arms: Iterable[str], columns: RunColumns) -> ConfigError:
-    """Return the error that the baseline is none of the arms, or several of them."""
+    """Return the error that no arm, or more than one, matches the baseline."""
     if not columns.baseline:
         message = f"choose the baseline among {count} configurations"
     elif count:

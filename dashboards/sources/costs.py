@@ -8,7 +8,7 @@ import pandas as pd
 from dashboards.sources.column_words import COMPUTE, COUNTERS, DURATIONS, words_of
 from dashboards.sources.run_columns import RunColumns
 
-_MOST = 0.5  # fraction of the runs
+_MOST = 0.5  # a cost must grow in more than this fraction of runs
 _COSTS = (*COUNTERS, *DURATIONS, *COMPUTE)
 # words in the names of rates, settings and measurements of a single step
 _NO_COSTS = ("per", "max", "min", "mean", "avg", "std", "length", "num", "batch", "size", "rate")
@@ -56,8 +56,8 @@ def costs_of(
 
     Args:
         rows: rows of the run.
-        names: the columns.
-        columns: the roles.
+        names: the cost columns.
+        columns: roles of the table's columns.
         end: step or axis value of the comparison; unused with one row per run.
     """
     costs = {}

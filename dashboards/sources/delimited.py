@@ -16,7 +16,7 @@ from loptune.row_files import first_repeated
 
 _SEPARATORS = ",;\t|"
 NOTES = "notes"  # key in a table's attrs for notes on how the table was read
-_MOST_VERSIONS = 100  # distinct values
+_MOST_VERSIONS = 100  # a column with more distinct values is assumed not to contain versions
 _PERCENT = re.compile(r"\s*[-+]?(?:\d+(?:\.\d*)?|\.\d+)\s*%\s*")
 _MONITOR = {"r", "l", "t"}  # SB3's monitor.csv: return, length and time of an episode
 _TENSORBOARD = {"Wall time", "Step", "Value"}

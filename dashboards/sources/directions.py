@@ -45,7 +45,8 @@ def direction(score: str, mode: Mode | None, of_source: Mode | None) -> tuple[Mo
     """Return whether larger or smaller scores are better, and a note if the source determined it.
 
     Raises:
-        ConfigError: the direction is not specified, and the name of the score suggests smaller.
+        ConfigError: the direction is not specified, and the name of the score suggests that smaller
+            is better.
     """
     if mode is not None:
         return mode, []
@@ -72,9 +73,9 @@ def usual_direction(metric: str, mode: Mode | None) -> Mode:
 
 
 def direction_by_name(metric: str, costs: Sequence[str] = ()) -> Mode | None:
-    """Return whether larger or smaller values are better according to the name; None if it does not
-    tell. Smaller values of ``costs`` are better. Of the parts of a name such as
-    ``val_loss/dataloader_idx_0``, the last one that names a quantity decides.
+    """Return whether larger or smaller values are better according to the name; None if the name
+    does not show it. ``costs`` are further words for which smaller is better. Of the parts of a
+    name such as ``val_loss/dataloader_idx_0``, the last one that names a quantity decides.
     """
     if _RATE.search(metric.lower()):
         return "max"

@@ -35,7 +35,7 @@ class Format:
     name: str
     patterns: tuple[str, ...]  # glob patterns for the lower-case file name
     read: Callable[[Path], pd.DataFrame]
-    recognizes: Callable[[Path], bool] | None = None  # by content, whatever the file name
+    recognizes: Callable[[Path], bool] | None = None  # checks the content, too
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:

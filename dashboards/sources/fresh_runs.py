@@ -39,7 +39,7 @@ def with_fresh(results: Results, table: pd.DataFrame, columns: RunColumns) -> Re
                 f"the second table has {text_of(trial.parameters)}, which is missing from the "
                 "first table",
                 "second table",
-                "add its runs from the selection to the first table",
+                "add the runs that led to its selection to the first table",
                 code="unknown-configuration",
             )
         trials.append(replace(trial, configuration=number))
@@ -54,7 +54,7 @@ def with_fresh(results: Results, table: pd.DataFrame, columns: RunColumns) -> Re
             raise ConfigError(
                 f"{what} on fresh seeds",
                 "second table",
-                "run only the best setting of each",
+                "run only the best setting of each arm",
                 code="not-one-setting",
             )
         baseline = next(iter(settings[results.arms[0]]))

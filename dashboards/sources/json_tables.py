@@ -31,7 +31,8 @@ def read_json_table(path: Path) -> pd.DataFrame:
     - ``trainer_state.json``: a row per step of its ``log_history``
     - ``{"columns": ..., "data": ...}`` and mappings of columns, as pandas writes them
     - a single list of records in a mapping, such as ``{"runs": [...]}``: a row each
-    - a mapping of several records with the same keys: a row each, named in the column ``name``
+    - a mapping of several records with mostly the same keys: a row each, named in the column
+      ``name``
     - JSON Lines, as Ray's ``result.json``
     - any other mapping, such as ``all_results.json`` or lm-eval's results: one row
 

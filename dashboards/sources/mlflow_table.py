@@ -33,10 +33,10 @@ def table_of_runs(
     """Return one row per evaluation of each run that has a seed, oldest run first.
 
     Columns: ``params.*``, ``tags.*``, trial, status, step and score, and experiment if there are
-    several; also the metrics ``others``. A run that never logged the score has one row without it.
-    The prefix ``params.`` may be left out of ``score`` and ``seed``. If ``seed`` is empty and no
-    run has a parameter named seed, the column ``run_id`` identifies runs, and finished runs without
-    the score are left out.
+    several; also the metrics ``others``. A run that never logged the score has one row without it;
+    the parent of nested runs is then left out. The prefix ``params.`` may be left out of ``score``
+    and ``seed``. If ``seed`` is empty and no run has a parameter named seed, the column ``run_id``
+    identifies runs, and finished runs without the score are left out.
 
     Raises:
         ConfigError: no run has the score or the seed.
@@ -100,8 +100,8 @@ def _curves(run: StoredRun, score: str, others: Sequence[str]) -> dict[str, dict
 
 
 def _points(curves: Mapping[str, Mapping[int, float]], score: str) -> list[dict[str, Any]]:
-    """Return the step and the metrics of each evaluation; a run without the score has one without
-    it.
+    """Return the step and the metrics of each evaluation. A run without the score has an evaluation
+    at step 0 in which the score is None.
     """
     points: dict[int, dict[str, Any]] = {}
     for metric, values in ({score: {0: None}} | dict(curves)).items():

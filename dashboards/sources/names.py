@@ -119,7 +119,7 @@ def _where_to_find(name: str, table: pd.DataFrame, source: str) -> str:
             rows = quoted(f"{column}={name}")
             return (
                 f"{name} is a value of the column {column}: choose its rows with --where {rows}, "
-                f"and name the column of their numbers; {hint}"
+                f"and pass the column that contains their numbers; {hint}"
             )
     if not hint.startswith("valid") or not name.isidentifier():
         return hint
@@ -175,7 +175,8 @@ def split_names(table: pd.DataFrame, pattern: str) -> tuple[pd.DataFrame, list[s
     if column not in RUN_NAMES:
         notes.append(f"--names splits the column {column}.")
     if left_out:
-        notes.append(f"Left out: {counted(left_out, 'run')}, not named like {pattern}.")
+        runs = counted(left_out, "run")
+        notes.append(f"Left out: {runs} with names that do not match {pattern}.")
     clash = [name for name in parts if name in table]
     rows = table.drop(columns=clash).assign(**{str(name): parts[name] for name in parts})
     return rows[matched], notes

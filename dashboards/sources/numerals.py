@@ -48,11 +48,13 @@ def with_numbers(table: pd.DataFrame, where: str) -> tuple[pd.DataFrame, list[st
         read = dict(zip(cells, plain if versions else map(float, plain), strict=True))
         values = [read.get(str(cell).strip(), cell) for cell in table[column]]
         numbers = pd.Series(values, index=table.index)
-        table[column] = pd.to_numeric(numbers, errors="coerce") if _only(numbers) else numbers
+        table[column] = (
+            pd.to_numeric(numbers, errors="coerce") if _are_numbers(numbers) else numbers
+        )
     return table, notes
 
 
-def _only(values: "pd.Series[float]") -> bool:
+def _are_numbers(values: "pd.Series[float]") -> bool:
     return bool(pd.to_numeric(values, errors="coerce").notna().eq(values.notna()).all())
 
 

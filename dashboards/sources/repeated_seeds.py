@@ -1,4 +1,4 @@
-"""Distinguish runs with the same configuration and seed, as random seeds may repeat."""
+"""Distinguish runs with the same configuration and seed, because random seeds may repeat."""
 
 import pandas as pd
 
@@ -20,9 +20,10 @@ def with_seeds_apart(runs: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFr
     """Return the runs with unique seed labels, such as ``7 (2)`` for a run that repeats seed 7 of
     its configuration, and a note on them.
 
-    Seeds keep their labels if the rows cannot be told apart as runs, or if a repeated seed looks
-    like a mistake: equal scores (one run, recorded twice), another setting, or many repeated seeds.
-    With ``--unpaired``, seeds label runs only, so that only equal scores count as a mistake.
+    Seeds keep their labels if it is unclear which rows belong to one run, or if a repeated seed
+    looks like a mistake: the scores are equal (one run, recorded twice), the runs differ in a
+    setting, or many seeds are repeated. With ``--unpaired``, seeds only label runs, so only equal
+    scores are treated as a mistake.
     """
     evaluation = _columns_of_evaluation(runs, columns)
     scored = runs[runs[columns.score].notna()]

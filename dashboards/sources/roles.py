@@ -36,7 +36,7 @@ _RUNS = (
     "replica", "trial", "trials", "run", "runs", "attempt", "try", "tries", "execution",
 )  # fmt: skip
 _REPEATS = (*_RUNS, "idx", "index", "id", "number")
-# names of items of which one evaluation has many, so all runs have the same ids of them
+# words for the items of one evaluation, such as problems: all runs have the same item ids
 _OF_PROBLEMS = (
     "prompt", "problem", "question", "query", "item", "example", "instance", "case", "puzzle",
     "doc", "document", "sentence", "image", "dialog", "conversation", "sample",
@@ -147,8 +147,8 @@ def with_step(columns: RunColumns, table: pd.DataFrame) -> tuple[RunColumns, lis
         values_of_run = scored.groupby(of_run)[column].nunique()
         if not (steps % 1 == 0).all() or values_of_run.max() == 1:  # blanks are rejected
             continue
-        # a column whose values never repeat in a run, except with an equal score: logs that were
-        # saved with each checkpoint repeat earlier rows
+        # A step never repeats in a run, except with an equal score: logs that were saved with each
+        # checkpoint repeat earlier rows.
         rows = scored.drop_duplicates([*of_run, column, columns.score])
         repeated = rows.duplicated([*of_run, column])
         if not repeated.any():
@@ -274,8 +274,8 @@ def check_explained(
 
     Args:
         runs: the rows, with labels for runs without seeds.
-        columns: the roles.
-        spoken: columns that have a role, or that describe a run.
+        columns: roles of the table's columns.
+        spoken: explained columns, which have a role or describe a run.
 
     Raises:
         ConfigError: there is such a column; the error names it and its possible roles.
@@ -407,9 +407,8 @@ def _name_columns(table: pd.DataFrame) -> list[str]:
 def named_runs(table: pd.DataFrame, columns: RunColumns) -> "pd.Series[int]":
     """Return the run number of each row in a table without seeds.
 
-    A run is a single row, or all
-    rows with the same name and different steps. Without names, the rows of a configuration form one
-    run if their steps differ.
+    A run is a single row, or all rows with the same name and different steps. Without names, the
+    rows of a configuration form one run if their steps differ.
 
     Raises:
         ConfigError: rows are evaluations, but cannot be assigned to runs.

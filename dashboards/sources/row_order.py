@@ -36,8 +36,8 @@ def check_order(table: pd.DataFrame, columns: RunColumns) -> None:
             variance += _variance_of_ratio(len(of_one))
     if variance and norm.sf(excess / math.sqrt(variance)) < _LEVEL:
         raise ConfigError(
-            "neighboring rows of a configuration have similar scores, as evaluations of one run "
-            "or sorted rows have, and there is no step, seed or run column",
+            "neighboring rows of a configuration have similar scores, like evaluations of one run "
+            "or rows sorted by score, and there is no step, seed or run column",
             columns.source,
             "add a step, seed or run column; if each row is a run, add --unpaired",
             code="rows-in-order",

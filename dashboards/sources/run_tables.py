@@ -22,6 +22,7 @@ from loptune.terminal.table import counted
 _SPECIAL = re.compile(r"(\{[A-Za-z_]\w*\}|\*\*/|\*|\?)")
 _PATTERNS = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
 _MAX_NAMED = 5
+# files that describe the machine or the environment
 _OF_MACHINES = {"wandb-metadata.json", "package.json", "environment.json"}
 EVENTS = "folder of event files"  # temporary column
 EMPTY = "file without rows"  # temporary column
@@ -249,8 +250,9 @@ def _read_events(folder: Path) -> pd.DataFrame:
 
 
 def _result_files(folder: Path) -> list[Path]:
-    """Return the most informative results below a folder: files of one name, or of one type
-    directly in the folder, at the depth with most of them.
+    """Return the most informative result files below a folder, from the depth that has most of
+    them. They are all files of one type if they are directly in the folder or each in its own
+    folder, else the files with the most common name.
     """
     for result in _RESULTS:
         by_depth: dict[int, list[Path]] = {}

@@ -38,13 +38,13 @@ from loptune.terminal.table import counted
 
 
 def read_runs(table: pd.DataFrame, columns: RunColumns, *, adaptive: bool = True) -> Results:
-    """Return the results of a table; ``adaptive`` is described in `Results`.
+    """Return the results of a table; ``adaptive`` is described in `TrialSet`.
 
-    A trial has failed only if its rows mark it as failed. If a configuration has no row for a seed
-    that others have, it has no trial on that seed.
+    A configuration without rows for a seed that others have has no trial on that seed, rather than
+    a failed one.
 
     Raises:
-        ConfigError: the table cannot give a verdict.
+        ConfigError: the table does not allow a verdict.
     """
     pairing = columns.pairing
     table, columns, notes = _with_roles(table, columns)
@@ -110,8 +110,8 @@ def read_runs(table: pd.DataFrame, columns: RunColumns, *, adaptive: bool = True
 def _with_roles(
     table: pd.DataFrame, columns: RunColumns
 ) -> tuple[pd.DataFrame, RunColumns, list[str]]:
-    """Return the table with one row per run or evaluation, the roles of its columns, with those
-    that no option named, and notes on both.
+    """Return the table with one row per run or evaluation, ``columns`` with the roles filled in
+    that no option specified, and notes on both.
     """
     notes = list(table.attrs.get(NOTES, ()))
     of_source = table.attrs.get(DIRECTION)
@@ -165,7 +165,7 @@ def _separate_runs(
 
 
 def _objective(runs: pd.DataFrame, columns: RunColumns) -> Objective:
-    """Return the score that the runs are compared by."""
+    """Return the objective by which the runs are compared."""
     assert columns.mode is not None, "_with_roles has not set the mode"
     window = 1
     if columns.step in runs and columns.take == "last" and not columns.axis:
@@ -219,7 +219,8 @@ def _without_running(
         raise ConfigError(
             "no run has finished",
             f"column {state}",
-            f"wait for them; if they crashed, add --failed {state}={runs[state].iloc[0]}",
+            "wait until the runs have finished; if they crashed, add --failed "
+            f"{state}={runs[state].iloc[0]}",
             code="no-run-ended",
         )
     named = runs.loc[running, columns.run].drop_duplicates()
@@ -232,7 +233,7 @@ def _without_running(
 def _check_columns(table: pd.DataFrame, columns: RunColumns) -> None:
     if not columns.by:
         raise ConfigError(
-            "no column defines a configuration", "--by", "pass them with --by", code="no-by"
+            "no column defines a configuration", "--by", "pass at least one with --by", code="no-by"
         )
     if table.empty:
         raise ConfigError(

@@ -55,7 +55,7 @@ def composite_of(text: str, names: Sequence[str]) -> Composite:
     """Return the composite for ``mean``, ``iqm`` or ``NAME=WEIGHT,...``.
 
     Raises:
-        ConfigError: another text, or the weights are not exactly those of the scores.
+        ConfigError: the text is not a composite, or weights and scores do not match.
     """
     if text in _KINDS:
         return Composite(text)
@@ -200,7 +200,8 @@ def combined(parts: Mapping[str, Results], composite: Composite) -> Results:
     trials = _combined_trials(parts, composite, label)
     has_curves = all(any(trial.curves for trial in part.trials) for part in parts.values())
     if has_curves and not any(trial.curves for trial in trials):
-        note = f"No run has {joined(list(parts))} at the same step, so their mean has no curve."
+        names = joined(list(parts))
+        note = f"No run has {names} at the same step, so their composite has no curve."
         if not first.at_equal_amounts:
             note += " Each is scored by its own last evaluations."
         notes.append(note)

@@ -89,7 +89,7 @@ def _column_per_configuration(
 ) -> tuple[pd.DataFrame, list[str]]:
     """Return one row per run of a table with a column per configuration, if one of them is the
     baseline. Without seeds and steps, blanks below a configuration's last score are not runs: the
-    configuration has fewer than others. A blank above it is a failed run.
+    configuration has fewer runs than others. A blank above it is a failed run.
     """
     (by,) = columns.by
     baseline = str(columns.baseline.get(by))

@@ -26,7 +26,7 @@ _STATES: dict[State, tuple[str, ...]] = {
     "PRUNED": ("pruned",),
 }  # fmt: skip
 _WORDS = {word: state for state, words in _STATES.items() for word in words}
-_MOST_KNOWN = 0.5  # fraction of the rows
+_MOST_KNOWN = 0.5  # minimum fraction of the rows with a known state
 # least informative state first, for a run whose rows differ
 _ORDER: tuple[State, ...] = ("COMPLETE", "RUNNING", "PRUNED", "FAIL")
 

@@ -39,16 +39,16 @@ def over_tasks(
     partial = [f"{rules[number]} ({len(cells[number])})" for number in cells if number not in whole]
     if (baseline is not None and baseline not in whole) or len(whole) < min(2, len(cells)):
         raise ConfigError(
-            f"not all of the {len(tasks)} tasks ran in {listed(partial, _MAX_NAMED)}, so no mean "
-            "over tasks is comparable",
+            f"means over the {len(tasks)} tasks are not comparable, because some tasks did not run "
+            f"in {listed(partial, _MAX_NAMED)}",
             ",".join(columns.task),
-            f"choose tasks that all of them ran, with --where {columns.task[0]}=VALUE",
+            f"choose tasks on which all of them ran, with --where {columns.task[0]}=VALUE",
             code="lacks-tasks",
         )
     notes = []
     if partial:
         notes.append(
-            f"Left out, because not all of the {len(tasks)} tasks ran: "
+            f"Left out, because they did not run on all {len(tasks)} tasks: "
             f"{listed(partial, _MAX_NAMED)}."
         )
     if all(_share_seeds(cell) for cell in whole.values()):

@@ -18,8 +18,8 @@ def read_events(place: Path) -> pd.DataFrame:
     """Return the scalars of an event file, or of all event files in a folder: a row per step, a
     column per tag.
 
-    If a step was written twice, as by a resumed run, the last value is kept. A run
-    without scalars, such as one that crashed at its start, has no rows.
+    If a step was written twice, as by a resumed run, the last value is kept. A run without scalars,
+    such as one that crashed at its start, has no rows.
 
     Raises:
         MissingError: tensorboard is not installed.

@@ -94,8 +94,8 @@ def _points(run: Any, metric: str, max_points: int) -> list[dict[str, Any]]:
     points: list[dict[str, Any]] = run.history(samples=max_points, keys=[metric], pandas=False)
     if len(points) >= max_points:
         raise ConfigError(
-            f"run {run.name} has {max_points:,} values of {metric} or more, of which W&B returns "
-            "a sample",
+            f"run {run.name} has at least {max_points:,} values of {metric}, and W&B returns only "
+            "a sample of them",
             f"run {run.name}",
             "choose an evaluation metric, which is logged less often, or export it as CSV",
             code="sampled-history",

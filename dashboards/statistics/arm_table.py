@@ -1,4 +1,5 @@
-"""Table of all arms: runs, means, and the difference of each arm to the baseline with its interval.
+"""Table of all arms: runs, means, and the difference of each arm from the baseline with its
+interval.
 
 The tests are two-sided: an arm may be shown to be better or worse. Each bound of an interval has
 95% simultaneous coverage over all arms, so an interval has 90%. An arm is better or worse if its

@@ -290,7 +290,7 @@ def _noisy(counted: Scores, baseline: str, names: Sequence[str]) -> set[str]:
 
 def compare_with_number(scores: Scores, number: float, name: str = "number") -> Comparison:
     """Compare the mean of every arm with a number, such as a published record (Student's t test of
-    one sample, Bonferroni's correction, variances of at least the median as of unpaired arms).
+    one sample, Bonferroni's correction, variances of at least the median as for unpaired arms).
     ``number`` is oriented as the scores: larger is better. ``name`` is used as the name of the
     baseline. An arm whose runs all failed is not compared; for other failed runs see `failures`.
     """

@@ -62,14 +62,14 @@ def check_grows(axis: str, amounts: Curve, where: str, step: str, run: str) -> N
     """Reject amounts of an axis that decrease within a run.
 
     Args:
-        axis: its name.
-        amounts: by training step.
+        axis: name of the axis.
+        amounts: amounts by training step.
         where: the option that chose the axis.
         step: name of the training step.
-        run: how the message names the run.
+        run: name of the run in the message.
 
     Raises:
-        ConfigError: they decrease; the error has the first such step.
+        ConfigError: they decrease; the error shows the first such step.
     """
     values = amounts.values
     for i in range(1, len(values)):
@@ -88,7 +88,7 @@ def amounts_at(places: Sequence[float], amounts: Curve) -> list[float]:
     """Return the amount of an axis at the given training steps, interpolated linearly between the
     recorded amounts.
 
-    The last rate extrapolates beyond the last record, by at most the median distance between two
+    Beyond the last record, the last rate is extrapolated by at most the median distance between two
     records, because an evaluation is often logged just after the last amount. NaN elsewhere.
 
     Args:

@@ -87,16 +87,16 @@ def pooled_model(
 
 
 def relative_variance(seeds: int, baseline_seeds: int, correlation: float) -> float:
-    """Return the variance of the estimated gain in units of sd^2 (equation in the module)."""
+    """Return the variance of the estimated gain in units of sd^2 (see the module's equation)."""
     baseline_seeds = max(baseline_seeds, seeds)
     return (1 - correlation**2) / seeds + (1 - correlation) ** 2 / baseline_seeds
 
 
 def estimate(proposal: Runs, baseline: Runs, model: SeedModel) -> tuple[float, float]:
-    """Return the estimated gain and its standard error (equation in the module).
+    """Return the estimated gain and its standard error (see the module's equations).
 
-    With `OWN_VARIATION` or more seeds, the proposal's own variance is used if it is larger than
-    that of the campaign, because a change may make training less stable.
+    With `OWN_VARIATION` or more seeds, the proposal's own variance is used if it is larger than the
+    campaign's, because a change may make training less stable.
     """
     weight = model.correlation
     own = np.array(list(proposal.values()))

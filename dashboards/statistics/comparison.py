@@ -212,7 +212,7 @@ def _measurable(noise: Noise, stage: _Stage) -> bool:
 
 
 def _same_seeds(candidates: Mapping[str, PairedDifference], comparisons: int | None) -> bool:
-    """Return whether all comparisons that are corrected for are on the same seeds."""
+    """Return whether all comparisons that the test corrects for use the same seeds."""
     is_every_one = comparisons in (None, len(candidates))
     return is_every_one and len({frozenset(pair.by_seed) for pair in candidates.values()}) == 1
 

@@ -1,6 +1,6 @@
 """One score of several benchmarks: their mean, interquartile mean or weighted mean.
 
-A composite is taken within a run. So a benchmark never counts as a run, and the runs of a seed stay
+A composite is computed within each run. So benchmarks are never counted as runs, and runs stay
 comparable seed by seed.
 """
 
@@ -16,9 +16,8 @@ class Composite:
     """A rule that combines the scores of several benchmarks into one."""
 
     kind: str = "mean"  # mean, iqm or weights
-    weights: Mapping[str, float] = field(
-        default_factory=dict
-    )  # benchmark -> weight, of ``weights``
+    # benchmark -> weight, if the kind is weights
+    weights: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, scores: Mapping[str, float]) -> float:
         """Return the composite of benchmark -> score; NaN if a score is NaN."""
@@ -41,7 +40,8 @@ class Composite:
 
 
 def interquartile_mean(values: Sequence[float]) -> float:
-    """Return the mean of the middle half of the values; values at its ends count in part.
+    """Return the mean of the middle half of the values. A value on the edge of that half has a
+    fractional weight.
 
     Agarwal et al., Deep reinforcement learning at the edge of the statistical precipice, 2021.
     """

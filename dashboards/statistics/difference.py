@@ -1,4 +1,4 @@
-"""The difference of a configuration to the baseline, with its interval and conclusion.
+"""The difference of a configuration from the baseline, with its interval and conclusion.
 
 Every comparison returns it: searches, fresh seeds, interim analyses, and rules at their own best.
 Verdicts and tables are derived from it. Configurations are identified by number; names are only for
@@ -13,8 +13,8 @@ from dashboards.fresh_seeds import MIN_SEEDS
 from dashboards.statistics.levels import SIGNIFICANCE_LEVEL
 
 Layout = Literal["paired", "partly paired", "unpaired", "by task", "against a number"]
-# not better: improvement below the worthwhile amount, in rounds; fails a guard: in rounds; not
-# worse: loss below the margin
+# ``not better`` is an improvement below the worthwhile amount, and ``not worse`` a loss below the
+# non-inferiority margin. Only interim analyses give ``not better`` and ``fails a guard``.
 Outcome = Literal["better", "worse", "not better", "fails a guard", "not worse", "undecided"]
 
 
@@ -32,11 +32,10 @@ class Difference:
     # simultaneous over all comparisons; better if it lies above 0; None if the seeds cannot decide
     interval: tuple[float, float] | None = None
     level: float = SIGNIFICANCE_LEVEL  # error probability of each bound of the interval
-    # one-sided, corrected for the number of comparisons; None in rounds
+    # one-sided, corrected for the number of comparisons; None in interim analyses
     p: float | None = None
-    p_worse: float | None = (
-        None  # the same for the claim that the configuration is worse than the baseline
-    )
+    # the same for the claim that the configuration is worse than the baseline
+    p_worse: float | None = None
     outcome: Outcome = "undecided"
     layout: Layout = "paired"
     # the interval uses evaluation noise, because no variance between seeds is detected beyond it

@@ -25,8 +25,8 @@ def p_value(t: float, comparisons: int, dof: int, *, same_seeds: bool) -> float:
 
 
 def probability_reached(t: float, comparisons: int, dof: int, *, same_seeds: bool) -> float:
-    """Return the probability that the largest t reaches ``t`` when no configuration differs, at
-    most (Bonferroni) if the configurations do not share the same seeds.
+    """Return the probability that the largest t reaches ``t`` when no configuration differs; its
+    upper bound (Bonferroni) if the configurations do not share the same seeds.
     """
     if same_seeds:
         return 1 - _below(t, comparisons, dof)

@@ -1,14 +1,15 @@
 """Decide whether one proposed change is better than the baseline, with as few runs as possible.
 
 The proposal gets one seed first and more only while its gain may still be worthwhile. After each
-interim analysis it is kept, discarded, or needs more seeds. The test is that of `group_sequential`:
-whether the gain is above 0, at the level that the campaign allows (`online_levels`), and whether it
-is below the smallest worthwhile gain. Noise and gain are those of `campaign_noise`.
+interim analysis it is kept, discarded, or needs more seeds. `group_sequential` tests whether the
+gain is above 0, at the level that the campaign allows (`online_levels`), and whether it is below
+the smallest worthwhile gain. `campaign_noise` estimates the noise and the gain.
 
 Guards are metrics on which the proposal must not be worse. Each is tested in the same analyses at
 the same level: whether its loss is below its margin. A proposal is kept at the first analysis at
-which its score and all guards pass. A harmful change passes its own guard with at most the level,
-so it is kept with at most the level (intersection-union test, `checked_guards`).
+which its score and all guards pass. A harmful change passes the guard that it violates with a
+probability of at most the level, so it is kept with at most this probability (intersection-union
+test, `checked_guards`).
 """
 
 import math
@@ -38,10 +39,10 @@ ANALYSES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 # than others is underestimated too often: a fifth of the campaigns on PPO runs without any
 # gain kept a proposal.
 FIRST_CLAIM = 8
-# Probability of discarding a gain of exactly the worthwhile size. A stream has other proposals, so
-# it is larger than that of the finalists of a sweep (`rounds`).
+# Probability of discarding a gain of exactly the worthwhile size. It is larger than for the
+# finalists of a sweep (`rounds`), because a stream has further proposals.
 FUTILITY_ERROR = 0.2
-_INFLATION = 1.08  # sequential boundaries are slightly wider than that of a single analysis
+_INFLATION = 1.08  # sequential boundaries are slightly wider than the boundary of a single analysis
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +136,7 @@ def _difference(
     gain, error = estimate(proposal, baseline, model)
     bounds = design.thresholds(seeds)
     assert bounds is not None  # the first analysis is at one seed
-    # nothing is claimed before `FIRST_CLAIM`, also without noise
+    # nothing is claimed before `FIRST_CLAIM`, even without noise
     low = gain - bounds[0] * error if math.isfinite(bounds[0]) else -math.inf
     return Difference(
         configuration="proposal",

@@ -105,7 +105,8 @@ def simulated_boundaries(statistics: Vector, spent: ArrayLike) -> Vector:
     alive = np.ones(len(statistics), bool)
     bounds = []
     for place, count in enumerate(crossing):
-        # ``count`` of all paths cross here for the first time; those that crossed before are out
+        # ``count`` of all paths cross here for the first time; paths that crossed earlier are left
+        # out
         ordered = np.sort(statistics[alive, place])[::-1]
         lower = int(count)  # interpolate between two order statistics
         bound = ordered[lower] + (count - lower) * (ordered[lower + 1] - ordered[lower])

@@ -57,7 +57,7 @@ class Peak:
 
 @dataclass(frozen=True)
 class PeakDifference:
-    """Difference of a rule to the first one, in units of the score; the interval is simultaneous
+    """Difference of a rule from the first one, in units of the score; the interval is simultaneous
     over all rules.
     """
 

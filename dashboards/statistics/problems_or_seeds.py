@@ -9,17 +9,17 @@ from dashboards.statistics.problems import ProblemSplit
 
 @dataclass(frozen=True)
 class ProblemsOrSeeds:
-    """The same narrower interval, by twice the evaluation problems or by more seeds."""
+    """Two ways to narrow an interval equally: twice the evaluation problems, or more seeds."""
 
     # part of a paired difference's variance that comes from few problems
     evaluation_fraction: float
     narrower: float  # fraction by which twice the problems narrow the interval
-    cost_of_problems: float  # more time with twice the problems, as a fraction
-    cost_of_seeds: float  # more time with the seeds that narrow it as much
+    cost_of_problems: float  # additional time with twice the problems, as a fraction
+    cost_of_seeds: float  # additional time with the seeds that narrow it as much
 
     @property
     def cheaper(self) -> str:
-        """Return the cheaper of the two."""
+        """The cheaper way: ``problems`` or ``seeds``."""
         return "problems" if self.cost_of_problems < self.cost_of_seeds else "seeds"
 
 

@@ -26,9 +26,8 @@ class Axis:
     """An amount that grows during a run."""
 
     name: str
-    parts: tuple[
-        str, ...
-    ] = ()  # metrics whose sum is the amount; if empty, the axis itself is a metric
+    # metrics whose sum is the amount; if empty, the axis itself is a metric
+    parts: tuple[str, ...] = ()
     unit: float = 1.0  # factor from the unit of the metrics to the unit of the axis
 
     def amounts(self, records: Sequence[Record]) -> dict[int, float]:
@@ -70,11 +69,13 @@ class Scoring:
         return len(self.metrics) == 1 and self.axis is None
 
     def of(self, *metrics: str) -> "Scoring":
-        """Return the scoring of other metrics in the same way."""
+        """Return the same scoring for other metrics."""
         return replace(self, metrics=metrics)
 
     def values(self, records: Sequence[Record]) -> Values:
-        """Return what the score needs from a run's records; NaN where it was not finite."""
+        """Return the values that the score needs from a run's records; NaN for null, which stands
+        for a value that was not finite.
+        """
         values: dict[str, dict[int, float]] = {metric: {} for metric in self.metrics}
         for record in records:
             for metric in self.metrics:
@@ -99,7 +100,7 @@ class Scoring:
 
     @property
     def budget(self) -> "Budget | None":
-        """Where runs are compared; None without an axis."""
+        """The amount at which runs are compared; None without an axis."""
         from dashboards.statistics.budgets import Budget  # NumPy would delay every command
 
         return None if self.axis is None else Budget.of(self.axis.name, self.at)

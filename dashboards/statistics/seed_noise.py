@@ -31,7 +31,7 @@ BLOCKS_OF_ONE = 1e-5
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """Differences of a configuration to the baseline on shared seeds."""
+    """Differences of a configuration from the baseline on shared seeds."""
 
     by_seed: Mapping[Hashable, float]
     mean: float
@@ -146,10 +146,10 @@ def baseline_noise(scores: Scores, baseline: str) -> tuple[Noise, Noise]:
     if dof == 0 or len(seeds) < 2:
         return Noise(math.nan, 0), Noise(math.nan, 0)
     noise = float(left @ left) / dof
-    sds = np.array([finite[baseline][seed] - effects[seed] for seed in seeds])
+    deviations = np.array([finite[baseline][seed] - effects[seed] for seed in seeds])
     counts = Counter(itertools.chain.from_iterable(others.values()))  # seed -> number of scores
     in_effects = noise * float(np.mean(1 / np.array([counts[seed] for seed in seeds])))
-    own_variance = max(0.0, float(sds.var(ddof=1)) - in_effects)
+    own_variance = max(0.0, float(deviations.var(ddof=1)) - in_effects)
     return Noise(math.sqrt(own_variance), len(seeds) - 1), Noise(math.sqrt(noise), dof)
 
 

@@ -30,7 +30,8 @@ Why = Literal["alone", "no shared seed", "one seed", "no spread"]
 # than ``MIN_SEEDS`` seeds
 Claim = Literal["evidence", "candidate", "too few seeds", "none"]
 
-# differences from which their true spread can be estimated; with fewer, a gain is shrunk to zero
+# number of differences needed to estimate their true spread; with fewer, a gain is shrunk toward
+# zero
 MIN_SPREAD = 3
 COLLAPSE_LEVEL = 0.05  # probability of observing no collapse at the excluded rate
 
@@ -92,7 +93,7 @@ class Conclusion:
 
 @dataclass(frozen=True, kw_only=True)
 class Undecided(Conclusion):
-    """A verdict without a test, because there are too few seeds."""
+    """A verdict without a test, because the seeds are too few or their differences do not vary."""
 
     why: Why
 
@@ -133,7 +134,7 @@ class Tested(Conclusion):
 
     @property
     def median(self) -> float:
-        """The median of the paired differences."""
+        """The median difference, in units of the score."""
         return self.sign * self.found.median
 
     @property

@@ -186,7 +186,7 @@ def test_a_rule_is_chosen_only_if_its_guards_hold(loss, outcome, rule):
     assert chosen_rule(of_a_sweep) == rule
     advice = "train with loss=dapo"
     if rule is None:
-        advice = "keep loss=grpo: no rule that beats it is shown to hold its guards"
+        advice = "keep loss=grpo: no rule that beats it is shown to satisfy its guards"
     assert next_step(of_a_sweep).text.startswith(f"Next: {advice}")
 
 
