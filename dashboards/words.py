@@ -42,7 +42,7 @@ _LAYOUTS: Mapping[Layout, str] = {
 }
 NOTHING_ENDED = "No configuration has finished yet."
 NO_TRIALS = "The sweep has no trials yet."
-NO_BASELINE = "no baseline is listed, and no plain configuration has finished"
+NO_BASELINE = "no baseline is listed, and no configuration without AR and Lopti has finished"
 OTHERS_WORSE = "every other configuration is worse"
 REMEDIES = {
     "alone": "Run the other configurations.",
@@ -238,7 +238,7 @@ def guard(checked: CheckedGuard) -> str:
     verb = {"holds": "holds", "fails": "fails", "undecided": "is undecided"}[checked.outcome]
     if checked.found is None:
         return f"{checked.metric} {verb}: no score to compare"
-    measured = signed(checked.found.measured(checked.sign) + 0.0)  # no -0
+    measured = signed(checked.found.measured(checked.sign) + 0.0)  # avoids -0
     interval = checked.found.measured_interval(checked.sign)
     within = ""
     if interval is not None:

@@ -101,7 +101,7 @@ def _packed(text: str) -> str:
 def _prose(text: str) -> Markup:
     """Return a sentence as HTML; text between backticks becomes code."""
     text = re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text)))
-    # no line break inside an option
+    # prevent line breaks inside an option
     return Markup(re.sub(r"--[a-z-]+", r'<span style="white-space: nowrap">\g<0></span>', text))
 
 

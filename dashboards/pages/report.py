@@ -47,7 +47,7 @@ _CHAPTERS: dict[str, list[Callable[[Results], Picture | None]]] = {
         finalists,
         precision,
     ],
-    "What matters": [],  # each parameter by itself, then a plot per parameter
+    "What matters": [],  # `chapters_of` adds a table of every parameter, and a plot per parameter
     "How training went": [learning_curves, training_health, probability_bands, failures],
 }
 # figure key -> the decision that it supports.

@@ -24,7 +24,8 @@ def each_parameter(results: Results) -> Picture | None:
 
     None unless two parameters were crossed and no score chose or stopped a trial.
     """
-    is_adaptive = results.adaptive and bool(results.name)  # a table's search is over
+    # the search behind a table of runs is over
+    is_adaptive = results.adaptive and bool(results.name)
     if is_adaptive or results.arms or results.task_of or results.against is not None:
         return None
     if any(trial.state not in ("COMPLETE", "FAIL") for trial in results.trials):

@@ -23,8 +23,8 @@ class _RuleRow:
     rule: str
     trials: int  # configurations that were tried
     setting: str  # setting with the best search score
-    median: float  # search score
-    best: float | None  # search score
+    median: float  # median search score
+    best: float | None  # best search score
     fresh: float  # mean score on fresh seeds
     gain: float | None  # gain over the first rule, on fresh seeds
     interval: tuple[float, float] | None  # interval of the gain

@@ -14,8 +14,10 @@ from loptune.errors import ConfigError, listed, shortened
 from loptune.parameter_names import shown
 from loptune.terminal.table import counted
 
-_SHORT = 0.05  # fraction of a configuration's longest run, as in `endings`
-_ROUNDING = 1e-9  # relative; a budget may be copied from a message, which prints six digits
+# tolerance for short runs: fraction of the configuration's longest run, as in `endings`
+_SHORT = 0.05
+# relative tolerance for a budget copied from a message: `amount` may round up slightly
+_ROUNDING = 1e-9
 _EXACT = 1e-6  # fraction of the last printed digit; keeps whole numbers whole
 _MAX_NAMED = 6
 _MAX_CHARS = 40  # length limit of a value in a message

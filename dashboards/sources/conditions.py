@@ -70,7 +70,7 @@ def split_list(text: str) -> list[str]:
     """Return the items of a comma-separated list. Commas in brackets or quotes do not separate."""
     items = []
     start = 0
-    waiting: list[str] = []  # closing brackets
+    waiting: list[str] = []  # expected closing brackets
     quote = ""
     for place, character in enumerate(text):
         if quote:

@@ -132,5 +132,6 @@ def database_tables(path: Path) -> set[str]:
         with closing(open_database(path)) as database:
             rows = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
             return {name for (name,) in rows}
-    except (sqlite3.Error, UnicodeDecodeError):  # a damaged name in its message
+    # UnicodeDecodeError: SQLite's message contains a damaged name
+    except (sqlite3.Error, UnicodeDecodeError):
         return set()

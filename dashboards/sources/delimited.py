@@ -43,7 +43,8 @@ def read_delimited(path: Path) -> pd.DataFrame:
         separator = separator or ","
         _check_rows(text, separator, path)
     with warnings.catch_warnings():
-        warnings.simplefilter("error", pd.errors.ParserWarning)  # pandas would drop values
+        # pandas would only warn, and drop values
+        warnings.simplefilter("error", pd.errors.ParserWarning)
         table = pd.read_csv(
             io.StringIO(text),
             sep=separator,

@@ -23,7 +23,7 @@ from loptune.extras import require
 from loptune.files import check_regular
 from rewards.limits import memory
 
-_MAX_REASON = 200  # characters
+_MAX_REASON = 200  # length limit of a reason in a message
 _CELL_BYTES = 8  # size of a number, or of a reference to a string
 _PARQUET_MIB = 2560  # memory limit; Arrow alone reserves 1 GiB
 

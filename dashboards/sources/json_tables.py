@@ -43,7 +43,7 @@ def read_json_table(path: Path) -> pd.DataFrame:
     try:
         content = json.loads(read_text(path), object_pairs_hook=_unique)
     except json.JSONDecodeError:
-        return read_json_lines(path)  # its errors name the line
+        return read_json_lines(path)  # its errors include the line
     except RecursionError:
         raise ValueError("its values are nested too deeply") from None
     if isinstance(content, list):
@@ -63,9 +63,10 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _of_mapping(content: dict[str, Any]) -> pd.DataFrame:
     """Return the rows of a JSON object. Its keys identify the program: see `read_json_table`."""
     history = content.get("log_history")
-    if isinstance(history, list):  # transformers
+    if isinstance(history, list):  # trainer_state.json of transformers
         return _one_row_a_step(_rows(history))
-    if set(content) >= {"columns", "data"} and isinstance(content["data"], list):  # W&B, pandas
+    # a table written by W&B or pandas
+    if set(content) >= {"columns", "data"} and isinstance(content["data"], list):
         return pd.DataFrame(content["data"], columns=content["columns"])
     if isinstance(content.get("results"), dict) and ("configs" in content or "config" in content):
         return _rows([_lm_eval(content)])
@@ -84,7 +85,7 @@ def _of_mapping(content: dict[str, Any]) -> pd.DataFrame:
         return _rows(rows)
     if all(isinstance(value, list) for value in values):
         lengths = {len(value) for value in values}
-        if len(lengths) == 1:  # columns
+        if len(lengths) == 1:  # a mapping of columns
             return pd.DataFrame(content)
     if all(isinstance(value, dict) for value in values):
         return _of_mappings(content)

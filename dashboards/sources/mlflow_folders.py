@@ -72,7 +72,7 @@ def read_folder(place: Path, experiment: str | None = None) -> list[StoredRun]:
         if experiment in (None, name):
             for folder in folders_of_name:
                 runs += _runs(folder, name, root)
-    # times in milliseconds have 13 digits
+    # start times are strings of milliseconds: padding makes them sort as numbers
     runs.sort(key=lambda timed: (timed[0].zfill(20), timed[1].number))
     return [run for _, run in runs]
 

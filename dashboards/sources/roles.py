@@ -145,7 +145,8 @@ def with_step(columns: RunColumns, table: pd.DataFrame) -> tuple[RunColumns, lis
             break
         steps = pd.to_numeric(scored[column], errors="coerce")
         values_of_run = scored.groupby(of_run)[column].nunique()
-        if not (steps % 1 == 0).all() or values_of_run.max() == 1:  # blanks are rejected
+        # the first test also rejects blanks
+        if not (steps % 1 == 0).all() or values_of_run.max() == 1:
             continue
         # A step never repeats in a run, except with an equal score: logs that were saved with each
         # checkpoint repeat earlier rows.

@@ -10,7 +10,7 @@ from dashboards.sources.run_columns import RunColumns
 from loptune.errors import ConfigError
 
 _LEVEL = 0.001  # fraction of tables with independent rows that are rejected
-_FEWEST_ROWS = 3  # of a configuration: two rows have no order to test
+_FEWEST_ROWS = 3  # minimum rows of a configuration: two rows have no order to test
 
 
 def check_order(table: pd.DataFrame, columns: RunColumns) -> None:

@@ -11,7 +11,7 @@ from dashboards.sources.settings import SETTINGS_FILE
 from dashboards.statistics.layouts import Pairing
 from dashboards.trial import FIELDS, Mode, sign_of
 
-WINDOW = 3  # evaluations
+WINDOW = 3  # default number of last evaluations that a score averages
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,8 @@ class RunColumns:
     not_worse_by: float | None = None  # non-inferiority margin
     against: float | None = None  # compare the arms with this number instead of a baseline
     ignore: Sequence[str] = ()  # columns that may differ between configurations
-    problems: pd.DataFrame | None = field(default=None, repr=False)  # trial, problem, correct
+    # columns: trial, problem, correct
+    problems: pd.DataFrame | None = field(default=None, repr=False)
     source: str = "a table"
 
     @property

@@ -24,8 +24,8 @@ _PATTERNS = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
 _MAX_NAMED = 5
 # files that describe the machine or the environment
 _OF_MACHINES = {"wandb-metadata.json", "package.json", "environment.json"}
-EVENTS = "folder of event files"  # temporary column
-EMPTY = "file without rows"  # temporary column
+EVENTS = "folder of event files"  # name of a temporary column
+EMPTY = "file without rows"  # name of a temporary column
 _FOUND = "found"  # attribute: pattern of the files that were read below a folder, and their number
 # names of result files in a folder, the most informative first
 _RESULTS = (

@@ -49,7 +49,7 @@ def check_unlisted_settings(
             of_names.append(column)
         elif belongs_to_configuration or varies_otherwise:
             apart.append(column)
-    # ids and paths last
+    # list ids and paths last: they have the most values
     apart.sort(key=lambda column: number_of_values[column])
     of_names.sort(key=lambda column: number_of_values[column])
     if apart:

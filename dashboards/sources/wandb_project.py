@@ -12,7 +12,8 @@ from loptune.errors import ConfigError, MissingError, StorageError, first_line
 from loptune.extras import require
 from loptune.yaml_document import nearest
 
-# maximum number of values per run and metric that the server returns; beyond it, it samples
+# maximum number of values per run and metric that the server returns; of more values, it returns a
+# sample
 _MAX_POINTS = 10_000
 
 

@@ -166,7 +166,7 @@ def _compare(
     names = [name for name in layouts if counted.get(name)]
     paired = [name for name in names if layouts[name] == "paired"]
     # An arm with missing seeds, failed runs or more noise must not affect the results of other
-    # arms: they are tested first, without it.
+    # arms, so the other arms are tested first, without it.
     complete = [name for name in paired if counted[baseline].keys() <= counted[name].keys()]
     without_failures = [name for name in complete if name not in failed]
     noisy = _noisy(counted, baseline, without_failures)
@@ -177,7 +177,7 @@ def _compare(
         baseline,
         known=extra.known,
         answers=extra.answers,
-        # their part of the level, in proportion to the number of comparisons
+        # these arms get a part of the level, in proportion to their number
         repeats=len(names) / max(1, len(regular)),
     )
 
@@ -192,7 +192,7 @@ def _compare(
     irregular = [name for name in paired if name not in regular]
     for group in _with_common_noise(counted, baseline, irregular, {*noisy, *failed}):
         reference = regular_scores
-        if noisy.intersection(group):  # its noise is not that of the regular arms
+        if noisy.intersection(group):  # its noise differs from the noise of the regular arms
             reference = {baseline: counted[baseline]}
         among = compare(
             {**reference, **{name: counted[name] for name in group}},

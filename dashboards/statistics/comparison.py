@@ -288,7 +288,7 @@ def _own_error(stages: list[_Stage], name: str, baseline: str, *, blocks: bool) 
     of_one = functools.reduce(Noise.pooled, [stage.of_runs(name) for stage in stages])
     of_base = functools.reduce(Noise.pooled, [stage.of_runs(baseline) for stage in stages])
     sd = math.hypot(of_one.sd, of_base.sd)
-    share = (of_one.sd / sd) ** 2  # fraction of the variance
+    share = (of_one.sd / sd) ** 2  # the configuration's fraction of the variance
     return _Error(sd, 1 / (share**2 / of_one.dof + (1 - share) ** 2 / of_base.dof))
 
 

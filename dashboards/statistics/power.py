@@ -85,8 +85,9 @@ class SeedsNeeded:
     noise; None for more than ``MOST_SEEDS``.
     """
 
-    fewest: int | None  # if the noise is at the lower end of its interval
-    # if it is at the upper end; recommended, because the power is reached with 80% assurance
+    fewest: int | None  # seeds needed if the noise is at the lower end of its interval
+    # seeds needed if it is at the upper end; recommended, because they reach the power with 80%
+    # assurance
     enough: int | None
 
     def __str__(self) -> str:

@@ -87,7 +87,8 @@ def boundaries(
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the boundaries of both tests at every interim analysis, from `null_paths`."""
     fractions = np.array(analyses) / analyses[-1]
-    # The degrees of freedom of the first analysis, where most false positives occur.
+    # The level is for the degrees of freedom of the first analysis, where most false positives
+    # occur.
     claims = claim_spending(level(finalists * (analyses[0] - 1)))
     efficacy = simulated_boundaries(
         null_paths(analyses, finalists).max(axis=2), claims.by(fractions)

@@ -89,8 +89,8 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
     # Reuse needs an unwrapped policy (DDP allows no extra forward before a backward) and no dropout
     # (active only in updates).
     is_reusable = policy is scores and not config.model.lora.dropout
-    # Lopti's first pass often lacks some rows. The benefit and memory cost on a GPU have not been
-    # measured.
+    # Lopti's first pass often skips some rows, so nothing could be reused. On a GPU, benefit and
+    # memory cost have not been measured.
     uses_cache = is_reusable and not config.algorithm.isolates and parallel.device.type == "cpu"
     return Models(
         causal_lm=causal_lm,

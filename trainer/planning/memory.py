@@ -56,9 +56,9 @@ class Footprint:
 
     ranks: int
     device: Device
-    held: int  # static: weights, gradients, optimizer state, reference
-    training: int  # peak
-    sampling: int  # peak
+    held: int  # static device memory: weights, gradients, optimizer state, reference
+    training: int  # peak device memory while training
+    sampling: int  # peak device memory while sampling
     host: int
     checkpoint: int
 

@@ -233,7 +233,7 @@ def merge_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
         )
     try:
         adapted = peft.PeftModel.from_pretrained(model, folder)
-        # the result of loading, which from_pretrained does not return
+        # load again for the list of missing keys, which from_pretrained does not return
         loaded = adapted.load_adapter(folder, _NAME)
         _check_complete(loaded.missing_keys, loaded.unexpected_keys, folder)
         merged: PreTrainedModel = adapted.merge_and_unload()

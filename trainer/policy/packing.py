@@ -22,7 +22,7 @@ class RowsInLine:
     """b rows packed into one line of N tokens, with the row and the position of each token."""
 
     rows: Tensor  # [N] row of each token
-    positions: Tensor  # [N] its position in the row
+    positions: Tensor  # [N] position of each token in its row
     bounds: Tensor  # [b + 1] int32, the first token of each row, and N
     longest: int  # tokens of the longest row
     predicting: Tensor  # [M] token before each completion token, in row-major order

@@ -27,7 +27,7 @@ Gather = Callable[[list[Any]], list[Any]]
 # larger log-ratios could overflow exp() in float32 and make the gradient NaN, even if the ratio is
 # clipped
 MAX_LOG_RATIO = 20.0
-# a log-ratio of two float32 forward passes with the same weights is up to about this large
+# two float32 forward passes with the same weights give log-ratios up to about this size
 _ROUNDING = 1e-5
 _ABSENT: Any = None  # for inputs that tests build by hand; training always sets these fields
 KlPlacement = Literal["loss", "reward"]
