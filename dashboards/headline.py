@@ -109,7 +109,7 @@ def _guards(results: Results, name: Name) -> str:
 
 
 def _costs(results: Results, name: Name) -> str:
-    """State unequal costs, those of the verdict's configuration first."""
+    """State which configurations have unequal costs, the verdict's configuration first."""
     judged = results if results.fresh is None else results.fresh
     answer = results.answer
     if results.arms or results.against is not None or answer is None:
@@ -154,7 +154,7 @@ def headline(results: Results, name: Name | None = None) -> Headline:
 
 
 def _headline(results: Results, name: Name) -> str:
-    """State the result."""
+    """State the result, and warn if training made every configuration worse."""
     if results.arms:  # the best of many scores is not a finding on the seeds that selected it
         return tournament_line(results)
     found = "" if results.fresh is None else _on_fresh(results, results.fresh, name)
@@ -309,8 +309,8 @@ def _no_baseline(results: Results) -> str:
 
 
 def _changed_settings(results: Results, judged: Verdict | None, name: Name) -> str:
-    """List the settings in which the best differs from the baseline, if there are several: the gain
-    cannot be attributed to one.
+    """List the settings in which the best differs from the baseline, if there are several, because
+    the gain cannot be attributed to one of them.
     """
     if judged is None or judged.winner == judged.baseline:
         return ""

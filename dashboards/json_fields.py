@@ -21,7 +21,7 @@ _OF_ARM = (
 
 
 def verdict_fields(results: Results, judged: Verdict) -> dict[str, Any]:
-    """Return the fields of a verdict."""
+    """Return a verdict under the keys of ``--json``."""
     labels = results.labels
     fields: dict[str, Any] = {"kind": type(judged).__name__.lower()}
     fields["configuration"] = judged.best
@@ -41,7 +41,7 @@ def verdict_fields(results: Results, judged: Verdict) -> dict[str, Any]:
 
 
 def arm_fields(arm: ArmRow) -> dict[str, Any]:
-    """Return the fields of an arm."""
+    """Return an arm under the keys of ``--json``."""
     return {key: getattr(arm, key) for key in _OF_ARM}
 
 
@@ -54,12 +54,12 @@ def cost_fields(results: Results) -> dict[str, dict[str, float]]:
 
 
 def guard_fields(results: Results, configuration: str) -> list[dict[str, Any]]:
-    """Return the guards of a configuration."""
+    """Return the guards of a configuration under the keys of ``--json``."""
     return [checked.fields() for checked in results.checked_guards(configuration)]
 
 
 def rule_fields(results: Results, result: RuleResult) -> dict[str, Any]:
-    """Return the fields of a rule that was tuned separately, with its guards."""
+    """Return a rule that was tuned separately, with its guards, under the keys of ``--json``."""
     found = result.found
     return {
         "rule": result.rule,

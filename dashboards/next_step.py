@@ -208,8 +208,8 @@ def _confirm(results: Results, judged: Verdict, name: Name) -> NextStep:
 
 
 def _too_few(judged: Tested) -> bool:
-    """Return whether nothing is left of a gain only because so few seeds and configurations cannot
-    tell it from noise.
+    """Return whether a gain is shrunk to nothing only because there are too few seeds and
+    configurations to distinguish it from noise.
     """
     return judged.seeds < MIN_SEEDS and judged.comparisons < MIN_SPREAD
 
@@ -263,21 +263,21 @@ def _seeds_to_confirm(judged: Verdict) -> int | None:
 
 
 def _seeds_of_undecided(judged: Undecided) -> int | None:
-    """Return how many seeds make configurations with too few seeds comparable; None if seeds were
-    not the reason.
+    """Return how many seeds would make configurations with too few seeds comparable; None if the
+    number of seeds is not the problem.
     """
     return FRESH_SEEDS if judged.why in ("one seed", "no shared seed") else None
 
 
 def _fresh_at_least(judged: Tested) -> int:
-    """Return the fresh seeds of a confirmation: the default, or more if the improvement needs
-    more.
+    """Return the number of fresh seeds for a confirmation: the default, or more if the improvement
+    needs more.
     """
     return max(FRESH_SEEDS, judged.confirmation_seeds or 0)
 
 
 def _after_rounds(results: Results, rounds: Rounds) -> NextStep | None:
-    """Advise after undecided rounds; None while rounds are left."""
+    """Advise after an undecided sequential confirmation; None while interim analyses are left."""
     if all(result.interval is None for result in rounds.last):
         return NextStep(f"Next: {words.no_spread()}")
     if rounds.outcome != "undecided" or not results.name:

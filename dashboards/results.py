@@ -145,8 +145,8 @@ class Results(TrialSet):
         return self.fresh._compared(self.fresh.seed_scores, self.seed_scores)
 
     def blocks(self, earlier: SeedScores | None = None) -> Blocks:
-        """Return whether seeds are blocks, as known before these scores; ``earlier`` are scores of
-        a search on other seeds.
+        """Return whether seeds are blocks, as far as it is known without these scores; ``earlier``
+        are scores of a search on other seeds.
         """
         if self.against is not None:
             return UNKNOWN
@@ -255,7 +255,7 @@ class Results(TrialSet):
         return self.checked_guards(self.tuned_rules.setting_of(arm))
 
     def guard_state(self, configuration: str) -> GuardState:
-        """Return whether all guards hold for a configuration; without guards they do."""
+        """Return the joint state of all guards for a configuration; ``holds`` without guards."""
         return state_of(self.checked_guards(configuration))
 
     @property
@@ -325,7 +325,7 @@ class Results(TrialSet):
 
     @cached_property
     def tuned_rules(self) -> TunedRules:
-        """The arms, for rules that were tuned separately."""
+        """The rules that were tuned separately, and their comparison on fresh seeds."""
         repeats = 1 if self.fresh is None else repeats_factor(self.fresh.earlier_confirmations)
         return TunedRules(self, self.arms, self.fresh, self.chosen_by, repeats)
 

@@ -250,8 +250,8 @@ def seed_differences(results: Results) -> Picture | None:
 
 
 def baseline_pairs(results: Results) -> pd.DataFrame:
-    """Return configuration, label, rule, seed, difference: the score minus the baseline's score on
-    each shared seed, if neither run failed.
+    """Return rows of configuration, label, rule, seed and difference (the score minus the
+    baseline's score) for each shared seed on which neither run failed.
     """
     base = results.compared_with
     columns = ["configuration", "label", "rule", "seed", "difference"]

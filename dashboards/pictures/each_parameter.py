@@ -19,8 +19,8 @@ _Cells = dict[Any, dict[Hashable, dict[str, TrialRecord]]]  # value -> other val
 
 
 def each_parameter(results: Results) -> Picture | None:
-    """Compare the values of each parameter, averaged over the values of the other parameters that
-    all of them ran with, as `sweep judge --by PARAMETER --task OTHERS` does.
+    """Compare the values of each parameter, averaged over the settings of the other parameters that
+    ran with all of these values, as `sweep judge --by PARAMETER --task OTHERS` does.
 
     None unless two parameters were crossed and no score chose or stopped a trial.
     """

@@ -1,4 +1,4 @@
-"""Plot of the update by token probability."""
+"""Plot of the update's gradients and advantages by token probability."""
 
 import re
 
@@ -52,7 +52,9 @@ def probability_bands(results: Results) -> Picture | None:
 
 
 def band_means(results: Results) -> pd.DataFrame:
-    """Return rule, quantity, band, value: the mean over trials of their latest ``tokens/*``."""
+    """Return rows of rule, quantity, band and value: the mean over trials of the latest
+    ``tokens/*`` metrics.
+    """
     rows = []
     for trial in results.trials:
         for metric, value in trial.latest.items():

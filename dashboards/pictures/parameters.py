@@ -19,7 +19,7 @@ def scores_against(results: Results) -> list[Picture | None]:
 
 
 def score_against(results: Results, parameter: str) -> Picture | None:
-    """Plot the score against one parameter on its search scale; colors are update rules."""
+    """Plot the score against one parameter on its search scale, with a color per update rule."""
     trials = results.comparable
     if trials.empty:
         return None

@@ -1,5 +1,5 @@
 """Plot of rules on one parameter grid: a parabola per rule, and its peak compared with the first
-rule's.
+rule's peak.
 """
 
 import html

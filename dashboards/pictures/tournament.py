@@ -80,8 +80,8 @@ def tournament(results: Results) -> Picture | None:
 
 
 def tuning_curves(results: Results) -> pd.DataFrame:
-    """Return arm, trial (index of the configuration within the arm, from 1), best (best mean score
-    so far), label.
+    """Return rows of arm, trial (index of the configuration within the arm, from 1), best (best
+    mean score so far) and label.
 
     Failed and pruned configurations count as trials without a score.
     """

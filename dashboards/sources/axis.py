@@ -27,7 +27,7 @@ def check_axis(columns: RunColumns) -> None:
     """Reject options that contradict each other.
 
     Raises:
-        ConfigError: two options cannot be combined; the error names them.
+        ConfigError: two options cannot be combined, or the window is not a number of evaluations.
     """
     if not columns.axis:
         if columns.at is not None:

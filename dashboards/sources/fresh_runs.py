@@ -1,4 +1,4 @@
-"""Add runs on fresh seeds, a second table, to results."""
+"""Add a second table, with runs on fresh seeds, to results."""
 
 from dataclasses import replace
 

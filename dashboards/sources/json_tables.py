@@ -27,12 +27,12 @@ def read_json_lines(path: Path) -> pd.DataFrame:
 def read_json_table(path: Path) -> pd.DataFrame:
     """Return the rows of a JSON file.
 
-    - a list of records: a row each
-    - ``trainer_state.json``: a row per step of its ``log_history``
+    - a list of records: one row per record
+    - ``trainer_state.json``: one row per step of its ``log_history``
     - ``{"columns": ..., "data": ...}`` and mappings of columns, as pandas writes them
-    - a single list of records in a mapping, such as ``{"runs": [...]}``: a row each
-    - a mapping of several records with mostly the same keys: a row each, named in the column
-      ``name``
+    - a single list of records in a mapping, such as ``{"runs": [...]}``: one row per record
+    - a mapping of several records with mostly the same keys: one row per record, with its key in
+      the column ``name``
     - JSON Lines, as Ray's ``result.json``
     - any other mapping, such as ``all_results.json`` or lm-eval's results: one row
 

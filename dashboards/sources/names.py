@@ -60,7 +60,7 @@ def find_column(name: str, table: pd.DataFrame, *, anywhere: bool = False) -> st
 
 
 def with_columns(columns: RunColumns, table: pd.DataFrame) -> tuple[RunColumns, list[str]]:
-    """Return the roles with the table's full column names, and notes on abbreviated names.
+    """Return ``columns`` with the table's full column names, and notes on abbreviated names.
 
     Raises:
         ConfigError: a column is missing or ambiguous.

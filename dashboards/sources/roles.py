@@ -259,7 +259,9 @@ def _repeated_block(rows: Sequence[str]) -> tuple[int, int, int] | None:
 
 
 def _length_of_repeat(rows: Sequence[str], first: int, second: int) -> int:
-    """Return how many rows from ``first`` on are repeated from ``second`` on, without overlap."""
+    """Return how many rows starting at ``first`` are repeated starting at ``second``, without
+    overlap.
+    """
     length = 0
     for row, repeated in zip(rows[first:second], rows[second:], strict=False):
         if row != repeated:

@@ -16,7 +16,7 @@ WINDOW = 3  # default number of last evaluations that a score averages
 
 @dataclass(frozen=True)
 class RunColumns:
-    """The roles of a table's columns."""
+    """Roles of a table's columns, and options of scoring and comparison."""
 
     by: Sequence[str]  # columns that define the compared configurations
     score: str
@@ -81,7 +81,7 @@ class RunColumns:
 
     @property
     def keys(self) -> list[str]:
-        """Names of these columns as trial parameters."""
+        """Names of the configuration's columns as trial parameters."""
         names = self.names
         return [
             f"by.{names[column]}" if names[column] in FIELDS else names[column]

@@ -56,7 +56,7 @@ def trials_of(
 def with_costs(
     trials: Sequence[TrialRecord], runs: pd.DataFrame, columns: RunColumns
 ) -> list[TrialRecord]:
-    """Return complete trials with their costs up to the point of comparison."""
+    """Return the trials; complete ones get their costs up to the point of comparison."""
     names = cost_columns(runs, columns)
     if not names:
         return list(trials)

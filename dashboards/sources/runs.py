@@ -257,7 +257,7 @@ def _check_roles(columns: RunColumns) -> None:
 
 def _check_stopped(trials: Sequence[TrialRecord], baseline: str | None, state: str | None) -> None:
     """Reject the runs if a pruner stopped some runs of the baseline or of every other
-    configuration: the remaining scores are a selection.
+    configuration: the remaining scores are biased upward.
     """
     stopped = {trial.configuration for trial in trials if trial.state == "PRUNED"}
     left = {trial.configuration for trial in trials} - stopped

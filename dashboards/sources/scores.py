@@ -98,7 +98,7 @@ def guards_of(
     """Return guards written as ``METRIC``, ``METRIC:MARGIN`` or ``METRIC:MARGIN:min``.
 
     Args:
-        text: the guards.
+        text: the guards as written by the user.
         where: option or key of the guards, for errors.
         score: metric of the score, which cannot be guarded; None: any metric can.
 

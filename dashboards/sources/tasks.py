@@ -69,7 +69,7 @@ def over_tasks(
 
 
 def _seeds_by_task(cells: Cells) -> tuple[list[TrialRecord], dict[Hashable, str]]:
-    """Return the trials with seeds that name their task, and the task of each seed."""
+    """Return the trials with seeds that start with the task, and the task of each seed."""
     kept = []
     task_of: dict[Hashable, str] = {}
     for cell in cells.values():
