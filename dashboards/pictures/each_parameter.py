@@ -100,7 +100,9 @@ def _alone(results: Results, name: str, cells: _Cells, shared: set[Hashable]) ->
 def _averaged(
     index: str, settings: list[Mapping[str, TrialRecord]], name: str, value: str
 ) -> list[TrialRecord]:
-    """Return a trial per seed that ran in all settings; it failed if it failed in one of them."""
+    """Return a trial per seed that ran in all settings. The trial failed if the seed failed in any
+    of these settings.
+    """
     trials = []
     seeds = dict.fromkeys(seed for setting in settings for seed in setting)
     for seed in seeds:

@@ -79,5 +79,5 @@ def _other_differences(results: Results) -> str:
         parts.append(f"The trials ended at different steps, {ends.min():g} to {ends.max():g}.")
     failed = sum(trial.state == "FAIL" for trial in results.trials)
     if failed:
-        parts.append(f"Failed, counted as the worst score: {counted(failed, 'trial')}.")
+        parts.append(f"Failed, counted against every claim: {counted(failed, 'trial')}.")
     return " ".join(parts) or "No other searched setting differs."

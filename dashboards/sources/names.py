@@ -53,7 +53,7 @@ def find_column(name: str, table: pd.DataFrame, *, anywhere: bool = False) -> st
         raise ConfigError(
             f"several columns are called {name}: {listed}",
             "command line",
-            "write the full name of one",
+            "write the full name of the column",
             code="ambiguous-column",
         )
     return min(plain, default=None)

@@ -5,15 +5,15 @@ the seed cancels in the difference. In other tables seeds are only labels, and s
 coincidence. The test of each arm depends on its seeds:
 
 - *paired*: at least half of the smaller arm's seeds are shared, and one of the two arms has no
-  other seeds. The test of `comparison` on the shared seeds.
-- *partly paired*: both arms have further seeds. The mean difference on shared seeds and the
-  difference of means over the others, weighted by their numbers of runs. The variance of the first
-  is at least the variance of unpaired runs, because it cannot be estimated well from a few shared
-  seeds. If the scores on shared seeds are clearly correlated, the other seeds only add noise, and
-  only the shared seeds are used.
-- *unpaired*: fewer seeds are shared. One arm: Welch's test of all runs. Several arms with at least
-  four runs each: `unpaired`. With fewer runs, a t test with as many degrees of freedom as the
-  smaller arm has.
+  other seeds. `comparison` tests the differences on shared seeds.
+- *partly paired*: both arms have further seeds. The gain combines the mean difference on shared
+  seeds with the difference of means over the other seeds, weighted by their numbers of runs. The
+  variance of the first part is at least the variance of unpaired runs, because it cannot be
+  estimated well from a few shared seeds. If the scores on shared seeds are clearly correlated, the
+  other seeds only add noise, and only the shared seeds are used.
+- *unpaired*: fewer seeds are shared. A single arm is compared by Welch's test of all runs, and
+  several arms with at least four runs each as in `unpaired`. With fewer runs, the comparison is a t
+  test with as many degrees of freedom as the smaller arm has.
 
 With fewer than four runs, with partly shared seeds, and for arms that are compared with a number,
 an arm's variance is at least the median of all arms' variances. With few runs, the variance of some
@@ -161,7 +161,7 @@ def _compare(
     extra: _Extra,
 ) -> Comparison:
     """Compare arms in the given layouts. Scores of failed runs are imputed; ``failed`` are the arms
-    that had some.
+    with failed runs.
     """
     names = [name for name in layouts if counted.get(name)]
     paired = [name for name in names if layouts[name] == "paired"]

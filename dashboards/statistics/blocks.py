@@ -48,9 +48,9 @@ class Known:
 def learned(scores: Scores) -> Blocks:
     """Estimate whether seeds are blocks from configurations that ran on common seeds.
 
-    The intraclass correlation of the additive model, with its 90% interval from the F distribution
-    (Shrout and Fleiss, Psychological Bulletin 86, 1979). Seeds are blocks if the interval excludes
-    0 and the correlation is at least ``WORTHWHILE_CORRELATION``.
+    The estimate is the intraclass correlation of the additive model, with its 90% interval from the
+    F distribution (Shrout and Fleiss, Psychological Bulletin 86, 1979). Seeds are blocks if the
+    interval excludes 0 and the correlation is at least ``WORTHWHILE_CORRELATION``.
     """
     effects = seed_effects([scores])
     if effects is None:

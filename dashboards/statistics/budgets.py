@@ -29,7 +29,7 @@ class Budget:
 
     @classmethod
     def of(cls, axis: str, at: float) -> "Budget":
-        """Return the budget with the usual window."""
+        """Return the budget with the default window."""
         return cls(axis, at, WINDOW * at)
 
     @property

@@ -32,7 +32,9 @@ class CheckedGuard:
         return cls(metric, margin, sign, guard_outcome(found, margin), found)
 
     def fields(self) -> dict[str, Any]:
-        """Return the keys of ``--json``, in units of the metric; an infinite bound is None."""
+        """Return the result under the keys of ``--json``, in units of the metric; an infinite bound
+        is None.
+        """
         interval = None
         if self.found is not None:
             interval = self.found.measured_interval(self.sign)

@@ -1,11 +1,11 @@
 """Compare configurations with a baseline on matched seeds. A search, fresh seeds and interim
 analyses all use this test.
 
-Dunnett's many-to-one test in a randomized block design with seeds as blocks. All differences from
-the baseline share one noise estimate, the residual variance of the additive model in `seed_noise`.
-Therefore a few seeds of a few configurations suffice. The test is one-sided, because only
-improvements are claimed, and corrected for the number of configurations. A sign-flip test of paired
-differences would need more seeds: with 3, its smallest p value is 1/8.
+It is Dunnett's many-to-one test in a randomized block design with seeds as blocks. All differences
+from the baseline share one noise estimate, the residual variance of the additive model in
+`seed_noise`. Therefore a few seeds of a few configurations suffice. The test is one-sided, because
+only improvements are claimed, and corrected for the number of configurations. A sign-flip test of
+paired differences would need more seeds: with 3, its smallest p value is 1/8.
 
 Departures from Dunnett's test, one for each assumption that fails in practice:
 

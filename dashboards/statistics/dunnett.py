@@ -40,7 +40,7 @@ def critical_value(
     """Return the value that the largest t exceeds with a probability of `level` (or of
     ``probability``).
 
-    Dunnett's if all configurations share the same seeds, else Bonferroni's.
+    It is Dunnett's critical value if all configurations share the same seeds, else Bonferroni's.
     """
     exceeding = level(dof) if probability is None else probability
     if not same_seeds:
@@ -55,7 +55,7 @@ def critical_value(
 def _below(t: float, comparisons: int, dof: int) -> float:
     """Return the probability that all of k equally correlated t statistics stay below ``t``.
 
-    The mean of Phi(sqrt(2) t s + z)^k over the baseline's normal deviate z and the estimated
+    It is the mean of Phi(sqrt(2) t s + z)^k over the baseline's normal deviate z and the estimated
     deviation s.
     """
     sds, z, weights = _nodes(dof)

@@ -101,7 +101,8 @@ class Scoring:
     @property
     def budget(self) -> "Budget | None":
         """The amount at which runs are compared; None without an axis."""
-        from dashboards.statistics.budgets import Budget  # NumPy would delay every command
+        # importing NumPy with this module would delay every command
+        from dashboards.statistics.budgets import Budget
 
         return None if self.axis is None else Budget.of(self.axis.name, self.at)
 

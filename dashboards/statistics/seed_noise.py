@@ -79,8 +79,8 @@ def seed_noise(scores: Scores) -> Noise:
     """Return the noise of a score between seeds, assuming that it is the same for all
     configurations.
 
-    The residual standard deviation of the additive model ``score = configuration + seed + noise``
-    (least squares; configurations may lack some seeds).
+    It is the residual standard deviation of the additive model ``score = configuration + seed +
+    noise`` (least squares; configurations may lack some seeds).
     """
     left, _, dof = _additive(scores)
     if dof == 0:

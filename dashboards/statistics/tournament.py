@@ -49,8 +49,8 @@ class Tuning:
 
     scores: Sequence[float]  # scores of its complete trials
     parameters: int  # number of parameters with several values
-    # values by which its best trial is chosen, larger is better; None: the scores. The scores of a
-    # guard are not used for the choice.
+    # values that choose its best trial, larger is better; None if ``scores`` choose it. If
+    # ``scores`` are the values of a guard, the score still chooses.
     chosen_by: Sequence[float] | None = None
 
 

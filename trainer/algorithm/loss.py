@@ -22,13 +22,14 @@ _MAX_K3 = 10.0  # upper bound of the k3 estimate [nats], as in verl, OpenRLHF an
 def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
     """Return the total loss and its metrics.
 
-    It is ``sum(w * token_mask * (l * importance_weight + c (log r)^2 + kl_coef * kl))`` with the
-    policy loss l of every token, w of `token_weights`, importance weights of
-    `trainer.algorithm.rollout_correction`, and the KL term only with ``kl_placement: loss``. The
-    squared log-ratio, with ``c = log_ratio_coef``, keeps the policy near the old one: prime-rl adds
-    it to DPPO, and with ``l = -A logprob`` it is verl's DRO. With ``off_policy_threshold`` the
-    policy loss leaves out tokens with a negative advantage in completions that are far from the
-    policy. The entropy bonus subtracts ``entropy_coef`` times the entropies, weighted by w.
+    The loss is ``sum(w * token_mask * (l * importance_weight + c (log r)^2 + kl_coef * kl))``. Here
+    l is the policy loss of a token, w its weight from `token_weights`, and importance_weight its
+    weight from `trainer.algorithm.rollout_correction`. The KL term is part of the loss only with
+    ``kl_placement: loss``. The squared log-ratio, with ``c = log_ratio_coef``, keeps the policy
+    near the old one: prime-rl adds it to DPPO, and with ``l = -A logprob`` it is verl's DRO. With
+    ``off_policy_threshold`` the policy loss leaves out tokens with a negative advantage in
+    completions that are far from the policy. The entropy bonus subtracts ``entropy_coef`` times the
+    entropies, weighted by w.
 
     Returns:
         The loss, and metrics over the tokens of the pass: the sums ``clipped``, ``dual_clipped``,

@@ -96,8 +96,8 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
 
 
 def _without_class(source: str, config: ModelConfig, error: Exception) -> PreTrainedTokenizerBase:
-    """Return the tokenizer that transformers builds only from ``tokenizer.json``, because it cannot
-    build the class that the model's files name.
+    """Return the tokenizer that transformers builds from ``tokenizer.json`` alone, because it
+    cannot build the class that the model's files specify.
 
     Raises:
         UserError: it cannot build this one either, or the class needs the model's own code.
@@ -111,7 +111,7 @@ def _without_class(source: str, config: ModelConfig, error: Exception) -> PreTra
         raise failure from error
     _log.warning(
         "%s: used tokenizer.json as published, because transformers cannot build the class that "
-        "the model's files name: %s",
+        "the model's files specify: %s",
         config.name_or_path,
         described(error),
     )
@@ -134,7 +134,7 @@ def _as_published(
     tokenizer: PreTrainedTokenizerBase, source: str, config: ModelConfig
 ) -> PreTrainedTokenizerBase:
     """Return a tokenizer that agrees with ``tokenizer.json``: the given one, or else the one that
-    transformers builds only from this file.
+    transformers builds from this file alone.
 
     Raises:
         ConfigError: both differ from ``tokenizer.json``; the error shows an example.
