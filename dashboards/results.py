@@ -83,8 +83,8 @@ class Results(TrialSet):
     baseline: str | None = None
     # values tuned separately with equal budgets; the first is the baseline
     arms: tuple[str, ...] = ()
-    # configuration -> value by which the best of an arm is chosen, larger is better; empty: the
-    # score
+    # configuration -> value by which the best of an arm is chosen, larger is better; empty if the
+    # score chooses it
     chosen_by: Mapping[str, float] = field(default_factory=dict)
     fresh: "Results | None" = None  # finalists on fresh seeds, numbered as in this search
     rounds: Rounds | None = None  # set if these are finalists of a sequential confirmation
@@ -117,14 +117,14 @@ class Results(TrialSet):
 
     @cached_property
     def labels(self) -> dict[str, str]:
-        """Configuration -> label, for readers only."""
+        """Configuration -> label, only for display."""
         labels = dict(zip(self.table.configuration, map(str, self.table.label), strict=True))
         if self.against is not None:
             labels[NUMBER] = f"{self.against:g}"
         return labels
 
     def names(self) -> Names:
-        """Return the names of the configurations for a new text."""
+        """Return new `Names` of the configurations, for a text in which none has been mentioned."""
         fresh = {} if self.fresh is None else self.fresh.labels
         return Names({**fresh, **self.labels})
 
@@ -294,7 +294,7 @@ class Results(TrialSet):
         earlier: SeedScores | None,
         preferred: Collection[str] = (),
     ) -> Verdict | None:
-        """Return the verdict that a comparison on these seeds gives."""
+        """Return the verdict from a comparison on these seeds; None without a comparison."""
         if comparison is None or self.compared_with is None:
             return None
         # runs of other programs are compared without the seeds used for their selection

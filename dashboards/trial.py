@@ -121,7 +121,7 @@ class TrialRecord:
     score: float = math.nan
     parameters: Mapping[str, Any] = field(default_factory=dict)
     reason: str = ""  # why it failed
-    step: float = math.nan  # training step of the score; of the last record in a table of progress
+    step: float = math.nan  # training step of the score; in progress tables, of the last record
     total_steps: int | None = None  # training steps of the whole trial; None if unknown
     time: float = math.nan  # end time, in seconds since the epoch
     algorithm: str = ""  # advantage and loss of the update rule

@@ -20,8 +20,8 @@ class TunedRules:
     search: TrialSet
     arms: tuple[str, ...]
     fresh: TrialSet | None  # finalists, numbered as in the search; None before the confirmation
-    # configuration -> value by which the best of an arm is chosen, larger is better; empty: the
-    # score
+    # configuration -> value by which the best of an arm is chosen, larger is better; empty if the
+    # score chooses it
     chosen_by: Mapping[str, float]
     repeats: int  # `repeats_factor` of the earlier confirmations
 

@@ -376,7 +376,9 @@ def runs(rows: Sequence[ArmRow], name: Name) -> str:
 
 
 def _counts(what: str, counts: Mapping[str, int], name: Name) -> str:
-    """State how many runs each configuration has of a kind; empty if none has any."""
+    """State how many runs of a kind, such as failed runs, each configuration has; empty if there
+    are none.
+    """
     named = [f"{name(number)} ({count})" for number, count in counts.items() if count]
     if not named:
         return ""

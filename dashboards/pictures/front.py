@@ -117,7 +117,7 @@ def _drawing(results: Results, points: list[FrontPoint], where: str) -> go.Figur
 
 
 def _bars(estimates: list[Estimate], shade: str) -> dict[str, object]:
-    """Return the error bars of means; of length 0 with one seed."""
+    """Return the error bars of means; their length is 0 with one seed."""
     halves = []
     for each in estimates:
         halves.append(0.0 if each.interval is None else each.interval[1] - each.mean)

@@ -18,7 +18,7 @@ from loptune.terminal.table import counted
 _SHORT = 0.05
 # relative tolerance for a budget copied from a message: `amount` may round up slightly
 _ROUNDING = 1e-9
-_EXACT = 1e-6  # fraction of the last printed digit; keeps whole numbers whole
+_EXACT = 1e-6  # tolerance that keeps whole numbers whole, as a fraction of the last printed digit
 _MAX_NAMED = 6
 _MAX_CHARS = 40  # length limit of a value in a message
 

@@ -109,8 +109,9 @@ def with_columns(columns: RunColumns, table: pd.DataFrame) -> tuple[RunColumns, 
 
 
 def _where_to_find(name: str, table: pd.DataFrame, source: str) -> str:
-    """Return a hint: the column that has the name as a value, as in a table with a row per metric;
-    the closest column name; or how to turn a part of the path or run name into a column.
+    """Return a hint. It shows the column that contains the name as a value (as in a table with a
+    row per metric), the closest column name, or how to turn a part of the path or run name into a
+    column.
     """
     available = [str(column) for column in table]
     hint = nearest(name, available)

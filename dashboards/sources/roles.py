@@ -370,7 +370,7 @@ def _not_repeats(runs: pd.DataFrame, column: str, columns: RunColumns) -> Config
         column,
         f"{growing}if they are tasks, judge a single one with --where {condition}, or all "
         f"together with --task {quoted(name)}; if it is a setting, add it to --by; if it numbers "
-        f"the repeats, add --seed {quoted(name)}; if it makes no difference, --ignore "
+        f"the repeats, add --seed {quoted(name)}; if it makes no difference, add --ignore "
         f"{quoted(name)}",
         code="not-repeats",
     )

@@ -1,5 +1,5 @@
-"""Convert tables of other shapes into one row per run: a column per configuration or per seed, a
-transposed table, several scores in a cell.
+"""Convert tables of other shapes into one row per run: tables with a column per configuration or
+per seed, transposed tables, and cells with several scores.
 """
 
 import json

@@ -397,7 +397,7 @@ def _partly_paired(
     pairs_of_rest = len(rest_of_arm) * len(rest_of_base) / (len(rest_of_arm) + len(rest_of_base))
     weight = (len(shared) / 2) / (len(shared) / 2 + pairs_of_rest)
     # A positive correlation over shared seeds would make the first part precise, but a few seeds
-    # cannot show one: its variance is at least that of unpaired runs.
+    # cannot show one: its variance is at least the variance of unpaired runs.
     both = variances[name] + variances[baseline]
     of_shared = max(float(differences.var(ddof=1)), both) / len(shared)
     variance_of_rest = variances[name] / len(rest_of_arm) + variances[baseline] / len(rest_of_base)

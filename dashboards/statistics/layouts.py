@@ -12,7 +12,8 @@ from dashboards.statistics.levels import SIGNIFICANCE_LEVEL, level
 Pairing = Literal["auto", "paired", "unpaired"]
 ArmScores = Mapping[Hashable, float]
 
-_SHARED = 0.5  # minimum fraction of shared seeds, of the smaller arm, for a paired comparison
+# a paired comparison needs at least this fraction of the smaller arm's seeds to be shared
+_SHARED = 0.5
 
 
 @dataclass(frozen=True)

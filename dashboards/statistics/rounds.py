@@ -57,7 +57,8 @@ def make_design(noise: Noise | None, worthwhile: float, finalists: int, max_seed
     """
     seeds = max_seeds
     if noise is not None and noise.dof:
-        # The last analysis always decides: its two bounds are `worthwhile` apart.
+        # Unless ``max_seeds`` is too small, the last analysis decides: its two bounds are
+        # `worthwhile` apart.
         wide = 3.4
         for _ in range(4):
             seeds = max_seeds

@@ -1,7 +1,8 @@
 """Computation of a run's score from its logged values, in a sweep and in `sweep judge`.
 
-A score is the mean of the last evaluations of a metric, or the mean of its curve before an amount
-of an axis; of several benchmarks it is their composite.
+A score is the mean of the last evaluations of a metric, or the mean of its curve just before a
+given amount of an axis, such as tokens. The scores of several benchmarks are combined into a
+composite.
 """
 
 import math

@@ -30,7 +30,7 @@ from dashboards.trial import Mode, sign_of
 
 _SPLITS = 100
 MIN_TRIALS = 8  # complete trials per rule; with fewer, the halves are too small
-# per rule with two tuned parameters; with three, no number is enough
+# complete trials per rule with two tuned parameters; with three parameters, no number is enough
 MIN_TRIALS_TWO_PARAMETERS = 24
 
 Refusal = Literal[

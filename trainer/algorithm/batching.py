@@ -161,9 +161,9 @@ def plan_update_batches(
     """Split the rows into update batches in order, and each update batch into microbatches under a
     token budget.
 
-    The same plan is used for old and reference log-probabilities and for every pass. A row always
-    shares its microbatch with the same rows, so the importance ratio of the first update is exactly
-    1.
+    The same plan is used for old and reference log-probabilities and for every pass. Unless a pass
+    skips rows, a row shares its microbatch with the same rows each time, so the importance ratio of
+    the first update is exactly 1.
 
     Args:
         batch: B rows.
@@ -207,8 +207,8 @@ def _padded_microbatches(batch: TrainBatch, rows: Tensor, budget: int) -> list[l
 
 def _microbatches_in_line(batch: TrainBatch, rows: Tensor, budget: int) -> list[list[int]]:
     """Put each row, longest first, into the fullest microbatch with enough space (best-fit
-    decreasing). Return them fullest first, so that the microbatches that ranks compute at the same
-    time are about equally full.
+    decreasing). Return the microbatches fullest first, so that ranks compute about equally full
+    ones at the same time.
     """
     microbatches: list[list[int]] = []
     tokens: list[int] = []

@@ -118,7 +118,7 @@ def rollout_metrics(sample: SampledGroups, has_stop_strings: bool = False) -> Me
     for r in rollouts:
         for part, value in r.reward_breakdown.items():
             sums[f"reward/component/{part}"] += value
-    # a group of size 1 never counts as zero-variance: its advantage comes from the batch
+    # a group of size 1 never counts as zero-variance: its advantage is not relative to the group
     without_variance = is_constant(rewards.double()) & (rewards.shape[1] > 1)
     sums_over_groups: dict[str, Tensor | float] = {
         "rollout/reward_std": spread.sum(),
