@@ -48,7 +48,7 @@ def published_tokenizer(source: str, revision: str | None = None) -> Tokenizer |
 def difference(
     tokenizer: PreTrainedTokenizerBase, published: Tokenizer, texts: Iterable[str]
 ) -> str | None:
-    """Return the first difference between the two tokenizers, in the tokens of a text or in their
+    """Return the first difference between the two tokenizers, in the tokens of a string or in their
     decoding, or None.
     """
     for text in texts:
