@@ -42,7 +42,7 @@ def over_tasks(
             f"means over the {len(tasks)} tasks are not comparable, because some tasks did not run "
             f"in {listed(partial, _MAX_NAMED)}",
             ",".join(columns.task),
-            f"choose tasks on which all of them ran, with --where {columns.task[0]}=VALUE",
+            f"choose tasks on which all configurations ran, with --where {columns.task[0]}=VALUE",
             code="lacks-tasks",
         )
     notes = []

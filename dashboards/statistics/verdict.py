@@ -143,7 +143,9 @@ class Tested(Conclusion):
         return self.found.by_problem
 
     def excludes(self, worthwhile: float) -> bool:
-        """Return whether no configuration can improve by a worthwhile amount."""
+        """Return whether the intervals of all configurations exclude an improvement by
+        ``worthwhile``.
+        """
         return self.largest_gain < max(worthwhile, 0.0) or self.largest_gain <= 0
 
     @property

@@ -237,7 +237,8 @@ def join_ranks(timeout_s: float, device: torch.device, servers: Sequence[str] = 
 
     If MASTER_ADDR is the loopback address, all sockets listen on loopback only, unless NCCL sends
     weights to vLLM ``servers`` on other machines. Otherwise gloo uses the interface that routes to
-    MASTER_ADDR: its default, the address of the host's own name, is a loopback address on Debian.
+    MASTER_ADDR, because gloo's default, the address of the host's own name, is a loopback address
+    on Debian.
     """
     if torch.distributed.is_initialized():  # by an earlier run, or by the user's own program
         _io_group()

@@ -354,7 +354,7 @@ def check_weights(config: ModelConfig) -> None:
 
 
 def _check_index(source: Path, files: Sequence[Path]) -> None:
-    """Raise if the weights are split into several files of which some, or their index, are
+    """Raise if the weights are split into several files, and some of these files or their index are
     missing.
     """
     index = source / "model.safetensors.index.json"
