@@ -27,7 +27,7 @@ def _tuning(results: Results) -> str:
     others = results.table.configuration.nunique() - 1
     if results.nothing_chosen:
         return (
-            "All configurations were listed, none was tuned here. If the others' settings were "
+            "All configurations were listed, and none was tuned here. If the others' settings were "
             "tuned elsewhere and the baseline's were not, the comparison favors the others."
         )
     return (

@@ -25,7 +25,7 @@ def p_value(t: float, comparisons: int, dof: int, *, same_seeds: bool) -> float:
 
 
 def probability_reached(t: float, comparisons: int, dof: int, *, same_seeds: bool) -> float:
-    """Return the probability that the largest t reaches ``t`` when no configuration differs; its
+    """Return the probability that the largest t reaches ``t`` when no configuration differs, or an
     upper bound (Bonferroni) if the configurations do not share the same seeds.
     """
     if same_seeds:

@@ -89,8 +89,8 @@ class RuleResult:
 
 
 def tuning_variance(scores: Sequence[float], chosen_by: Sequence[float]) -> float:
-    """Return the variance of the score of the best trial of a tuning with half the budget; the best
-    has the largest value of ``chosen_by``.
+    """Return the variance of the best trial's score in a tuning with half the budget. The best
+    trial has the largest value of ``chosen_by``.
     """
     values = np.array(scores, dtype=float)
     deciding = np.array(chosen_by, dtype=float)

@@ -54,8 +54,8 @@ def check_rules(config: AlgorithmConfig) -> None:
 
 
 def _advantage_problems(config: AlgorithmConfig) -> Iterator[_Fault]:
-    """Yield the problems of an advantage rule: reading fields that it does not declare, its state,
-    its output.
+    """Yield the problems of an advantage rule: fields that it reads without declaring them, an
+    invalid state, or an invalid output.
     """
     rule = config.advantage
 
