@@ -71,7 +71,7 @@ def test_parts_of_names_become_columns():
     table = pd.DataFrame({"Name": ["adam-s0", "sgd-s1", "debug"], "acc": [1.0, 2.0, 3.0]})
     chosen = select(table, "acc<2.5", "{opt}-s{seed}")
     assert chosen[["opt", "seed"]].to_numpy().tolist() == [["adam", "0"], ["sgd", "1"]]
-    assert "1 run," in chosen.attrs[NOTES][0]
+    assert "1 run " in chosen.attrs[NOTES][0]
     for names, code in [("{a}/{b}", "no-name-matches"), ("{a}{a}", "repeated-part")]:
         with refused(code, ConfigError):
             select(table, "", names)
