@@ -109,6 +109,12 @@ class NameInUseError(UserError):
     exit_code = 5
 
 
+class StoppedError(UserError):
+    """Runs were stopped in an orderly way and can be continued, exit code 130."""
+
+    exit_code = INTERRUPTED
+
+
 class RewardError(UserError):
     """Scoring failed for too many completions."""
 

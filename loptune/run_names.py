@@ -22,7 +22,8 @@ NAME_RULE = (
 _RULE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME_LENGTH - 1}}}")
 CAMPAIGN = "campaign"  # locked by a process that records events of a campaign
 RUNNER = "the runner of campaign"  # locked by a process that runs a campaign's training runs
-RUNS = "the runs of campaign"  # locked by the process in which they train
+RUNS = "the runs folder of"  # locked by the process in which the runs of the folder train
+MEASUREMENT = "the folder"  # locked by a process that measures seed noise in it
 _STARTING = "this machine, just starting"
 _LOOK_S = 0.5  # longer than `lock_owner` holds the lock in another process
 _OWN_FOLDER = Path(__file__).resolve().parent
@@ -173,9 +174,14 @@ def _locked_error(folder: Path, other: str, what: str) -> NameInUseError:
         )
         hint = f"watch it with `{watch}`, stop it with `{stop}`, or choose another --name"
     name = folder.name
-    if what in (RUNNER, RUNS):
+    if what == MEASUREMENT:
+        hint = "wait for it, stop it, or choose another --output"
+    if what == RUNNER:
         name = folder.parent.name
         hint = "it also runs what is proposed in the meantime; wait for it, or stop it"
+    if what == RUNS:
+        name = folder.parent.name
+        hint = "an earlier process is still stopping its runs: try again in a minute"
     if what == CAMPAIGN:
         hint = "try again in a minute: a campaign is locked only while its results are recorded"
     return NameInUseError(

@@ -13,7 +13,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
-LOPTUNE_PACKAGES = ("rewards", "trainer", "dashboards", "sweep", "search_spaces")
+LOPTUNE_PACKAGES = ("rewards", "trainer", "dashboards", "sweep", "search_spaces", "loptune")
 RARELY = 50_000  # allocations between two garbage collections; Python's default is 700 or 2,000
 _ROOT = Path(__file__).resolve().parents[1]
 

@@ -14,9 +14,9 @@ from types import ModuleType
 from typing import Any
 
 from loptune.errors import described, shortened
+from loptune.shadowing import LOPTUNE_PACKAGES
 from rewards.errors import CodedValueError
 
-LOPTUNE_PACKAGES = ("rewards", "trainer", "sweep", "dashboards", "search_spaces", "loptune")
 _MAX_MESSAGE = 300  # characters of a quoted exception
 
 

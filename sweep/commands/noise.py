@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from loptune.errors import ConfigError
-from loptune.run_names import command_line
+from loptune.run_names import MEASUREMENT, command_line, lock_folder
 from loptune.section import Count
 from loptune.terminal.arguments import Commands
 from loptune.terminal.commands import Command, Option, add_command
@@ -56,7 +56,8 @@ def noise(
     equal seeds give equal scores, and how large an improvement each number of seeds detects.
 
     Raises:
-        UserError: the space is wrong, or fewer than two runs ended with a score.
+        UserError: the space is wrong, another process measures in the folder, or fewer than two
+            runs ended with a score.
         KeyboardInterrupt: it was interrupted; repeat the call to continue.
     """
     from sweep.gate.aa_test import measure
@@ -80,15 +81,15 @@ def noise(
             code="repeats",
         )
     spec = load_space(find_space(space), overrides)
-    output.mkdir(parents=True, exist_ok=True)
-    store_program(spec, output)
-    content = (output / PROGRAM).read_text(encoding="utf-8")
-    if spec.external is not None and spec.external.command:
-        content += dump_yaml(file_digests(spec.external.command, output))
-    program = hashlib.sha256(content.encode()).hexdigest()[:8]
     counts = ["--seeds", str(seeds), "--repeats", str(repeats)]
     again = command_line("sweep", "noise", space, *overrides, *counts, "--output", str(output))
-    report = measure(output, seeds, repeats, program=program, again=again)
+    with lock_folder(output, MEASUREMENT):
+        store_program(spec, output)
+        content = (output / PROGRAM).read_text(encoding="utf-8")
+        if spec.external is not None and spec.external.command:
+            content += dump_yaml(file_digests(spec.external.command, output))
+        program = hashlib.sha256(content.encode()).hexdigest()[:8]
+        report = measure(output, seeds, repeats, program=program, again=again)
     return Noise(spec.objective, report, spec.program.seeds_are_blocks)
 
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from ray.tune.search import Searcher
 
-from loptune.errors import INTERRUPTED, UserError, one_line
+from loptune.errors import INTERRUPTED, StoppedError, UserError, one_line
 from loptune.identity import identity
 from loptune.run_names import RUNS, check_folder, lock_folder
 from loptune.temporary import remove_leftovers
@@ -41,6 +41,7 @@ from sweep.driver.run import (
     check_program,
     started_ray,
 )
+from sweep.gate.batch import unfinished
 from sweep.gate.spec import PROGRAM
 from sweep.programs.environment import set_for_sweep, write_environment
 from sweep.record.disk import shrink_ended
@@ -110,10 +111,17 @@ class _Batch:
         plan: what its trials share.
         resume: command that continues.
         lock: holds the lock of the sweep's folder.
+        is_first: whether it is the first batch of the process.
     """
 
     def __init__(
-        self, sweep: SweepRecord, plan: TrialPlan, resume: str, lock: contextlib.ExitStack
+        self,
+        sweep: SweepRecord,
+        plan: TrialPlan,
+        resume: str,
+        lock: contextlib.ExitStack,
+        *,
+        is_first: bool,
     ) -> None:
         self.sweep = sweep
         self.plan = plan
@@ -129,7 +137,10 @@ class _Batch:
         )
         self.control.attach(self.searcher.stop, lambda: len(self.searcher.running))
         self._lines = EventLines(
-            sweep.folder, sweep.spec, label=f"{sweep.folder.name.partition('-seeds-')[0]}  "
+            sweep.folder,
+            sweep.spec,
+            label=f"{sweep.folder.name.partition('-seeds-')[0]}  ",
+            reports_startup=is_first,  # later batches use the ranks of earlier ones
         )
         self._lock = lock
         self._count = 0
@@ -144,6 +155,14 @@ class _Batch:
     def has_ended(self) -> bool:
         """Whether no trial is running or waiting."""
         return self._all_started and not self.searcher.running
+
+    def error(self) -> UserError | None:
+        """Return the error because of which its trials have not all ended; None if they have."""
+        if self.control.problem is not None:
+            return self.control.problem
+        if self.control.reason is None or not unfinished(self.sweep.folder.runs_dir, self.name):
+            return None
+        return _stopped(self.name, self.control)
 
     def check_limits(self) -> None:
         """Stop the batch if a limit of its program is reached, or its stop file is there.
@@ -208,6 +227,7 @@ class _Pool:
         self._answer = answer
         self._batches: list[_Batch] = []
         self._environments = 0
+        self._opened_batches = 0
         self._idle: list[PooledTrial] = []
         self._slots = 0
         self._is_closed = False  # no further batches come
@@ -256,7 +276,8 @@ class _Pool:
             self._is_closed = True
             return
         if self._control.stopped:
-            self._answer(name=request["name"], error=None)  # it is unfinished
+            error = _stopped(request["name"], self._control)
+            self._answer(name=request["name"], error=_fields(error))
             return
         self._open(Request(**request))
 
@@ -306,7 +327,10 @@ class _Pool:
                 working_dir=place,
                 environment=self._environment(variables),
             )
-            return _Batch(sweep, plan, self._resume, stack.pop_all())
+            self._opened_batches += 1
+            return _Batch(
+                sweep, plan, self._resume, stack.pop_all(), is_first=self._opened_batches == 1
+            )
 
     def _environment(self, variables: dict[str, str]) -> Path:
         """Write the environment of a batch's commands, and return the file."""
@@ -381,8 +405,8 @@ class _Pool:
         for batch in [each for each in self._batches if each.has_ended]:
             self._batches.remove(batch)
             batch.close()
-            problem = batch.control.problem
-            self._answer(name=batch.name, error=None if problem is None else _fields(problem))
+            error = batch.error()
+            self._answer(name=batch.name, error=None if error is None else _fields(error))
 
     def _stop_all(self) -> None:
         for batch in self._batches:
@@ -416,6 +440,15 @@ def _import_path(variables: Mapping[str, str]) -> Iterator[None]:
         yield
     finally:
         sys.path[:] = before
+
+
+def _stopped(name: str, control: StopControl) -> StoppedError:
+    return StoppedError(
+        f"{name} is unfinished: {control.reason}",
+        str(control.folder.root),
+        f"`{control.resume}` continues",
+        code="batch-stopped",
+    )
 
 
 def _fields(error: UserError) -> dict[str, str]:

@@ -19,12 +19,14 @@ from typing import Any
 from loptune import errors
 from loptune.errors import ConfigError, UserError
 from loptune.files import write_atomically
+from loptune.shadowing import LOPTUNE_PACKAGES
 from sweep.gate.batch import Batch, BatchResults, batch_space, read_results, unfinished
 from sweep.gate.spec import PROGRAM
 from sweep.space.file import dump_space, load_space
 from sweep.space.spec import SweepSpec
 
-_PACKAGES = ("loptune", "rewards", "trainer", "dashboards", "sweep")
+# A project's own folder "search_spaces" hides nothing that its program imports.
+_IMPORTED_PACKAGES = tuple(name for name in LOPTUNE_PACKAGES if name != "search_spaces")
 _READ_BYTES = 65_536
 
 
@@ -78,6 +80,10 @@ class RunPool:
     def _runs_dir(self) -> Path:
         return self._folder / "runs"
 
+    @property
+    def _log(self) -> Path:
+        return self._runs_dir / "driver.log"
+
     def submit(self, batch: Batch, place: Place) -> None:
         """Start a batch, or resume it. A finished batch is only read; runs that the machine killed
         are run again.
@@ -123,8 +129,8 @@ class RunPool:
             return read_results(self._runs_dir, name)
         return ConfigError(
             f"{name} is unfinished: {left}",
-            str(self._runs_dir / name),
-            f"fix the error above, then `{self._resume}` continues",
+            str(self._log),
+            f"read its last lines, then `{self._resume}` continues",
             code="batch-unfinished",
         )
 
@@ -209,8 +215,8 @@ class RunPool:
     def _process_ended(self) -> UserError:
         return ConfigError(
             f"{' and '.join(sorted(self._running))} did not end: their process has ended",
-            str(self._runs_dir / "driver.log"),
-            f"fix the error above, then `{self._resume}` continues",
+            str(self._log),
+            f"read its last lines, then `{self._resume}` continues",
             code="batch-unfinished",
         )
 
@@ -249,7 +255,8 @@ def _import_path(place: Path) -> str:
     folders = []
     for folder in (place / "src", place):
         shadows = any(
-            (folder / name).exists() or (folder / f"{name}.py").exists() for name in _PACKAGES
+            (folder / name).exists() or (folder / f"{name}.py").exists()
+            for name in _IMPORTED_PACKAGES
         )
         if folder.is_dir() and not shadows:
             folders.append(str(folder))

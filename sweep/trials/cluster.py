@@ -16,10 +16,10 @@ from pathlib import Path
 import psutil
 
 from loptune.errors import ConfigError, MissingError
+from loptune.shadowing import LOPTUNE_PACKAGES
 from loptune.temporary import temporary_folder
 from loptune.terminal.logs import verbose_handlers
 from loptune.terminal.table import counted
-from rewards.user_code import LOPTUNE_PACKAGES
 from sweep.programs.base import ResourcesSpec
 from sweep.programs.environment import set_for_sweep
 from sweep.space.spec import SweepSpec

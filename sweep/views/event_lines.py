@@ -56,9 +56,12 @@ class EventLines:
         folder: the sweep's folder.
         spec: the search space.
         label: text before the names of trials, if trials of several sweeps run side by side.
+        reports_startup: whether the start of the first trial's program is reported.
     """
 
-    def __init__(self, folder: SweepFolder, spec: SweepSpec, label: str = "") -> None:
+    def __init__(
+        self, folder: SweepFolder, spec: SweepSpec, label: str = "", *, reports_startup: bool = True
+    ) -> None:
         self._label = label
         self._spec = spec
         # whether the program is the user's own command, which keeps its own checkpoints
@@ -67,7 +70,7 @@ class EventLines:
         self._resources = spec.resources
         self._waiting_since: dict[str, float] = {}
         # messages still to print for the first trial, whose start takes the longest
-        self._startup_messages = list(STARTUP_MESSAGES)
+        self._startup_messages = list(STARTUP_MESSAGES) if reports_startup else []
         # file timestamps may be rounded down
         self._began = time.time() - 1.0
         self._checked = -math.inf

@@ -22,7 +22,7 @@ from loptune.errors import ConfigError, StorageError, first_line
 from loptune.files import write_atomically
 from loptune.mlflow_runs import CHANGES_TAG
 from loptune.module_specs import installed_spec
-from rewards.user_code import LOPTUNE_PACKAGES
+from loptune.shadowing import LOPTUNE_PACKAGES
 from trainer.config.schema import TrainConfig
 from trainer.run_folder import RunFolder
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from loptune.errors import NameInUseError
+from loptune.run_names import lock_folder
 from sweep.cli import main
 from sweep.gate.aa_test import NoiseReport
 from sweep.gate.batch import BatchResults
@@ -456,6 +458,16 @@ def test_the_command_that_continues_a_measurement_of_noise_repeats_it(here, caps
     program, *words = shlex.split(calls[0][-1])
     assert (program, main(words)) == ("sweep", 0)
     assert calls[0] == calls[1]
+
+
+def test_two_measurements_of_noise_do_not_share_a_folder(here, capsys):
+    (here / "toy.yaml").write_text(SPACE % sys.executable)
+    (here / "toy.py").write_text(PROGRAM)
+    with lock_folder(here / "noise"):
+        assert main(["noise", "./toy.yaml"]) == NameInUseError.exit_code
+    message = capsys.readouterr().err
+    assert "[name-held]" in message and "--output" in message
+    assert not (here / "noise" / "program.yaml").exists()  # that of the other measurement stays
 
 
 @pytest.mark.slow

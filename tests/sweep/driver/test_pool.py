@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 
 from sweep.driver import pool
-from sweep.driver.control import StopControl
+from sweep.driver.control import POLL_S, StopControl
 from sweep.driver.pool import Settings, _Pool
 from sweep.gate.batch import Batch, batch_space, read_results, unfinished
 from sweep.gate.spec import PROGRAM
@@ -151,8 +151,40 @@ def test_a_stop_while_batches_are_opened_stops_all_of_them(folder, monkeypatch):
     monkeypatch.setattr(pool, "check_program", stopped_meanwhile)
     answers, _ = serve(folder, monkeypatch, *lines, "null\n")
     assert set(answers) == {"one", "two", "three"}
+    assert [answers[name]["code"] for name in ("two", "three")] == ["batch-stopped"] * 2
     assert unfinished(folder / "runs", "two")
     assert unfinished(folder / "runs", "three") == "it has not started"
+
+
+def test_a_batch_that_was_stopped_tells_why_and_what_continues_it(folder, monkeypatch):
+    lines = [request(folder, name, (seed, seed + 20)) for seed, name in enumerate(("one", "two"))]
+    step = Slot.step
+
+    def stopped(slot):
+        if slot.trial == "one 0":
+            (folder / "runs" / "one" / "stop").touch()
+            time.sleep(2 * POLL_S)
+            return TrialReport(step=1, stopped=True).to_result()
+        return step(slot)
+
+    monkeypatch.setattr(Slot, "step", stopped)
+    answers, control = serve(folder, monkeypatch, *lines, "null\n")
+    assert (answers["one"]["kind"], answers["one"]["code"]) == ("StoppedError", "batch-stopped")
+    assert "`sweep stop`" in answers["one"]["what"] and "again" in answers["one"]["hint"]
+    assert (answers["two"], control.stopped) == (None, False)
+
+
+def test_a_batch_that_has_ended_when_it_is_stopped_is_complete(folder, monkeypatch):
+    step = Slot.step
+
+    def stopped(slot):
+        (folder / "runs" / "one" / "stop").touch()
+        time.sleep(2 * POLL_S)
+        return step(slot)
+
+    monkeypatch.setattr(Slot, "step", stopped)
+    answers, _ = serve(folder, monkeypatch, request(folder, "one", (1,)), "null\n")
+    assert answers == {"one": None}
 
 
 def test_a_batch_that_is_resumed_does_not_repeat_a_failure_that_settings_explain(

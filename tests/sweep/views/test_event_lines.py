@@ -128,6 +128,15 @@ def test_how_far_the_first_trial_is_is_told_as_it_starts(lines, tmp_path, capsys
     assert told == [f"c000-s1  {message}\n" for _, _, message in STARTUP_MESSAGES]
 
 
+def test_batches_that_use_the_ranks_of_earlier_ones_do_not_tell_how_they_start(tmp_path, capsys):
+    later = EventLines(SweepFolder(tmp_path, "demo"), make_spec(tmp_path), reports_startup=False)
+    folder = tmp_path / "demo" / "trials" / TRIAL
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("")
+    later.polled([TRIAL], [])
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.parametrize("logged", [False, True])
 def test_what_a_command_prints_is_shown_if_it_logs_no_metric(tmp_path, monkeypatch, capsys, logged):
     monkeypatch.chdir(tmp_path)
