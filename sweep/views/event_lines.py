@@ -69,8 +69,11 @@ class EventLines:
         self._folder = folder
         self._resources = spec.resources
         self._waiting_since: dict[str, float] = {}
-        # messages still to print for the first trial, whose start takes the longest
-        self._startup_messages = list(STARTUP_MESSAGES) if reports_startup else []
+        # Messages still to print for the first trial, whose start takes the longest. A command
+        # starts at once, and what it loads is its own.
+        self._startup_messages: list[tuple[str, str, str]] = []
+        if reports_startup and not self._is_command:
+            self._startup_messages = list(STARTUP_MESSAGES)
         # file timestamps may be rounded down
         self._began = time.time() - 1.0
         self._checked = -math.inf

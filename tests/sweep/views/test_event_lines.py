@@ -128,12 +128,15 @@ def test_how_far_the_first_trial_is_is_told_as_it_starts(lines, tmp_path, capsys
     assert told == [f"c000-s1  {message}\n" for _, _, message in STARTUP_MESSAGES]
 
 
-def test_batches_that_use_the_ranks_of_earlier_ones_do_not_tell_how_they_start(tmp_path, capsys):
-    later = EventLines(SweepFolder(tmp_path, "demo"), make_spec(tmp_path), reports_startup=False)
-    folder = tmp_path / "demo" / "trials" / TRIAL
+@pytest.mark.parametrize("program", ["command", "trainer with ranks of an earlier batch"])
+def test_a_start_that_takes_no_time_is_not_told(tmp_path, capsys, program):
+    spec = load_space(write_project(tmp_path)) if program == "command" else make_spec(tmp_path)
+    sweep = SweepFolder(tmp_path, "demo")
+    lines = EventLines(sweep, spec, reports_startup=program == "command")
+    folder = sweep.trial(TRIAL)
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("")
-    later.polled([TRIAL], [])
+    lines.polled([TRIAL], [])
     assert capsys.readouterr().out == ""
 
 
