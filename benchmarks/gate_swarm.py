@@ -8,13 +8,12 @@ decides all eight in one `sweep gate run`.
 """
 
 import argparse
-import json
-import subprocess
-import sys
+import contextlib
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+
+from sweep.commands import gate
 
 PROGRAM = """\
 import json, random, sys, time
@@ -34,30 +33,20 @@ search: {configurations: 0}
 """
 
 
-def gate(*words: str, folder: Path) -> dict[str, Any]:
-    """Return the answer of ``sweep gate WORDS``."""
-    line = [sys.executable, "-m", "sweep", "gate", *words, "--json"]
-    ended = subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False)
-    if ended.returncode not in (0, 10, 11):
-        raise RuntimeError(ended.stderr)
-    answer: dict[str, Any] = json.loads(ended.stdout)
-    return answer
-
-
-def seconds(folder: Path, name: str, proposals: int, *, together: bool) -> float:
+def seconds(name: str, proposals: int, *, together: bool) -> float:
     """Return the wall time from the first proposal to the last decision."""
-    options = ["--space", "./space.yaml", "--worthwhile", "1", "--secret", "s", "--new-budget"]
-    gate("start", name, *options, folder=folder)
-    run = ["run", name, "--parallel", str(proposals)]
-    gate(*run, folder=folder)  # the baseline
-    started = time.monotonic()
+    gate.start(name, space="./space.yaml", worthwhile=1.0, secret="s", new_budget=True)
+    campaign = Path(name)
+    gate.run(campaign, parallel=proposals)  # the baseline
+    began = time.monotonic()
     for number in range(proposals):
-        gate("propose", name, f"lr={0.2 + number / 100:g}", folder=folder)
+        gate.propose(campaign, [f"lr={0.2 + number / 100:g}"])
         if not together:
-            gate(*run, folder=folder)
-    answer = gate(*run, folder=folder)
-    wall = time.monotonic() - started
-    print(f"{name}: {wall:.0f} s, {answer['runs']} runs", flush=True)
+            gate.run(campaign, parallel=proposals)
+            print(f"{name}: proposal {number + 1}, {time.monotonic() - began:.0f} s", flush=True)
+    ended = gate.run(campaign, parallel=proposals)
+    wall = time.monotonic() - began
+    print(f"{name}: {wall:.0f} s, {ended.campaign.runs} runs", flush=True)
     return wall
 
 
@@ -67,12 +56,11 @@ def main() -> None:
     parser.add_argument("--proposals", type=int, default=8)
     parser.add_argument("--sleep", type=float, default=2.0, help="seconds of a run")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        (folder / "program.py").write_text(PROGRAM)
-        (folder / "space.yaml").write_text(SPACE % arguments.sleep)
-        apart = seconds(folder, "apart", arguments.proposals, together=False)
-        together = seconds(folder, "together", arguments.proposals, together=True)
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        Path("program.py").write_text(PROGRAM)
+        Path("space.yaml").write_text(SPACE % arguments.sleep)
+        apart = seconds("apart", arguments.proposals, together=False)
+        together = seconds("together", arguments.proposals, together=True)
     print(f"ratio {together / apart:.2f}")
 
 
