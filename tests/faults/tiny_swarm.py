@@ -42,7 +42,7 @@ SPACE = {
     "baselines": [{}],
     "search": {"configurations": 0},
 }
-RATES = (1e-5, 3e-5, 2e-4, 3e-4, 5e-4, 1e-3, 2e-3, 1e-2)  # of the eight proposals
+RATES = (1e-5, 3e-5, 2e-4, 4e-4, 5e-4, 1e-3, 2e-3, 1e-2)  # of the eight proposals
 DECIDED = (0, 10)  # exit codes: the last proposal was kept, or discarded
 _LOOK_S = 0.2
 
