@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from loptune.errors import ConfigError
@@ -58,7 +59,8 @@ class CompiledLayers:
     def _run(self, layer: nn.Module, hidden_states: Tensor, **options: Any) -> Any:
         """Run a layer on [b, L, H]; ``options`` are the arguments that transformers passes."""
         forward = type(layer).forward
-        if not self._is_on or options.get("past_key_values") is not None:
+        has_cache = any(isinstance(value, Cache) for value in options.values())
+        if not self._is_on or has_cache:
             return forward(layer, hidden_states, **options)
         compiled = _compiled(forward)
         if torch.is_grad_enabled():

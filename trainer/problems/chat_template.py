@@ -1,13 +1,15 @@
 """A model's chat template: rendering within limits, and the form of its prompts."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from functools import cached_property
 from typing import Any
 
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
+from transformers.utils import chat_template_utils
 
 from loptune.errors import ConfigError, described
 from loptune.yaml_document import nearest
@@ -43,11 +45,35 @@ _OPEN_TAG = re.compile(r"<(?P<tag>[A-Za-z_]+)>\s*\Z")
 _ROLES = ("assistant", "bot", "human", "model", "system", "tool", "user", "s", "bos")
 
 
+class _FixedClock:
+    """The clock that chat templates read: it stands still at `FIXED_DATE`."""
+
+    def __init__(self) -> None:
+        self.was_read = False
+
+    def now(self) -> datetime:
+        """Return `FIXED_DATE`."""
+        self.was_read = True
+        return FIXED_DATE
+
+    @contextmanager
+    def of_templates(self) -> Iterator[None]:
+        """Replace the clock behind ``strftime_now``, the function of templates, for the duration of
+        the block. transformers takes no function of ours: it passes only plain data to a template.
+        """
+        clock = vars(chat_template_utils)["datetime"]
+        vars(chat_template_utils)["datetime"] = self
+        try:
+            yield
+        finally:
+            vars(chat_template_utils)["datetime"] = clock
+
+
 class ChatTemplate:
     """The chat template of a tokenizer with the configured ``data.chat_template_kwargs``.
 
     The clock that a template may read is fixed at `FIXED_DATE`, so that prompts are the same at
-    every load; ``reads_clock`` is set as soon as a template reads the time.
+    every load.
 
     Raises:
         ConfigError: the tokenizer has no template, or the template does not use an argument.
@@ -65,7 +91,12 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self._arguments = dict(arguments)
         self._check_arguments()
-        self.reads_clock = False
+        self._clock = _FixedClock()
+
+    @property
+    def reads_clock(self) -> bool:
+        """Whether the template has read the time."""
+        return self._clock.was_read
 
     def render(
         self,
@@ -80,14 +111,17 @@ class ChatTemplate:
             ConfigError: the template rejects the conversation, or is broken.
         """
         try:
-            with cpu_time_limit(_TEMPLATE_LIMIT_S), memory(_TEMPLATE_LIMIT_MIB):
+            with (
+                cpu_time_limit(_TEMPLATE_LIMIT_S),
+                memory(_TEMPLATE_LIMIT_MIB),
+                self._clock.of_templates(),
+            ):
                 prompt = str(
                     self._tokenizer.apply_chat_template(
                         [dict(message) for message in messages],
                         tools=list(tools) or None,
                         tokenize=False,
                         add_generation_prompt=generation_prompt,
-                        strftime_now=self._now,
                         **self._arguments,
                     )
                 )
@@ -187,10 +221,6 @@ class ChatTemplate:
             return self.render(messages, generation_prompt, tools)
         except ConfigError:
             return ""
-
-    def _now(self, form: str) -> str:
-        self.reads_clock = True
-        return FIXED_DATE.strftime(form)
 
     def _check_arguments(self) -> None:
         template = str(self._tokenizer.chat_template)

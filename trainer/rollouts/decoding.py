@@ -14,6 +14,7 @@ H query heads, K key heads, n = H / K, D head size, t completion tokens so far. 
 * n, D] while all prompts have S rows.
 """
 
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -67,19 +68,36 @@ def next_logits(
     """Run the model on ``input_ids`` [B, T], extend the cache, and return the last position's
     logits [B, V].
     """
-    # a few model families lack logits_to_keep and return all logits
-    keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
-    options: dict[str, Any] = {"logits_to_keep": 1} if keeps else {}
     output = model(
         input_ids=input_ids,
         attention_mask=mask,
         position_ids=position_ids,
-        past_key_values=cache,
         use_cache=True,
-        **options,
+        **_cache_and_logits(type(model).forward, cache),
     )
     logits: Tensor = output.logits[:, -1]
     return logits
+
+
+def _cache_and_logits(forward: Callable[..., Any], cache: Cache) -> dict[str, Any]:
+    """Return the arguments that make a model use the cache and, if its class can, compute the
+    logits of the last position only.
+
+    Args:
+        forward: the forward function of the model's class.
+        cache: keys and values of the positions so far.
+    """
+    accepted = _parameters(forward)
+    # the name since transformers 5.24; a model's own code may still have the old one
+    options: dict[str, Any] = {"cache" if "cache" in accepted else "past_key_values": cache}
+    if "logits_to_keep" in accepted:
+        options["logits_to_keep"] = 1
+    return options
+
+
+@functools.cache  # it is called for every token
+def _parameters(function: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(function).parameters)
 
 
 class CachedBatch:

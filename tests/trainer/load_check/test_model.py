@@ -12,6 +12,7 @@ from transformers import (
     FalconH1ForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
+    Gemma2PreTrainedModel,
     GPT2Config,
     GPT2LMHeadModel,
     Lfm2Config,
@@ -23,6 +24,7 @@ from transformers import (
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
 )
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from tests.refusals import refused
 from tests.trainer.load_check.runs import PROBLEMS, Run, saved
@@ -264,8 +266,18 @@ def test_a_model_without_positions_for_the_longest_row_is_refused(tmp_path):
         Run(model, **{"rollout.max_new_tokens": 60}).check()
 
 
-def test_kernel_without_soft_capping_is_named(tmp_path):
+def test_kernel_without_soft_capping_is_named(tmp_path, monkeypatch):
     model = saved(tmp_path, gemma2(final_logit_softcapping=None, attn_logit_softcapping=0.5))
+    with refused("kernel-not-supported", key="model.attn_implementation"):
+        Run(model).check()
+    # a model's own code may claim what its kernel cannot do
+    monkeypatch.setattr(Gemma2PreTrainedModel, "_supports_sdpa", True)
+    kernel = ALL_ATTENTION_FUNCTIONS["sdpa"]
+
+    def without_cap(*args, softcap=None, **options):
+        return kernel(*args, **options)
+
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "sdpa", without_cap)
     with refused("paths-differ", key="model.attn_implementation", names=["the attention kernel"]):
         Run(model).check()
     Run(model, **{"model.attn_implementation": "eager"}).check()
@@ -330,7 +342,8 @@ def test_adapter_of_gpt2_is_sound(tmp_path, caplog):
 
 
 def test_model_is_checked_before_the_trials_of_a_sweep_if_it_is_small(tmp_path, monkeypatch):
-    run = Run(saved(tmp_path, gemma2(final_logit_softcapping=0.5)))
+    model = saved(tmp_path, gemma2(final_logit_softcapping=0.5))
+    run = Run(model, **{"model.attn_implementation": "eager"})
     tokenizer = load_tokenizer(run.config.model)
     with refused("paths-differ", names=["the scoring head"]):
         load_check.check_before_trials(run.config, tokenizer, PROBLEMS)

@@ -134,7 +134,7 @@ def test_what_is_sent_and_what_belongs_to_the_answer(tmp_path, name):
         [{"role": "user", "content": "Who?"}],
         tokenize=False,
         add_generation_prompt=True,
-        strftime_now=lambda form: "26 Jul 2024",
+        date_string="26 Jul 2024",
     )
     assert problem.prompt + problem.prefill == rendered
     ids = encode_prompt(tokenizer, problem)
