@@ -1,7 +1,7 @@
 """Attempts at a trial: how they are numbered, when a failed one is retried, when a trial is
 abandoned.
 
-Nothing here prints. `TrialEvents` notifies a display of every event; a display that fails is logged
+Nothing here prints. `Attempts` notifies a display of every event; a display that fails is logged
 and changes no decision.
 """
 
@@ -18,11 +18,13 @@ from ray import cloudpickle, tune
 from ray.tune.experiment import Trial
 
 from loptune.errors import StorageError, one_line
+from sweep.driver.control import StopControl
 from sweep.record.disk import CheckpointSpace, shrink_ended
 from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import SweepRecord, failure_note
 from sweep.search.history import explained_by_settings
-from sweep.search.trial_report import GIVEN_UP, TrialReport
+from sweep.search.searcher import ConfigurationSearcher
+from sweep.search.trial_report import GIVEN_UP, TrialReport, TuneResult
 from sweep.trials.nodes import is_lost_node
 from trainer.attempt import begin_attempt, newest_attempt
 
@@ -136,8 +138,95 @@ class Display(Protocol):
         """Show, ten times a second, which trials have resources and which wait for them."""
 
 
+class Attempts:
+    """Numbers the attempts at trials, decides on retries, and notifies a display of the events of
+    trials, whether Tune runs them (`TrialEvents`) or a campaign's pool (`sweep.driver.pool`).
+
+    Args:
+        folder: the sweep's folder.
+        budget: the retries.
+        display: shows the events.
+    """
+
+    def __init__(self, folder: SweepFolder, budget: RetryBudget, display: Display) -> None:
+        self._folder = folder
+        self._budget = budget
+        self._display: Display | None = display
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tune pickles its callbacks; a display belongs to this process.
+        return {**self.__dict__, "_display": None}
+
+    def started(self, config: Mapping[str, Any]) -> None:
+        """Notify the display that a trial has its resources, unless it starts only to report its
+        failure.
+        """
+        if GIVEN_UP not in config:
+            searched = dict(config["overrides"])
+            searched.pop("seed", None)
+            self.notify("started", config["trial"], searched, config["parameters"])
+
+    def evaluated(self, trial: str, result: TuneResult) -> None:
+        """Notify the display if a result of a trial is an evaluation."""
+        report = TrialReport.of(result)
+        if report.evaluation is not None:
+            self.notify("evaluated", trial, report)
+
+    def after_failure(
+        self, config: dict[str, Any], error: Exception | None, *, node_was_lost: bool
+    ) -> AfterFailure:
+        """Count a failure, and return the action after it. The next attempt is numbered in
+        ``config``: its number fences off the failed attempt's process.
+        """
+        trial = config["trial"]
+        reason = self.reason(trial, error)
+        action = self._budget.after_failure(trial, node_was_lost=node_was_lost, reason=reason)
+        config["attempt"] += 1
+        if action is AfterFailure.RETRY:
+            failures = None if node_was_lost else self._budget.count(trial)
+            self.notify("retried", trial, reason, failures, self._budget.max_failures)
+        else:
+            config[GIVEN_UP] = reason
+        return action
+
+    def reason(self, trial: str, error: Exception | None) -> str:
+        """Return a trial's failure note, or Ray's error if its process died before writing one."""
+        with contextlib.suppress(OSError, ValueError):
+            note = failure_note(self._folder.trial(trial))
+            if note:
+                return note
+        if error is None:
+            return "its process or its node was lost"
+        return one_line(getattr(error, "cause", None) or error)
+
+    def notify(self, event: str, *values: Any) -> None:
+        """Call a method of the display."""
+        if self._display is None:
+            return
+        try:
+            getattr(self._display, event)(*values)
+        except Exception:
+            logger.exception("the display failed to show that a trial %s", event)
+
+
+def make_searcher(
+    sweep: SweepRecord, control: StopControl, capacity: Callable[[], int]
+) -> ConfigurationSearcher:
+    """Return the searcher of a sweep. A trial without space for its checkpoints stops the sweep.
+
+    Args:
+        sweep: the sweep.
+        control: stops the sweep.
+        capacity: returns how many trials may run now.
+    """
+    gate = AttemptGate(sweep, control.check_folder, control.fail)
+    return ConfigurationSearcher(
+        sweep.spec, sweep.folder.event_log, gate.admit, sweep.configurations, capacity
+    )
+
+
 class TrialEvents(tune.Callback):  # type: ignore[misc]
-    """Tune's events: decides on retries, tracks the running trials, and notifies the display.
+    """Tune's events: tracks the running trials, and passes the events on to `Attempts`.
 
     Args:
         folder: the sweep's folder.
@@ -149,15 +238,13 @@ class TrialEvents(tune.Callback):  # type: ignore[misc]
     def __init__(
         self, folder: SweepFolder, budget: RetryBudget, display: Display, changed: threading.Event
     ) -> None:
-        self._folder = folder
-        self._budget = budget
-        self._display: Display | None = display
+        self._attempts = Attempts(folder, budget, display)
         self._changed: threading.Event | None = changed
         self._trials: Sequence[Trial] = ()
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tune pickles its callbacks; a display and an Event belong to this process.
-        return {**self.__dict__, "_changed": None, "_display": None, "_trials": ()}
+        # Tune pickles its callbacks; an Event belongs to this process.
+        return {**self.__dict__, "_changed": None, "_trials": ()}
 
     def scores(self) -> dict[str, float | None]:
         """Return the trials that have resources now, each with its latest score."""
@@ -172,73 +259,41 @@ class TrialEvents(tune.Callback):  # type: ignore[misc]
         return len(self.scores())
 
     def on_trial_start(self, trial: Trial, **info: Any) -> None:
-        """Notify the display that a trial has its resources, unless it starts only to report its
-        failure.
-        """
-        if GIVEN_UP not in trial.config:
-            searched = dict(trial.config["overrides"])
-            searched.pop("seed", None)
-            point = trial.config["parameters"]
-            self._tell("started", trial.config["trial"], searched, point)
+        """Notify the display that a trial has its resources."""
+        self._attempts.started(trial.config)
 
     def on_trial_result(self, trial: Trial, result: dict[str, Any], **info: Any) -> None:
         """Notify the display of a trial's evaluation."""
-        report = TrialReport.of(result)
-        if report.evaluation is not None:
-            self._tell("evaluated", trial.config["trial"], report)
+        self._attempts.evaluated(trial.config["trial"], result)
 
     def on_trial_complete(self, trial: Trial, **info: Any) -> None:
         """Notify the display that a trial has ended; its last result has the state."""
-        self._tell("ended", trial.config["trial"], TrialReport.of(trial.last_result))
+        report = TrialReport.of(trial.last_result)
+        self._attempts.notify("ended", trial.config["trial"], report)
         self._after_end(trial)
 
     def on_trial_error(self, trial: Trial, **info: Any) -> None:
         """Notify the display that a trial failed and will not be retried."""
-        self._tell("failed", trial.config["trial"], self._reason(trial))
+        name = trial.config["trial"]
+        self._attempts.notify("failed", name, self._attempts.reason(name, _error_of(trial)))
         self._after_end(trial)
 
     def on_trial_recover(self, trial: Trial, **info: Any) -> None:
-        """Decide whether to retry after a failure, and number the next attempt: its number fences
-        off the failed attempt's process.
-        """
-        name = trial.config["trial"]
-        reason = self._reason(trial)
-        node_was_lost = is_lost_node(_error_of(trial))
-        step = self._budget.after_failure(name, node_was_lost=node_was_lost, reason=reason)
-        trial.config["attempt"] += 1
-        if step is AfterFailure.RETRY:
-            failures = None if node_was_lost else self._budget.count(name)
-            self._tell("retried", name, reason, failures, self._budget.max_failures)
-            return
-        trial.config[GIVEN_UP] = reason
-        # Tune ends a trial that has failed more often than this; -1: no limit
-        trial.max_failures = 0 if step is AfterFailure.END else -1
+        """Decide whether to retry after a failure."""
+        error = _error_of(trial)
+        action = self._attempts.after_failure(
+            trial.config, error, node_was_lost=is_lost_node(error)
+        )
+        if action is not AfterFailure.RETRY:
+            # Tune ends a trial that has failed more often than this; -1: no limit
+            trial.max_failures = 0 if action is AfterFailure.END else -1
 
     def on_step_end(self, trials: list[Trial], **info: Any) -> None:
         """Update the set of trials, ten times a second."""
         self._trials = trials
         running = [trial.config["trial"] for trial in trials if trial.status == Trial.RUNNING]
         pending = [trial.config["trial"] for trial in trials if trial.status == Trial.PENDING]
-        self._tell("polled", running, pending)
-
-    def _tell(self, event: str, *values: Any) -> None:
-        if self._display is None:
-            return
-        try:
-            getattr(self._display, event)(*values)
-        except Exception:
-            logger.exception("the display failed to show that a trial %s", event)
-
-    def _reason(self, trial: Trial) -> str:
-        """Return a trial's failure note, or Ray's error if its process died before writing one."""
-        with contextlib.suppress(OSError, ValueError):
-            note = failure_note(self._folder.trial(trial.config["trial"]))
-            if note:
-                return note
-        error = _error_of(trial)
-        if error is None:
-            return "its process or its node was lost"
-        return one_line(getattr(error, "cause", None) or error)
+        self._attempts.notify("polled", running, pending)
 
     def _after_end(self, trial: Trial) -> None:
         # Free the running statistics that Tune keeps for every metric; they are most of its memory.

@@ -15,30 +15,30 @@ import json
 import logging
 import os
 import queue
-import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from ray.tune.search import Searcher
 
-from loptune.errors import INTERRUPTED, StoppedError, UserError, one_line
+from loptune.errors import INTERRUPTED, StoppedError, UserError
 from loptune.identity import identity
 from loptune.run_names import RUNS, check_folder, lock_folder
-from loptune.temporary import remove_leftovers
 from loptune.terminal.lasting_output import lasting_output
-from sweep.driver.attempts import AfterFailure, AttemptGate, RetryBudget
-from sweep.driver.control import POLL_S, StopControl, graceful_signals, ray_watchdog
-from sweep.driver.guard import MARKER, dead_scratch, end_leftovers, guarded, scratch_folder
+from sweep.driver.attempts import AfterFailure, Attempts, RetryBudget, make_searcher
+from sweep.driver.control import POLL_S, StopControl, graceful_signals
+from sweep.driver.guard import MARKER, end_leftovers
 from sweep.driver.resume_options import check_checkpoints, retry_failed
 from sweep.driver.run import (
     Options,
     ResumableError,
     check_and_record_inputs,
     check_program,
+    guarded_scratch,
     started_ray,
 )
 from sweep.gate.batch import unfinished
@@ -46,12 +46,11 @@ from sweep.gate.spec import PROGRAM
 from sweep.programs.environment import set_for_sweep, write_environment
 from sweep.record.disk import shrink_ended
 from sweep.record.folder import SweepFolder, free_name, sweep_folder, write_spec
-from sweep.record.sweep_record import SweepRecord, failure_note, open_sweep
+from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.search.history import explained_by_settings
-from sweep.search.searcher import ConfigurationSearcher
 from sweep.search.trial_report import GIVEN_UP, TrialReport, TuneResult
 from sweep.space.file import load_space
-from sweep.trials.cluster import Node, check_fit, concurrent_trials
+from sweep.trials.cluster import Node, concurrent_trials
 from sweep.trials.pooled import PooledTrial, reserve
 from sweep.trials.trainable import TrialPlan
 from sweep.views.event_lines import EventLines, say
@@ -78,6 +77,13 @@ class Request:
     name: str  # of the batch's sweep; its space is in the subfolder "spaces"
     place: str  # folder in which the program starts
     variables: dict[str, str] = field(default_factory=dict)  # changed environment of the commands
+
+
+class _EndOfRequests(Enum):
+    """Why no further batches come."""
+
+    IN_ORDER = "the line null"
+    READER_ENDED = "standard input was closed without it"
 
 
 @dataclass
@@ -126,21 +132,19 @@ class _Batch:
         self.sweep = sweep
         self.plan = plan
         self.control = StopControl(sweep, resume)
-        self.budget = RetryBudget(sweep.spec.limits.max_failures)
-        gate = AttemptGate(sweep, self.control.check_folder, self.control.fail)
-        self.searcher = ConfigurationSearcher(
-            sweep.spec,
-            sweep.folder.event_log,
-            gate.admit,
-            sweep.configurations,
-            lambda: sys.maxsize,  # the pool counts for all batches
-        )
+        # the pool counts the trials of all batches
+        self.searcher = make_searcher(sweep, self.control, lambda: sys.maxsize)
         self.control.attach(self.searcher.stop, lambda: len(self.searcher.running))
-        self._lines = EventLines(
+        label = f"{sweep.folder.name.partition('-seeds-')[0]}  "
+        self.attempts = Attempts(
             sweep.folder,
-            sweep.spec,
-            label=f"{sweep.folder.name.partition('-seeds-')[0]}  ",
-            reports_startup=is_first,  # later batches use the ranks of earlier ones
+            RetryBudget(sweep.spec.limits.max_failures),
+            EventLines(
+                sweep.folder,
+                sweep.spec,
+                label=label,
+                reports_startup=is_first,  # later batches use the ranks of earlier ones
+            ),
         )
         self._lock = lock
         self._count = 0
@@ -186,13 +190,6 @@ class _Batch:
             return None
         return _Attempt(self, number, dict(config))
 
-    def tell(self, event: str, *values: Any) -> None:
-        """Print an event of a trial."""
-        try:
-            getattr(self._lines, event)(*values)
-        except Exception:
-            logger.exception("the display failed to show that a trial %s", event)
-
     def close(self) -> None:
         """Remove what the trials do not need any more, and unlock the folder."""
         shrink_ended(self.sweep, set(), all_have_closed=True)
@@ -231,8 +228,7 @@ class _Pool:
         self._idle: list[PooledTrial] = []
         self._slots = 0
         self._is_closed = False  # no further batches come
-        # lines of standard input, None at its end, and outcomes of attempts
-        self._events: queue.SimpleQueue[str | _Outcome | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Request | _EndOfRequests | _Outcome] = queue.SimpleQueue()
         control.attach(self._stop_all, lambda: len(self._batches))
 
     @property
@@ -254,34 +250,39 @@ class _Pool:
                 raise self._control.ray_error
             for batch in list(self._batches):
                 batch.check_limits()
-                batch.tell("polled", [key.name for key in batch.searcher.running.values()], [])
+                running = [key.name for key in batch.searcher.running.values()]
+                batch.attempts.notify("polled", running, [])
             self._start_attempts()
             self._close_ended()
             if self._control.stopped and not self._batches:
                 return
 
     def _read(self) -> None:
+        """Pass the requests on standard input on as events."""
         for line in sys.stdin:
-            self._events.put(line)
-        self._events.put(None)
+            fields = json.loads(line)
+            if fields is None:
+                self._events.put(_EndOfRequests.IN_ORDER)
+                return
+            self._events.put(Request(**fields))
+        self._events.put(_EndOfRequests.READER_ENDED)
 
-    def _handle(self, event: str | _Outcome | None) -> None:
+    def _handle(self, event: Request | _EndOfRequests | _Outcome) -> None:
         if isinstance(event, _Outcome):
             self._after(event)
-            return
-        request = None if event is None else json.loads(event)
-        if event is None and not self._is_closed:
-            self._control.request_stop(_ENDED, by_user=True)
-        if request is None:
+        elif isinstance(event, Request):
+            self._open(event)
+        else:
             self._is_closed = True
-            return
-        if self._control.stopped:
-            error = _stopped(request["name"], self._control)
-            self._answer(name=request["name"], error=_fields(error))
-            return
-        self._open(Request(**request))
+            if event is _EndOfRequests.READER_ENDED:
+                self._control.request_stop(_ENDED, by_user=True)
 
     def _open(self, request: Request) -> None:
+        """Start or resume a batch. After a stop, it stays unfinished."""
+        if self._control.stopped:
+            error = _stopped(request.name, self._control)
+            self._answer(name=request.name, error=_fields(error))
+            return
         try:
             self._batches.append(self._opened(request))
         except UserError as error:
@@ -363,43 +364,29 @@ class _Pool:
                 outcome = _Outcome(attempt, slot, error=error)
             self._events.put(outcome)
 
-        if GIVEN_UP not in attempt.config:
-            searched = dict(attempt.config["overrides"])
-            searched.pop("seed", None)
-            attempt.batch.tell("started", attempt.trial, searched, attempt.config["parameters"])
+        attempt.batch.attempts.started(attempt.config)
         threading.Thread(target=work, name=attempt.trial, daemon=True).start()
 
     def _after(self, outcome: _Outcome) -> None:
         """Record how an attempt ended; after a failure, start the next one."""
         attempt = outcome.attempt
         batch = attempt.batch
-        if outcome.error is not None and self._may_retry(attempt, outcome.error):
-            self._start(attempt, outcome.slot)
-            return
+        if outcome.error is not None:
+            action = batch.attempts.after_failure(
+                attempt.config, outcome.error, node_was_lost=False
+            )
+            if action is not AfterFailure.END:
+                self._start(attempt, outcome.slot)
+                return
+            batch.attempts.notify("failed", attempt.trial, attempt.config[GIVEN_UP])
         self._idle.append(outcome.slot)
-        failed = outcome.error is not None
         if outcome.result is not None:
             batch.control(attempt.number, outcome.result)
             report = TrialReport.of(outcome.result)
             if not report.stopped:  # a stop is printed once for all
-                batch.tell("ended", attempt.trial, report)
-        batch.searcher.on_trial_complete(attempt.number, outcome.result, error=failed)
-
-    def _may_retry(self, attempt: _Attempt, error: Exception) -> bool:
-        """Count a failure; return whether another attempt follows, perhaps only to report it."""
-        batch = attempt.batch
-        folder = batch.sweep.folder.trial(attempt.trial)
-        reason = failure_note(folder) or one_line(getattr(error, "cause", None) or error)
-        after = batch.budget.after_failure(attempt.trial, node_was_lost=False, reason=reason)
-        attempt.config["attempt"] += 1
-        if after is AfterFailure.RETRY:
-            count = batch.budget.count(attempt.trial)
-            batch.tell("retried", attempt.trial, reason, count, batch.budget.max_failures)
-            return True
-        attempt.config[GIVEN_UP] = reason
-        if after is AfterFailure.END:
-            batch.tell("failed", attempt.trial, reason)
-        return after is AfterFailure.REPORT
+                batch.attempts.notify("ended", attempt.trial, report)
+        has_failed = outcome.error is not None
+        batch.searcher.on_trial_complete(attempt.number, outcome.result, error=has_failed)
 
     def _close_ended(self) -> None:
         for batch in [each for each in self._batches if each.has_ended]:
@@ -422,9 +409,7 @@ def _run(attempt: _Attempt, slot: PooledTrial) -> TuneResult:
     slot.take(attempt.batch.plan, attempt.config)
     while True:
         result = slot.step()
-        report = TrialReport.of(result)
-        if report.evaluation is not None:
-            attempt.batch.tell("evaluated", attempt.trial, report)
+        attempt.batch.attempts.evaluated(attempt.trial, result)
         if result["done"]:
             return result
 
@@ -504,15 +489,9 @@ def _started(settings: Settings, answer: Callable[..., None]) -> Iterator[_Pool]
         together = SweepRecord(spec, SweepFolder(root.parent, root.name))
         together.folder.stop.unlink(missing_ok=True)
         control = StopControl(together, settings.resume)
-        for dead, _ in dead_scratch():
-            shutil.rmtree(dead, ignore_errors=True)
-        remove_leftovers()
         killed = ResumableError("the runs were killed; nothing is lost", control, "driver-killed")
-        scratch = stack.enter_context(scratch_folder(root))
-        stack.enter_context(guarded(root, scratch, str(killed)))
+        scratch = stack.enter_context(guarded_scratch(root, killed))
         options = Options(cpus=settings.cpus)
-        nodes = stack.enter_context(started_ray(options, control, scratch / "ray"))
-        stack.enter_context(ray_watchdog(control))
-        check_fit(spec.resources, nodes)
+        nodes = stack.enter_context(started_ray(options, control, scratch / "ray", spec.resources))
         stack.enter_context(graceful_signals(control, say))
         yield _Pool(settings, answer=answer, nodes=nodes, control=control, scratch=scratch)

@@ -31,10 +31,11 @@ from loptune.run_names import lock_folder, raise_if_locked
 from loptune.temporary import remove_leftovers
 from loptune.terminal.lasting_output import lasting_output
 from loptune.terminal.waiting import waiting
-from sweep.driver.attempts import AttemptGate, RetryBudget, TrialEvents
+from sweep.driver.attempts import RetryBudget, TrialEvents, make_searcher
 from sweep.driver.control import StopControl, graceful_signals, ray_watchdog
 from sweep.driver.guard import MARKER, dead_scratch, end_leftovers, guarded, scratch_folder
 from sweep.driver.resume_options import check_checkpoints, restart_damaged, retry_failed
+from sweep.programs.base import ResourcesSpec
 from sweep.programs.environment import set_for_sweep, write_environment
 from sweep.record.best import choose_best
 from sweep.record.disk import shrink_ended
@@ -253,21 +254,17 @@ def _run_driver(sweep: SweepRecord, options: Options) -> int:
         f"the driver of sweep {folder.name} was killed; nothing is lost", control, "driver-killed"
     )
     parent: ParentRun | None = None
-    for dead, _ in dead_scratch():
-        shutil.rmtree(dead, ignore_errors=True)
-    remove_leftovers()
     try:
-        with scratch_folder(folder.root) as scratch, contextlib.ExitStack() as stack:
+        with guarded_scratch(folder.root, killed) as scratch, contextlib.ExitStack() as stack:
             write_environment(scratch / ENVIRONMENT)  # before Ray changes it
-            stack.enter_context(guarded(folder.root, scratch, str(killed)))
             tracking = spec.program.tracking_settings
             # on a cluster, the variables that MLflow needs here would reach the trials
             if options.address is None and not tracking.offline:
                 uri = tracking_uri(tracking, folder.runs_dir)
                 stack.enter_context(imported_meanwhile(uri, *_AT_THE_END))
-            nodes = stack.enter_context(started_ray(options, control, scratch / "ray"))
-            stack.enter_context(ray_watchdog(control))
-            check_fit(spec.resources, nodes)
+            nodes = stack.enter_context(
+                started_ray(options, control, scratch / "ray", spec.resources)
+            )
             if options.address is not None:
                 check_shared_files(sweep)
             if not tracking.offline:
@@ -299,10 +296,7 @@ def _search(session: _Session) -> None:
     sweep = session.sweep
     spec = sweep.spec
     control = session.control
-    gate = AttemptGate(sweep, control.check_folder, control.fail)
-    searcher = ConfigurationSearcher(
-        spec, sweep.folder.event_log, gate.admit, sweep.configurations, session.capacity
-    )
+    searcher = make_searcher(sweep, control, session.capacity)
     with graceful_signals(control, say), _states_in_mlflow(session) as changed:
         events = TrialEvents(
             sweep.folder,
@@ -370,16 +364,41 @@ def _tuner(session: _Session, searcher: ConfigurationSearcher, events: TrialEven
 
 
 @contextmanager
-def started_ray(options: Options, control: StopControl, folder: Path) -> Iterator[list[Node]]:
-    """Start Ray, or connect to a cluster, for the duration of the block; yield its nodes.
+def guarded_scratch(root: Path, killed: ResumableError) -> Iterator[Path]:
+    """Yield a private folder of this process, and run a guard during the block. Files of dead
+    drivers are removed first.
+
+    Args:
+        root: folder of the sweep.
+        killed: printed by the guard if this process is killed.
+    """
+    for dead, _ in dead_scratch():
+        shutil.rmtree(dead, ignore_errors=True)
+    remove_leftovers()
+    with scratch_folder(root) as scratch, guarded(root, scratch, str(killed)):
+        yield scratch
+
+
+@contextmanager
+def started_ray(
+    options: Options, control: StopControl, folder: Path, resources: ResourcesSpec
+) -> Iterator[list[Node]]:
+    """Start Ray, or connect to a cluster, for the duration of the block; yield its nodes. If Ray
+    dies within the block, the process ends soon.
+
+    Args:
+        options: address of the cluster, or the CPUs to use.
+        control: raises the error if Ray has died.
+        folder: folder of Ray's files.
+        resources: resources of a trial.
 
     Raises:
         ResumableError: Ray did not start.
-        MissingError: there is no cluster at the address.
+        MissingError: there is no cluster at the address, or the nodes never have the resources.
     """
+    text = f"connecting to Ray at {options.address}" if options.address else "starting Ray"
+    say(text)
     with contextlib.ExitStack() as stack:
-        text = f"connecting to Ray at {options.address}" if options.address else "starting Ray"
-        say(text)
         try:
             with waiting(text):
                 nodes = stack.enter_context(
@@ -393,6 +412,8 @@ def started_ray(options: Options, control: StopControl, folder: Path) -> Iterato
         except Exception as error:  # Ray raises various errors if a daemon does not start
             what = with_limits(f"Ray did not start: {first_line(error)}")
             raise ResumableError(what, control, "ray-did-not-start") from error
+        stack.enter_context(ray_watchdog(control))
+        check_fit(resources, nodes)
         yield nodes
 
 

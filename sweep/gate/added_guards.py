@@ -1,23 +1,12 @@
 """Check the guards that a new campaign adds to those of its search space."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from loptune.errors import ConfigError
-from loptune.yaml_document import KeyPath, YamlDocument, read_yaml
+from loptune.yaml_document import read_yaml
 from sweep.space.checks import check_recorded
 from sweep.space.spec import SweepSpec
-
-_GUARDS = ("objective", "guards")
-
-
-@dataclass(frozen=True)
-class _WithOption(YamlDocument):
-    """A search space whose guards come from the command line."""
-
-    def where(self, path: KeyPath) -> str:
-        return "--guard" if path == _GUARDS else super().where(path)
 
 
 def check_added(metrics: Sequence[str], spec: SweepSpec, file: Path) -> None:
@@ -32,13 +21,16 @@ def check_added(metrics: Sequence[str], spec: SweepSpec, file: Path) -> None:
         ConfigError: the space has a guard on the metric, or its program does not measure it.
     """
     document = read_yaml(file)
-    typed = _WithOption(document.data, document.lines, document.source)
     for metric in metrics:
         if metric in spec.objective.guarded:
+            place = document.where(("objective", "guards"))
             raise ConfigError(
-                f"{metric} is guarded twice: by --guard, and in {document.where(_GUARDS)}",
+                f"{metric} is guarded twice: by --guard, and in {place}",
                 "--guard",
                 "keep one of the two",
                 code="named-twice",
             )
-        check_recorded(metric, "guards", spec, typed)
+        try:
+            check_recorded(metric, "guards", spec, document)
+        except ConfigError as error:  # the guard is on the command line, not in the file
+            raise ConfigError(error.what, "--guard", error.hint, code=error.code) from None

@@ -1,6 +1,6 @@
 """A configuration of a campaign and its runs."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -35,6 +35,22 @@ class Arm:
     def values(self, metric: str | None) -> dict[int, float]:
         """Return the values of a guard by seed, or the scores if ``metric`` is None."""
         return self.scores if metric is None else self.guards.get(metric, {})
+
+    def add(self, seed: int, score: float | None, reason: str, guards: Mapping[str, float]) -> None:
+        """Add the result of a run.
+
+        Args:
+            seed: seed of the run.
+            score: score of the run; None if it failed.
+            reason: why it failed.
+            guards: metric of a guard -> value, for a run with a score.
+        """
+        if score is None:
+            self.failed[seed] = reason
+            return
+        self.scores[seed] = score
+        for metric, value in guards.items():
+            self.guards.setdefault(metric, {})[seed] = value
 
     def missing(self, seeds: Iterable[int]) -> tuple[int, ...]:
         """Return the seeds on which it has no result, in the given order."""

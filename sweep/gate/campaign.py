@@ -535,7 +535,7 @@ class Campaign(State):
             ConfigError: its space was edited.
         """
         path = self.folder / PROGRAM
-        if digest is None or (path.is_file() and _digest(path) == digest):
+        if digest is None or (path.is_file() and _digest(path.read_bytes()) == digest):
             return
         raise ConfigError(
             "the campaign's program has been edited since the campaign started",
@@ -578,8 +578,8 @@ def _usable(score: float, guards: Mapping[str, float], reason: str) -> tuple[flo
     return score, reason
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def start_campaign(
@@ -607,6 +607,19 @@ def start_campaign(
         ConfigError: the folder already contains a campaign, or other files.
         StorageError: the folder cannot be written.
     """
+    _check_new(folder)
+    event = _first_event(
+        spec, program, revision=revision, files=files or {}, secret=secret, earlier=earlier
+    )
+    try:
+        _write_campaign(folder, spec, program, event)
+    except OSError as error:
+        raise storage_error("start the campaign", folder, error) from error
+    return Campaign(folder)
+
+
+def _check_new(folder: Path) -> None:
+    """Raise ConfigError if the folder contains a campaign, or other files."""
     if (folder / "campaign.yaml").exists():
         raise ConfigError(
             f"{folder} already contains a campaign",
@@ -619,38 +632,60 @@ def start_campaign(
         raise ConfigError(
             f"{folder} is not empty", str(folder), "choose a new folder", code="folder-not-empty"
         )
-    first = {
+
+
+def _first_event(
+    spec: CampaignSpec,
+    program: str | None,
+    *,
+    revision: str | None,
+    files: Mapping[str, str],
+    secret: str | None,
+    earlier: Sequence[Earlier],
+) -> Record:
+    """Return the event of the first baseline, which also records the settings of the campaign. For
+    the arguments, see `start_campaign`.
+    """
+    event = {
         "event": "baseline",
         "time": time.time(),
         "settings": spec.settings,
         "command": None,
         "revision": revision,
-        "files": dict(files or {}),
+        "files": dict(files),
         "campaign": spec.model_dump(mode="json"),
         "protected": {path: git.content_hash(revision or "HEAD", path) for path in spec.protect},
     }
     if secret is not None:
-        first["secret"] = secret
+        event["secret"] = secret
     if earlier:
-        first["earlier"] = as_records(earlier)
+        event["earlier"] = as_records(earlier)
+    if program is not None:
+        # as `write_atomically` writes it
+        event["program"] = _digest(program.encode("utf-8", "backslashreplace"))
+    return event
+
+
+def _write_campaign(folder: Path, spec: CampaignSpec, program: str | None, event: Record) -> None:
+    """Write the files of a new campaign. They are moved into the folder when all are complete, so
+    an interrupted start can be repeated.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
     making = folder / _MAKING
-    try:
-        shutil.rmtree(making, ignore_errors=True)
-        making.mkdir(parents=True)
-        # protects the campaign from `git add -A` and `git clean -fd` in a surrounding repository
-        write_atomically(making / ".gitignore", "*\n")
-        if program is not None:
-            write_atomically(making / PROGRAM, program)
-            first["program"] = _digest(making / PROGRAM)
-        JsonLines(making / "events.jsonl").append(with_checksum(first))
-        write_atomically(making / "campaign.yaml", dump_yaml(spec.model_dump(mode="json")))
-        for name in _FILES:
-            if (making / name).exists():
-                (making / name).replace(folder / name)
-        making.rmdir()
-    except OSError as error:
-        raise storage_error("start the campaign", folder, error) from error
-    return Campaign(folder)
+    shutil.rmtree(making, ignore_errors=True)
+    making.mkdir(parents=True)
+    # protects the campaign from `git add -A` and `git clean -fd` in a surrounding repository
+    write_atomically(making / ".gitignore", "*\n")
+    if program is not None:
+        write_atomically(making / PROGRAM, program)
+    JsonLines(making / "events.jsonl").append(with_checksum(event))
+    write_atomically(making / "campaign.yaml", dump_yaml(spec.model_dump(mode="json")))
+    for name in _FILES:
+        if (making / name).exists():
+            (making / name).replace(folder / name)
+    making.rmdir()
 
 
 def _is_free(folder: Path) -> bool:

@@ -183,11 +183,10 @@ class State:
 
     def _apply_result(self, event: Record) -> None:
         seed = event["seed"]
-        one = [seed, event["score"], event["reason"]]
-        guards = {metric: [[seed, value]] for metric, value in event.get("guards", {}).items()}
-        self._apply_results({**event, "results": [one], "guards": guards})
-        arm = self.target(event["arm"], seed, event.get("number"))
-        if arm is not None and self.started.get("campaign", {}).get("space"):
+        arm = self._arm_of(event, seed)
+        arm.add(seed, event["score"], event["reason"], event.get("guards", {}))
+        runs_a_program = self.started.get("campaign", {}).get("space")
+        if runs_a_program:
             arm.by_hand.append(seed)
 
     def _apply_batch(self, event: Record) -> None:
@@ -195,18 +194,18 @@ class State:
             self._apply_results(part)
 
     def _apply_results(self, event: Record) -> None:
-        for seed, score, reason in event["results"]:
-            arm = self.target(event["arm"], seed, event.get("number"))
-            assert arm is not None  # checked when the event was recorded
-            if score is None:
-                arm.failed[seed] = reason
-            else:
-                arm.scores[seed] = score
+        guards: dict[int, dict[str, float]] = {}  # seed -> metric -> value
         for metric, values in event.get("guards", {}).items():
             for seed, value in values:
-                arm = self.target(event["arm"], seed, event.get("number"))
-                assert arm is not None
-                arm.guards.setdefault(metric, {})[seed] = value
+                guards.setdefault(seed, {})[metric] = value
+        for seed, score, reason in event["results"]:
+            self._arm_of(event, seed).add(seed, score, reason, guards.get(seed, {}))
+
+    def _arm_of(self, event: Record, seed: int) -> Arm:
+        """Return the configuration whose run an event records."""
+        arm = self.target(event["arm"], seed, event.get("number"))
+        assert arm is not None  # checked when the event was recorded
+        return arm
 
     def _apply_asked(self, event: Record) -> None:
         number = event.get("number")

@@ -43,6 +43,14 @@ def is_warmable(words: Sequence[str]) -> bool:
     return bool(rest) and not rest[0].startswith("-") and not Path(rest[0]).is_dir()
 
 
+class CannotForkError(Exception):
+    """The interpreter cannot run a trial; the message has the reason."""
+
+
+class InterpreterExitedError(CannotForkError):
+    """The interpreter has exited, so it cannot run other trials either."""
+
+
 class WarmProcess:
     """A forked trial, with the methods of `subprocess.Popen` that a rank uses."""
 
@@ -108,8 +116,12 @@ class WarmInterpreter:
 
     def start(
         self, words: Sequence[str], environment: Mapping[str, str], output: BinaryIO, lifeline: int
-    ) -> WarmProcess | str:
-        """Fork a trial and return it, or return the reason why a new interpreter must run it."""
+    ) -> WarmProcess:
+        """Fork a trial and return it.
+
+        Raises:
+            CannotForkError: a new interpreter must run the trial.
+        """
         request = json.dumps({"words": list(words), "environment": dict(environment)}).encode()
         try:
             socket.send_fds(
@@ -117,11 +129,13 @@ class WarmInterpreter:
             )
             self._connection.sendall(request)
         except OSError as error:
-            return f"its interpreter has exited: {error.strerror}"
-        answer = self.answer(None) or {}
-        if "pid" in answer:
-            return WarmProcess(int(answer["pid"]), self)
-        return str(answer.get("problem", "its interpreter has exited"))
+            raise InterpreterExitedError(f"its interpreter has exited: {error.strerror}") from error
+        answer = self.answer(None)
+        if not answer:
+            raise InterpreterExitedError("its interpreter has exited")
+        if "problem" in answer:
+            raise CannotForkError(answer["problem"])
+        return WarmProcess(int(answer["pid"]), self)
 
     def answer(self, timeout: float | None) -> dict[str, Any] | None:
         """Return the interpreter's next message: an empty mapping if it has exited, None after
@@ -180,10 +194,10 @@ def start_warm(
         close_interpreter()
     if _current is None:
         _current = WarmInterpreter(modules, shared)
-    started = _current.start(words[1:], environment, output, lifeline)
-    if isinstance(started, WarmProcess):
-        return started
-    _logger.warning("preload is not used: %s", started)
-    if started.startswith("its interpreter has exited"):
-        close_interpreter()
-    return None
+    try:
+        return _current.start(words[1:], environment, output, lifeline)
+    except CannotForkError as error:
+        _logger.warning("preload is not used: %s", error)
+        if isinstance(error, InterpreterExitedError):
+            close_interpreter()
+        return None

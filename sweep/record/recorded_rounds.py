@@ -3,14 +3,16 @@
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Literal, TypeVar
 
 from dashboards.statistics.difference import Difference
 from dashboards.statistics.group_sequential import Design
 from dashboards.statistics.seed_noise import Noise
-from loptune.errors import StorageError
+from loptune.files import Record
 from sweep.record.sweep_record import SweepRecord
+from sweep.search.event_log import rounds_of_another_version
 from sweep.search.history import ANALYSIS, PLAN
 
 RoundsOutcome = Literal["better", "not better", "undecided", "open"]
@@ -61,25 +63,7 @@ def recorded_rounds(sweep: SweepRecord) -> RecordedRounds | None:
     Raises:
         StorageError: another version of loptune recorded them, with other fields.
     """
-    try:
-        return _read(sweep)
-    except (KeyError, TypeError) as error:
-        raise StorageError(
-            f"another version of loptune recorded the rounds of {sweep.folder.name}: {error}",
-            str(sweep.folder.event_log),
-            "the version that started the sweep can still read and resume it; with this version, "
-            "run its space again under another --name",
-            code="of-another-version",
-        ) from None
-
-
-def _result(record: dict[str, Any]) -> Difference:
-    """Return a finalist's recorded result; JSON has no tuples."""
-    interval = record["interval"]
-    return Difference(**{**record, "interval": None if interval is None else tuple(interval)})
-
-
-def _read(sweep: SweepRecord) -> RecordedRounds | None:
+    path = sweep.folder.event_log
     plan = None
     analyses = []
     guards: dict[str, dict[str, Difference]] = {}
@@ -87,14 +71,35 @@ def _read(sweep: SweepRecord) -> RecordedRounds | None:
         if record.get("event") == PLAN:
             plan = record
         elif record.get("event") == ANALYSIS:
-            analyses.append(tuple(_result(result) for result in record["results"]))
+            analyses.append(tuple(_read(Difference, each, path) for each in record["results"]))
             for finalist, by_metric in record.get("guards", {}).items():
-                guards[finalist] = {metric: _result(of) for metric, of in by_metric.items()}
+                guards[finalist] = {
+                    metric: _read(Difference, each, path) for metric, each in by_metric.items()
+                }
     if plan is None:
         return None
-    design: dict[str, Any] = {}
-    for key, value in plan["design"].items():
-        # JSON has no tuples
-        design[key] = tuple(value) if isinstance(value, list) else value
+    design = _read(Design, plan["design"], path)
     sd = math.nan if plan["sd"] is None else plan["sd"]
-    return RecordedRounds(Design(**design), Noise(sd, plan["dof"]), tuple(analyses), guards)
+    return RecordedRounds(design, Noise(sd, plan["dof"]), tuple(analyses), guards)
+
+
+_T = TypeVar("_T", Design, Difference)
+
+
+def _read(kind: type[_T], record: Record, path: Path) -> _T:
+    """Return a recorded dataclass; JSON has no tuples.
+
+    Raises:
+        StorageError: it has other fields than this version records.
+    """
+    known = {field.name for field in fields(kind)}
+    required = {field.name for field in fields(kind) if field.default is MISSING}
+    unknown = sorted(record.keys() - known)
+    missing = sorted(required - record.keys())
+    if unknown or missing:
+        difference = f"unknown field {unknown[0]}" if unknown else f"no field {missing[0]}"
+        raise rounds_of_another_version(difference, str(path))
+    values = {}
+    for name, value in record.items():
+        values[name] = tuple(value) if isinstance(value, list) else value
+    return kind(**values)

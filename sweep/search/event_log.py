@@ -64,12 +64,15 @@ def read_event_log(path: Path) -> Iterator[Record]:
     """Yield the records of an event log without checksums; safe while its driver writes.
 
     Raises:
-        StorageError: a line is damaged, names a configuration that was never proposed, or records a
-            second result of a trial; the error names the line.
+        StorageError: a line is damaged, names a configuration that was never proposed, records a
+            second result of a trial, or is an interim analysis of another version; the error names
+            the line.
     """
     proposed = 0
     ended: set[tuple[int, int]] = set()
     for number, record in read_checked(path, advice=_ADVICE, code="event-log-checksum"):
+        if record["event"] == ANALYSIS and "results" not in record:
+            raise rounds_of_another_version("an analysis has no results", f"{path}:{number}")
         trial = record.get("configuration", -1), record.get("seed", -1)
         if record["event"] == ENDED:
             if trial in ended:
@@ -94,6 +97,22 @@ def read_event_log(path: Path) -> Iterator[Record]:
         if record["event"] == PROPOSED:
             proposed += 1
         yield record
+
+
+def rounds_of_another_version(difference: str, where: str) -> StorageError:
+    """Return the error for the record of a sequential confirmation with other fields.
+
+    Args:
+        difference: how the record differs from those of this version.
+        where: the event log, or its line.
+    """
+    return StorageError(
+        f"another version of loptune recorded these rounds of fresh seeds: {difference}",
+        where,
+        "the version that started the sweep can still read and resume it; with this version, "
+        "run its space again under another --name",
+        code="of-another-version",
+    )
 
 
 def _checksum(record: Record) -> str:

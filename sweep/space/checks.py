@@ -83,21 +83,29 @@ def _check_axis(spec: SweepSpec, document: YamlDocument) -> None:
 
 
 def check_recorded(metric: str, key: str, spec: SweepSpec, document: YamlDocument) -> None:
-    """Check that trials record the metric or the axis of a guard or of the second objective.
+    """Check that trials record a guard or the second objective: an amount such as gpu_hours, or a
+    metric of the program.
+
+    Args:
+        metric: the metric or the amount.
+        key: its key below ``objective``.
+        spec: the search space.
+        document: file of the space.
 
     Raises:
         ConfigError: they do not; the error has the nearest choice.
     """
-    named = axes(spec)
-    if metric in HOURS and metric not in named:
+    amounts = axes(spec)
+    if metric in amounts:
+        return
+    if metric in HOURS:  # of the device that the trials do not use
         raise document.error(
             f"the trials of this sweep do not record {metric}",
             ("objective", key),
-            nearest(metric, list(named)),
+            nearest(metric, list(amounts)),
             code="unknown-axis",
         )
-    if metric not in named:
-        spec.program.check_metric(metric, key, spec.searched, document)
+    spec.program.check_metric(metric, key, spec.searched, document)
 
 
 def _check_second(spec: SweepSpec, document: YamlDocument) -> None:

@@ -25,7 +25,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 _TOKEN_LIMIT_S = 30.0
@@ -119,14 +119,13 @@ def accepts_without_token(host: str, port: int) -> bool:
     client = "import sys; from ray._raylet import GcsClient; GcsClient(address=sys.argv[1])"
     command = [sys.executable, "-c", client, f"{host}:{port}"]
     environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}
-    with suppress(subprocess.TimeoutExpired):
-        return (
-            subprocess.run(
-                command, env=environment, capture_output=True, timeout=_TOKEN_LIMIT_S
-            ).returncode
-            == 0
+    try:
+        ended = subprocess.run(
+            command, env=environment, capture_output=True, timeout=_TOKEN_LIMIT_S
         )
-    return False
+    except subprocess.TimeoutExpired:
+        return False
+    return ended.returncode == 0
 
 
 def forget_scores(scheduler: Any, trial_id: str, evaluation: int) -> None:

@@ -4,7 +4,6 @@ The driver calls these methods and survives their exceptions (`sweep.driver.atte
 nothing here decides anything.
 """
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -69,6 +68,7 @@ class EventLines:
         self._folder = folder
         self._resources = spec.resources
         self._waiting_since: dict[str, float] = {}
+        self._reported_waits: set[str] = set()  # trials whose present wait is printed
         # Messages still to print for the first trial, whose start takes the longest. A command
         # starts at once, and what it loads is its own.
         self._startup_messages: list[tuple[str, str, str]] = []
@@ -76,7 +76,7 @@ class EventLines:
             self._startup_messages = list(STARTUP_MESSAGES)
         # file timestamps may be rounded down
         self._began = time.time() - 1.0
-        self._checked = -math.inf
+        self._next_check = time.monotonic()
         self._steps: dict[str, int] = {}  # trial -> its latest evaluation
         self._started: dict[str, float] = {}  # running trial -> when it started
         self._missed_guards: set[str] = set()  # guards that a warning has reported
@@ -159,8 +159,8 @@ class EventLines:
             self._report_silent(running)
         first = next(iter([*running, *pending]), None)
         now = time.monotonic()
-        if first and self._startup_messages and now - self._checked > _CHECK_INTERVAL_S:
-            self._checked = now
+        if first and self._startup_messages and now > self._next_check:
+            self._next_check = now + _CHECK_INTERVAL_S
             self._report_startup(first)
 
     def _report_startup(self, trial: str) -> None:
@@ -184,7 +184,9 @@ class EventLines:
     def _report_silent(self, running: Sequence[str]) -> None:
         """Print the last lines of a command that has run for minutes without a metric line."""
         for trial in running:
-            seconds = time.monotonic() - self._started.get(trial, math.inf)
+            if trial not in self._started:
+                continue
+            seconds = time.monotonic() - self._started[trial]
             if seconds < _SILENT_S:
                 continue
             self._may_be_silent = False
@@ -207,12 +209,12 @@ class EventLines:
     def _report_waiting(self, pending: Sequence[str]) -> None:
         """Print each trial that has waited long, once per wait."""
         now = time.monotonic()
-        since = {trial: self._waiting_since.get(trial, now) for trial in pending}
-        for trial, start in since.items():
-            if now - start > _WAITING_S:
-                since[trial] = math.inf
+        self._waiting_since = {trial: self._waiting_since.get(trial, now) for trial in pending}
+        self._reported_waits.intersection_update(pending)
+        for trial, start in self._waiting_since.items():
+            if now - start > _WAITING_S and trial not in self._reported_waits:
+                self._reported_waits.add(trial)
                 self._print(trial, with_limits(f"waits for {_waits_for(self._resources)}"))
-        self._waiting_since = since
 
 
 def _last_lines(path: Path) -> list[str]:

@@ -7,7 +7,7 @@ analysis appends the results of its finalists. Resuming needs nothing else.
 import math
 import statistics
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from dashboards.fresh_seeds import MAX_SEEDS_IN_ROUNDS
@@ -167,13 +167,12 @@ def _create(sweep: SweepRecord, options: RoundsOptions) -> None:
 
 
 def _analyze(fresh: SweepRecord, rounds: RecordedRounds) -> RecordedRounds:
-    """Run the interim analysis of the open finalists, and record the results."""
-    seeds = fresh.spec.seeds
-    scores: dict[str, dict[Hashable, float]] = {}
-    for configuration in fresh.configurations:
-        ended = [seed for seed in seeds if seed in configuration.results]
-        by_seed: dict[Hashable, float] = {seed: score(configuration, seed) for seed in ended}
-        scores[str(configuration.number)] = by_seed
+    """Run the interim analysis of the open finalists, and record the results.
+
+    Raises:
+        MissingError: the baseline has no score on a fresh seed.
+    """
+    scores = _scores(fresh)
     if not any(map(math.isfinite, scores[_BASELINE].values())):
         raise MissingError(
             "the baseline failed on every fresh seed",
@@ -181,17 +180,44 @@ def _analyze(fresh: SweepRecord, rounds: RecordedRounds) -> RecordedRounds:
             f"{fresh.command('status')} shows why",
             code="baseline-failed",
         )
-    every = interim_results(rounds.design, scores, _BASELINE, fresh.spec.objective.mode)
-    differences = interim_guards(fresh, rounds.design, _BASELINE)
+    design = rounds.design
+    differences = interim_guards(fresh, design, _BASELINE)
     results = []
     guards = {}
-    for result in every:
+    for result in interim_results(design, scores, _BASELINE, fresh.spec.objective.mode):
         finalist = result.configuration
         if finalist in rounds.retired:
             continue
         guards[finalist] = differences.get(finalist, {})
         state = state_of(checked(fresh, guards[finalist]))
         results.append(replace(result, outcome=decided_with_guards(result.outcome, state)))
+    _record_analysis(fresh, results, guards)
+    return replace(
+        rounds, analyses=(*rounds.analyses, tuple(results)), guards={**rounds.guards, **guards}
+    )
+
+
+def _scores(fresh: SweepRecord) -> dict[str, dict[Hashable, float]]:
+    """Return configuration -> seed -> score of the trials that have ended; NaN for a failed one."""
+    scores: dict[str, dict[Hashable, float]] = {}
+    for configuration in fresh.configurations:
+        ended = [seed for seed in fresh.spec.seeds if seed in configuration.results]
+        scores[str(configuration.number)] = {seed: score(configuration, seed) for seed in ended}
+    return scores
+
+
+def _record_analysis(
+    fresh: SweepRecord,
+    results: Sequence[Difference],
+    guards: Mapping[str, Mapping[str, Difference]],
+) -> None:
+    """Append an interim analysis to the event log.
+
+    Args:
+        fresh: the sweep of the finalists.
+        results: the open finalists' differences from the baseline.
+        guards: finalist -> metric of a guard -> difference.
+    """
     with lock_folder(fresh.folder.root, "sweep", create=False):
         EventLog(fresh.folder.event_log).append(
             {
@@ -204,9 +230,6 @@ def _analyze(fresh: SweepRecord, rounds: RecordedRounds) -> RecordedRounds:
                 "time": time.time(),
             }
         )
-    return replace(
-        rounds, analyses=(*rounds.analyses, tuple(results)), guards={**rounds.guards, **guards}
-    )
 
 
 def _decision_text(result: Difference, rounds: RecordedRounds, fresh: SweepRecord) -> str:

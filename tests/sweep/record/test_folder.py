@@ -1,5 +1,3 @@
-import json
-
 import pytest
 
 from loptune.errors import ConfigError, MissingError, StorageError
@@ -39,16 +37,29 @@ def test_a_stop_request_on_a_vanished_folder_is_no_error(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("record", ["design", "results"])
-def test_rounds_recorded_by_another_version_are_an_error(tmp_path, record):
+def test_the_status_of_rounds_recorded_by_another_version_is_an_error(tmp_path):
+    sweep = write_sweep(tmp_path)
+    EventLog(sweep.folder.event_log).append({"event": "analysis", "standings": []})
+    with refused("of-another-version", StorageError):
+        sweep.reloaded().trials()
+
+
+def test_a_design_with_fields_of_another_version_is_an_error(tmp_path):
     sweep = write_sweep(tmp_path)
     design = {"looks": [5, 10], "finalists": 1, "worthwhile": 0.02, "better": [2, 2]}
-    plan = {"event": "plan", "sd": 0.01, "dof": 1, "design": design}
-    analysis = {"event": "analysis", "standings": []}
-    if record == "results":
-        known = {"analyses": [5], "efficacy": [2], "futility": [2]}
-        plan["design"] = {"finalists": 1, "worthwhile": 0.02, **known}
-    EventLog(sweep.folder.event_log).append(plan, analysis)
-    assert json.loads(sweep.folder.event_log.read_text().splitlines()[-1])["event"] == "analysis"
-    with refused("of-another-version", StorageError):
-        recorded_rounds(sweep)
+    EventLog(sweep.folder.event_log).append(
+        {"event": "plan", "sd": 0.01, "dof": 1, "design": design}
+    )
+    with refused("of-another-version", StorageError, names=("better",)):
+        recorded_rounds(sweep.reloaded())
+
+
+def test_an_error_of_this_program_is_not_reported_as_another_version(tmp_path, monkeypatch):
+    sweep = write_sweep(tmp_path)
+    known = {"analyses": [5], "efficacy": [2], "futility": [2]}
+    plan = {"design": {"finalists": 1, "worthwhile": 0.02, **known}, "sd": 0.01, "dof": 1}
+    EventLog(sweep.folder.event_log).append({"event": "plan", **plan})
+    assert recorded_rounds(sweep.reloaded()) is not None
+    monkeypatch.setattr("sweep.record.recorded_rounds.Noise", lambda: None)
+    with pytest.raises(TypeError):
+        recorded_rounds(sweep.reloaded())
