@@ -270,19 +270,17 @@ class _Pool:
     def _handle(self, event: Request | _EndOfRequests | _Outcome) -> None:
         if isinstance(event, _Outcome):
             self._after(event)
-        elif isinstance(event, Request):
-            self._open(event)
-        else:
+        elif isinstance(event, _EndOfRequests):
             self._is_closed = True
             if event is _EndOfRequests.READER_ENDED:
                 self._control.request_stop(_ENDED, by_user=True)
+        elif self._control.stopped:  # the batch stays unfinished
+            error = _stopped(event.name, self._control)
+            self._answer(name=event.name, error=_fields(error))
+        else:
+            self._open(event)
 
     def _open(self, request: Request) -> None:
-        """Start or resume a batch. After a stop, it stays unfinished."""
-        if self._control.stopped:
-            error = _stopped(request.name, self._control)
-            self._answer(name=request.name, error=_fields(error))
-            return
         try:
             self._batches.append(self._opened(request))
         except UserError as error:

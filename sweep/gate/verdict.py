@@ -79,44 +79,54 @@ class Judge:
         Raises:
             ConfigError: every run of the baseline fails, or its scores do not vary.
         """
-        number = proposal.number
         base = self._state.baselines[proposal.baseline]
         failed = _failed_alone(proposal, base)
-        unknown = base.missing(failed)
-        if unknown:  # the baseline may fail on these seeds, too
-            return self._more(proposal, unknown, None)
+        seeds = self._seeds_before_analysis(proposal, failed)
+        if seeds:
+            return self._more(proposal, seeds, None)
         if failed:
-            return GateVerdict(outcome="discard", proposal=number, reason=_first_failure(failed))
-        # Each interim analysis is performed once: repeating it, or adding runs to it, would raise
-        # the false keep rate.
-        scores = self._shared(proposal)
-        if len(scores) < proposal.asked:
-            return self._more(proposal, self._seeds(proposal.baseline, proposal.asked), None)
-        if self._missing(proposal.baseline) or base.missing(scores):
-            return self._more(proposal, tuple(scores), None)
+            return _discard(proposal, _first_failure(failed))
         self._check_noise(proposal.baseline)
         answer = self._answer(proposal)
         if answer.next_seeds is not None:
             return self._more(proposal, self._seeds(proposal.baseline, answer.next_seeds), answer)
-        if answer.outcome == "keep" and len(set(scores.values())) == 1:
-            return GateVerdict(
-                outcome="discard",
-                proposal=number,
-                reason=f"all its {len(scores)} seeds score the same, {scores[min(scores)]:g}, "
-                "so the seed has no effect and the scores cannot show a gain",
-                answer=answer,
-            )
         if answer.outcome == "keep":
             return self._before_keep(proposal, answer)
-        return GateVerdict(
-            outcome="discard", proposal=number, reason=self._reason(answer), answer=answer
-        )
+        return _discard(proposal, self._reason(answer), answer)
+
+    def _seeds_before_analysis(
+        self, proposal: Proposal, failed: Collection[int]
+    ) -> tuple[int, ...]:
+        """Return the seeds on which a proposal or its baseline must run before the next interim
+        analysis; empty if the runs are complete. Each analysis is performed once: repeating it, or
+        adding runs to it, would raise the false keep rate.
+
+        Args:
+            proposal: the proposal.
+            failed: seeds on which only the proposal has failed so far.
+        """
+        base = self._state.baselines[proposal.baseline]
+        if failed:  # the baseline may fail on these seeds, too
+            return base.missing(failed)
+        scores = self._shared(proposal)
+        if len(scores) < proposal.asked:
+            return self._seeds(proposal.baseline, proposal.asked)
+        if self._missing(proposal.baseline) or base.missing(scores):
+            return tuple(scores)
+        return ()
 
     def _before_keep(self, proposal: Proposal, answer: gate.Answer) -> GateVerdict | Record:
         """Return the verdict on a proposal that has passed its test. The baseline runs again first,
         because the proposal was compared with older runs.
         """
         state = self._state
+        scores = list(self._shared(proposal).values())
+        if len(set(scores)) == 1:
+            reason = (
+                f"all its {len(scores)} seeds score the same, {scores[0]:g}, so the seed has no "
+                "effect and the scores cannot show a gain"
+            )
+            return _discard(proposal, reason, answer)
         keep = GateVerdict(
             outcome="keep", proposal=proposal.number, reason=self._reason(answer), answer=answer
         )
@@ -127,12 +137,7 @@ class Judge:
         if state.baseline.program != base.program:
             arm = transferred(proposal, base, state.baseline)
             if arm.program == state.baseline.program:
-                return GateVerdict(
-                    outcome="discard",
-                    proposal=proposal.number,
-                    reason="another kept proposal makes the same change",
-                    answer=answer,
-                )
+                return _discard(proposal, "another kept proposal makes the same change", answer)
             return _compared(proposal, latest, arm)
         if proposal.beside is None:
             return {"event": "again", "number": proposal.number}
@@ -385,6 +390,10 @@ def _compared(proposal: Proposal, index: int, arm: Arm) -> Record:
         "revision": arm.revision,
         "files": arm.files,
     }
+
+
+def _discard(proposal: Proposal, reason: str, answer: gate.Answer | None = None) -> GateVerdict:
+    return GateVerdict(outcome="discard", proposal=proposal.number, reason=reason, answer=answer)
 
 
 def _failed_alone(arm: Arm, base: Arm) -> dict[int, str]:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from dashboards.statistics.difference import Difference
 from dashboards.statistics.group_sequential import Design
@@ -99,7 +99,7 @@ def _read(kind: type[_T], record: Record, path: Path) -> _T:
     if unknown or missing:
         difference = f"unknown field {unknown[0]}" if unknown else f"no field {missing[0]}"
         raise rounds_of_another_version(difference, str(path))
-    values = {}
+    values: dict[str, Any] = {}
     for name, value in record.items():
         values[name] = tuple(value) if isinstance(value, list) else value
     return kind(**values)
