@@ -57,8 +57,8 @@ def main() -> None:
     parser.add_argument("--sleep", type=float, default=2.0, help="seconds of a run")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        Path("program.py").write_text(PROGRAM)
-        Path("space.yaml").write_text(SPACE % arguments.sleep)
+        Path("program.py").write_text(PROGRAM, encoding="utf-8")
+        Path("space.yaml").write_text(SPACE % arguments.sleep, encoding="utf-8")
         apart = seconds("apart", arguments.proposals, together=False)
         together = seconds("together", arguments.proposals, together=True)
     print(f"ratio {together / apart:.2f}")

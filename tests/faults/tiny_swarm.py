@@ -89,7 +89,7 @@ def kill_after(process: subprocess.Popen[bytes], name: str, results: int) -> Non
 
 def decided(name: str) -> list[str]:
     """Return the events of a campaign without the first, which has its name and the time."""
-    return Path(name, "events.jsonl").read_text().splitlines()[1:]
+    return Path(name, "events.jsonl").read_text(encoding="utf-8").splitlines()[1:]
 
 
 def main() -> None:
@@ -98,7 +98,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=2)
     kills = parser.parse_args().kills
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        Path("space.yaml").write_text(yaml.safe_dump(SPACE))
+        Path("space.yaml").write_text(yaml.safe_dump(SPACE), encoding="utf-8")
         for name in ("calm", "killed"):
             start(name)
         began = time.monotonic()
