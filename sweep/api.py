@@ -28,7 +28,7 @@ def run(
 
     Raises:
         UserError: the sweep cannot start or continue.
-        KeyboardInterrupt: it was stopped; ``sweep resume`` continues it.
+        KeyboardInterrupt: the sweep was stopped; ``sweep resume`` continues it.
     """
     require("ray", "sweep run")
     set_up_logging("normal")

@@ -32,7 +32,7 @@ _IN_ORDER = (
     "plan", "run", "status", "ls", "resume", "extend", "stop", "confirm", "report", "export",
     "evidence", "ui", "upload", "judge", "noise", "gate", "mcp", "study", "schema", "clean",
 )  # fmt: skip
-# command -> the optional package without which it cannot do its work
+# command -> the optional package without which it cannot run
 _NEEDED = {
     **dict.fromkeys(("run", "resume", "extend", "confirm", "noise"), "ray"),
     **dict.fromkeys(("evidence", "ui", "upload"), "mlflow"),

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 TIME_LIMIT_S = 120.0  # time limit of read-only tools
 _INSTRUCTIONS = """\
 Decides with evidence whether a training run, a setting or a code change is better than another.
-`judge` gives the verdict on runs that exist. A campaign (`gate_*`) keeps or discards changes \
-that come sequentially, with a bound on false keeps over the campaign. Report differences \
+`judge` gives the verdict on runs that exist. A campaign (`gate_*`) keeps or discards \
+each of a sequence of changes, with a bound on the fraction of false keeps. Report differences \
 with their interval and number of seeds; `undecided` is an answer. Do not add seeds until the \
 result is favorable, and choose metric and baseline before you see results."""
 _ANNOTATED: Any = Annotated  # for types that are known only at run time
 _READS_ONLY = (
-    " This server is read-only. To let it change campaigns and train, a person has to start it "
+    " This server is read-only. To let it change campaigns and train, a user must start it "
     "with `sweep mcp --allow-run`."
 )
 
@@ -70,7 +70,7 @@ class Tool:
     Args:
         name: the name of the tool.
         command: the command.
-        reads_only: whether it changes nothing.
+        reads_only: whether the tool changes nothing.
         left_out: parameters that tools do not pass.
     """
 
@@ -113,8 +113,8 @@ def report(
     *,
     runs_dir: Annotated[Path, Option("folder of all runs", is_path=True)] = Path("runs"),
 ) -> dict[str, Any]:
-    """State a sweep's verdict in sentences and numbers, also by benchmark and guard, with warnings
-    and the page of its report.
+    """State a sweep's verdict in sentences and numbers, also per benchmark and guard, with warnings
+    and the path of its report page.
 
     Raises:
         MissingError: there is no such sweep.
@@ -182,7 +182,8 @@ def make_server(
                 _call_of(tool, allow_outside=allow_outside, time_limit_s=time_limit_s),
                 name=tool.name,
                 description=tool.command.description,
-                # It may run programs in the folder, which may do anything.
+                # Tools that change something also run programs in the folder, which may do
+                # anything.
                 annotations=ToolAnnotations(
                     read_only_hint=tool.reads_only, destructive_hint=not tool.reads_only
                 ),
@@ -191,8 +192,8 @@ def make_server(
 
 
 def _strict_server(instructions: str) -> "MCPServer":
-    """Return a server without tools that rejects arguments which a tool does not have: the library
-    drops them, and the tool would answer a different question than the agent asked.
+    """Return a server, still without tools, that rejects arguments that a tool does not have. The
+    library would drop them, and the tool would answer a different question from the one asked.
     """
     from mcp.server import MCPServer
     from mcp.server.mcpserver.exceptions import ToolError
@@ -229,7 +230,7 @@ def _check_names(tool: Tool, values: dict[str, Any]) -> None:
 
 
 def _call_of(tool: Tool, *, allow_outside: bool, time_limit_s: float) -> Callable[..., Any]:
-    """Return the function behind a tool, which raises loptune's errors as errors of the tool."""
+    """Return the function that a tool calls. It raises loptune's errors as `ToolError`."""
     import anyio
     from mcp.server.mcpserver.exceptions import ToolError
 
@@ -257,7 +258,7 @@ def _timed_out(tool: Tool, time_limit_s: float) -> UserError:
     return ConfigError(
         f"no answer within {time_limit_s:g} s",
         f"tool {tool.name}",
-        "read fewer files, or type the command in a shell",
+        "read fewer files, or run the command in a shell",
         code="tool-time-out",
     )
 

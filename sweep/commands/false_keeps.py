@@ -15,7 +15,7 @@ def check_false_keeps(rate: float) -> None:
     """Reject a bound that is not a fraction.
 
     Raises:
-        ConfigError: it is 1 or more.
+        ConfigError: the bound is 1 or more.
     """
     if not rate < 1:
         raise ConfigError(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Folder = Annotated[str | Path, Option("folder of the campaign", is_path=True)]
 Parallel = Annotated[
-    Count | None, Option("runs at the same time (default: as many as fit the machine)")
+    Count | None, Option("number of concurrent runs (default: as many as fit the machine)")
 ]
 Run = Annotated[bool, Option("start the required runs now, which may take hours")]
 
@@ -86,7 +86,7 @@ def start(
     ] = (),
     worthwhile: Annotated[Positive | None, Option("smallest gain that matters")] = None,
     false_keeps: FalseKeeps = 0.1,
-    first_seeds: Annotated[Count, Option("runs of every new baseline")] = 8,
+    first_seeds: Annotated[Count, Option("number of runs per new baseline")] = 8,
     most_seeds: Annotated[Count, Option("maximum number of runs per proposal")] = 32,
     secret: Annotated[
         str | None,
@@ -106,7 +106,7 @@ def start(
         ),
     ] = (),
     new_budget: Annotated[
-        bool, Option("spend a new error budget, whatever earlier campaigns have spent")
+        bool, Option("start with a new error budget instead of continuing an earlier one")
     ] = False,
     protect: Annotated[
         Sequence[str],
@@ -361,7 +361,7 @@ def _after_runs(folder: Path, own: Callable[["Campaign"], "GateVerdict"]) -> Sta
     read = Campaign(folder)
     verdict = own(read)
     if verdict.outcome == "more" and last is not None and last.outcome == "ended":
-        # the limits allow its own runs, but not those of all open proposals
+        # the limits allow the runs of this proposal, but not those of all open proposals
         verdict = replace(last, proposal=verdict.proposal)
     return Standing(read, verdict)
 
@@ -432,8 +432,8 @@ def run(campaign: Folder, *, parallel: Parallel = None) -> Standing:
     """Start the required runs until all open proposals are decided.
 
     Raises:
-        UserError: the campaign has no program, or its runs do not end.
-        KeyboardInterrupt: it was interrupted; repeat the call to continue.
+        UserError: the campaign has no program, or its runs cannot finish.
+        KeyboardInterrupt: the user interrupted the runs; call again to continue.
     """
     from sweep.gate.campaign import Campaign
     from sweep.gate.runs import run_until_decided
@@ -484,7 +484,8 @@ def log(
     campaign: Folder,
     *,
     search: Annotated[
-        str, Option("text that the change, its note or the reason contains (case-insensitive)")
+        str,
+        Option("show only proposals whose change, note or reason contains TEXT", metavar="TEXT"),
     ] = "",
 ) -> Log:
     """Show what was tried. Look here before you propose a change.
@@ -508,7 +509,7 @@ def log(
 
 def _show_log(found: Log) -> None:
     if not found.entries:
-        print(f"none of {len(found.campaign.proposals)} proposals")
+        print(f"no match among {len(found.campaign.proposals)} proposals")
         return
     _print_history(found.entries)
 
@@ -520,7 +521,8 @@ def withdraw(
         int | None, Option("number of the proposal (default: the latest open one)")
     ] = None,
 ) -> Standing:
-    """Withdraw an open proposal. It stays undecided, and its share of the error budget is spent.
+    """Withdraw an open proposal. It is recorded as discarded, and its share of the error budget is
+    spent.
 
     Raises:
         UserError: no proposal is open.
@@ -564,7 +566,7 @@ def _show_status(standing: Standing) -> None:
     for metric, _, move in moves(standing.campaign):
         if move.has_moved:
             print(
-                f"{metric} moved: the baseline's mean, run again, changed by {move.change:+.4g} "
+                f"{metric} moved: the mean of the repeated baseline changed by {move.change:+.4g} "
                 f"({move.low:+.4g} to {move.high:+.4g}, p {move.p:.2g}). Find out what changed, "
                 f"such as a library, the data or the machine."
             )

@@ -38,7 +38,7 @@ def import_(
     its keeps the gate would have kept. It changes nothing.
 
     Raises:
-        UserError: the file is not such a record.
+        UserError: the file is not the record of a loop.
     """
     from sweep.gate.loop_record import read_record, replay
 

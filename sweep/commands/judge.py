@@ -27,7 +27,7 @@ Values = (
 
 _MLFLOW = "mlflow:"
 _WANDB = "wandb:"
-_TABLE_WIDTH = 240  # outside of a terminal, so that no cell is wrapped
+_TABLE_WIDTH = 240  # table width outside of a terminal, so that no cell is wrapped
 _COLUMNS = "columns"  # groups of the help screen
 _ROWS = "rows"
 _SCORE = "score"
@@ -102,7 +102,7 @@ def judge(
             is_path=True,
         ),
     ] = "",
-    step: Annotated[str, Option("column of the training step", group=_COLUMNS)] = "step",
+    step: Annotated[str, Option("training-step column", group=_COLUMNS)] = "step",
     trial: Annotated[str, Option("run-name column, for --problems", group=_COLUMNS)] = "trial",
     where: Annotated[
         str,
@@ -121,7 +121,7 @@ def judge(
     failed: Annotated[
         "str | Sequence[Condition]",
         Option(
-            "COLUMN=VALUE,... of failed runs, in addition to those of a state column",
+            "COLUMN=VALUE,... of failed runs, in addition to the failures in a state column",
             group=_ROWS,
             separated=True,
         ),
@@ -170,7 +170,10 @@ def judge(
     ] = None,
     take: Annotated[
         Literal["last", "best"],
-        Option("a run's score: its last evaluations, or its best, which is biased", group=_SCORE),
+        Option(
+            "score of a run: mean of its last evaluations, or its best evaluation (biased)",
+            group=_SCORE,
+        ),
     ] = "last",
     window: Annotated[
         NonNegative | None,
@@ -195,7 +198,8 @@ def judge(
     composite: Annotated[
         str,
         Option(
-            "one score of several: mean, iqm (interquartile mean), or NAME=WEIGHT,...", group=_SCORE
+            "how several scores become one: mean, iqm (interquartile mean), or NAME=WEIGHT,...",
+            group=_SCORE,
         ),
     ] = "mean",
     guard: Annotated[
@@ -213,7 +217,7 @@ def judge(
     not_worse_by: Annotated[
         float | None,
         Option(
-            "also test which configurations are not worse than the baseline by this margin",
+            "also test which configurations are not worse than the baseline by more than MARGIN",
             group=_COMPARISON,
             metavar="MARGIN",
         ),
@@ -384,7 +388,9 @@ def fields(judgement: "Judgement") -> dict[str, Any]:
 def _read(
     source: str, *, metrics: Sequence[str], seed: str, store: str | None, runs_dir: Path
 ) -> "pd.DataFrame":
-    """Return the rows of files, an experiment or a project, with the metrics of the latter two."""
+    """Return the rows of a sweep, of files, an experiment or a project; ``metrics`` are the ones to
+    read.
+    """
     score, *others = metrics
     if source.startswith(_MLFLOW):
         from dashboards.sources.places import read_experiment

@@ -56,9 +56,9 @@ def noise(
     equal seeds give equal scores, and how large an improvement each number of seeds detects.
 
     Raises:
-        UserError: the space is wrong, another process measures in the folder, or fewer than two
-            runs ended with a score.
-        KeyboardInterrupt: it was interrupted; repeat the call to continue.
+        UserError: the space is wrong, another process is measuring in the folder, or fewer than
+            two runs ended with a score.
+        KeyboardInterrupt: the user interrupted the runs; call again to continue.
     """
     from sweep.gate.aa_test import measure
     from sweep.gate.batch import store_program
@@ -77,7 +77,7 @@ def noise(
         raise ConfigError(
             f"--repeats must be at most --seeds ({seeds}), got {repeats}",
             "command line",
-            "--repeats 1",
+            "use --repeats 1",
             code="repeats",
         )
     spec = load_space(find_space(space), overrides)

@@ -164,7 +164,7 @@ def ui(
     """Open the MLflow UI on this machine. It shows the sweep's trials; Ctrl-C stops the server.
 
     Returns:
-        Its exit status.
+        The exit status of the server.
 
     Raises:
         MissingError: there is no such sweep, or it ran offline.

@@ -62,7 +62,7 @@ class PlannedSweep:
 
     sweep: SweepRecord
     plan: "Plan"
-    sample: "Sample | None"  # what the initial model answers
+    sample: "Sample | None"  # result of sampling the initial model
     words: list[str]  # command-line words that describe the sweep, without its name
     renamed: bool  # the sweep's name differs from the name in its space
 
@@ -104,7 +104,7 @@ def plan(
     """Show a sweep's trials, cost, memory and power without running it. Nothing is written.
 
     Raises:
-        UserError: the space, its data or its machines are wrong.
+        UserError: the space, its data or the machines are invalid.
     """
     from sweep.views.plan import make_plan  # scipy takes a second to import
 
@@ -206,7 +206,7 @@ def resume(
     cpus: Cpus = None,
 ) -> Ended:
     """Resume a stopped or killed sweep. Each trial continues from its last checkpoint, and the
-    search as if it had never stopped.
+    search continues as if it had never stopped.
 
     Raises:
         UserError: there is no such sweep, its files changed, or it cannot continue.

@@ -38,7 +38,7 @@ class SweepStatus:
     """The progress of a sweep."""
 
     sweep: SweepRecord
-    running: str | None  # the process that runs it
+    running: str | None  # the process that runs the sweep
     trials: list[TrialRecord]
     chosen: BestWithCaveats
     seconds_left: dict[str, float]  # running trial -> seconds left
@@ -100,7 +100,9 @@ def show_status(found: SweepStatus) -> None:
     if members := front_of(sweep):
         second = sweep.spec.objective.second
         named = ", ".join(f"#{member}" for member in members)
-        print(f"front of {sweep.spec.objective.name} and {second and second.metric}: {named}")
+        print(
+            f"Pareto front of {sweep.spec.objective.name} and {second and second.metric}: {named}"
+        )
     for line in identical_trials(sweep):
         print(f"warning: {line}")
     if best := found.chosen.text(sweep.spec.objective):

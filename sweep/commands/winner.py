@@ -145,7 +145,8 @@ def confirm(
     missing = sweep.planned - sum(trial.ended for trial in sweep.trials())
     if missing:
         print(
-            f"{missing} trials of the search have not ended; finalists are chosen from the others"
+            f"{missing} trials of the search have not ended; finalists are chosen from the "
+            "complete configurations"
         )
     default_seeds = ARM_SEEDS if sweep.spec.search.tune_within else FRESH_SEEDS
     space = fresh_space(sweep, chosen, seeds or default_seeds, test, folder=folder)
@@ -316,7 +317,7 @@ def export(
         raise StorageError(
             f"cannot write {file}: {error.strerror}",
             str(file),
-            "choose --output",
+            "choose another file with --output",
             key="output",
             code="cannot-write",
         ) from None
@@ -374,10 +375,10 @@ def _choices(sweep: SweepRecord) -> str:
 
 
 def _chosen_by_evidence(sweep: SweepRecord, chosen: BestWithCaveats) -> BestConfiguration:
-    """Return the configuration that the evidence names.
+    """Return the configuration that the evidence supports.
 
     Raises:
-        MissingError: it names none, or nothing is complete yet.
+        MissingError: the evidence supports none, or nothing is complete yet.
     """
     if chosen.best is not None:
         return chosen.best

@@ -1,6 +1,4 @@
-"""``python -m sweep.driver SETTINGS``: run the batches that standard input names, see
-`sweep.driver.pool`.
-"""
+"""``python -m sweep.driver SETTINGS``: run the batches on standard input (`sweep.driver.pool`)."""
 
 import sys
 

@@ -1,8 +1,8 @@
 """Attempts at a trial: how they are numbered, when a failed one is retried, when a trial is
 abandoned.
 
-Nothing here prints. `Attempts` notifies a display of every event; a display that fails is logged
-and changes no decision.
+Nothing here prints. `Attempts` notifies a display of every event. An error of the display is
+logged and does not affect any decision.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ class RetryBudget:
         self.max_failures = max_failures
         self._failures: Counter[str] = Counter()
         self._given_up: set[str] = set()
-        self._last_reasons: dict[str, str] = {}  # by trial
+        self._last_reasons: dict[str, str] = {}  # trial -> reason of its last failure
 
     def after_failure(self, trial: str, *, node_was_lost: bool, reason: str = "") -> AfterFailure:
         """Count a failure and return the action after it.
@@ -126,7 +126,9 @@ class Display(Protocol):
         """Show that a trial has evaluated its model."""
 
     def retried(self, trial: str, reason: str, failures: int | None, most: int) -> None:
-        """Show that a trial restarts after this failure; ``failures``: None if not counted."""
+        """Show that a trial restarts after this failure; ``failures`` is None if the failure is not
+        counted.
+        """
 
     def failed(self, trial: str, reason: str) -> None:
         """Show that a trial has failed and is not retried."""

@@ -1,9 +1,9 @@
 """Stop a sweep in an orderly way on signals, spent budgets, the stop file, or a crash of Ray.
 
 From Ctrl-C to a rank, every stop takes the same path: `request_stop` writes the stop file, which
-reaches every machine; each rank sees the file at its next training step, saves a checkpoint and is
-``stopped``, as is the `TrialReport` that it returns. A stopped trial has no result and is submitted
-again on resume.
+reaches every machine; each rank sees the file at its next training step, saves a checkpoint and
+returns a `TrialReport` that is ``stopped``. A stopped trial has no result and is submitted again on
+resume.
 """
 
 import os
@@ -27,13 +27,14 @@ from sweep.trials.nodes import CUT_OFF_S, listens, remember_silent_nodes
 
 POLL_S = 0.5
 _WATCH_S = 1.0
-_SILENCE_S = 4.0  # seconds without a connection after which a daemon on this machine counts as dead
+# seconds without a connection after which a daemon on this machine is considered dead
+_SILENCE_S = 4.0
 # seconds for this process to exit by itself: a call that waits for a dead Ray never returns
 _GRACE_S = 6.0
 
 
 class StopControl(tune.Stopper):  # type: ignore[misc]
-    """Asks all trials to stop at their next training step; only the first reason counts.
+    """Asks all trials to stop at their next training step; only the first reason is kept.
 
     Tune calls ``stop_all`` ten times a second. A trial that sees the stop file saves a checkpoint
     and ends, and no new trial starts, so the sweep ends within one training step.
@@ -69,7 +70,7 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
         self._running = running
 
     def start_clock(self) -> None:
-        """Count the time limit from now."""
+        """Start counting the time limit now."""
         self._started = time.monotonic()
 
     def request_stop(self, reason: str, *, by_user: bool) -> None:
@@ -109,8 +110,8 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
         return self.stopped and self._running() == 0
 
     def check_folder(self) -> None:
-        """Raise a StorageError if the sweep's folder, event log or space is missing: a trial's
-        write error may only be a consequence.
+        """Raise a StorageError if the sweep's folder, event log or space is missing. A trial's
+        write error may only be a consequence of that.
         """
         folder = self.folder
         parts = {"folder": folder.root, "event log": folder.event_log, "search space": folder.space}

@@ -1,10 +1,10 @@
 """Clean up after a killed driver: a guard process ends the sweep's processes and removes its
 scratch folder.
 
-The guard then prints the command that resumes. It is needed for two reasons. Ray ends an orphaned
-worker only after the worker has started, and a worker that is starting tries to reach the dead
-control server for half a minute. Ray's C++ code may also end the driver without running any more
-Python. Run as a program: ``guard.py DRIVER_PID SWEEP_FOLDER SCRATCH LAST_WORDS``. It imports
+The guard then prints the command that resumes the sweep. It is needed for two reasons. Ray ends an
+orphaned worker only after the worker has started, and a worker that is starting tries to reach the
+dead control server for half a minute. Ray's C++ code may also end the driver without running any
+more Python. Run as a program: ``guard.py DRIVER_PID SWEEP_FOLDER SCRATCH LAST_WORDS``. It imports
 nothing of the project, so it starts within a tenth of a second.
 """
 

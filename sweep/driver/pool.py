@@ -1,13 +1,15 @@
-"""Run the batches of a campaign in one process, with one Ray and ranks that stay from run to run.
+"""Run the batches of a campaign in one process, with a single Ray instance and ranks that are
+reused.
 
 `sweep.gate.pool` starts it as ``python -m sweep.driver SETTINGS``, with the fields of `Settings` as
 JSON. Each line of standard input is a batch to run, with the fields of `Request`. Batches run side
 by side, as many trials at a time as fit the machine. When a batch has ended, a line with its name
 goes to standard output, with the error if it could not run. Its results are in its folder, which is
-that of a sweep without a search. Everything else that is printed goes to standard error.
+the folder of a sweep without a search. Everything else that is printed goes to standard error.
 
 The line ``null`` ends the process once all batches have ended. If standard input is closed without
-it, the process that needs the results has ended, and this one stops the trials in an orderly way.
+``null``, the process that needs the results has ended, and this process stops the trials in an
+orderly way.
 """
 
 import contextlib
@@ -57,7 +59,7 @@ from sweep.views.event_lines import EventLines, say
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE_S = 60.0  # to wait for an earlier process, which is stopping
+_PATIENCE_S = 60.0  # seconds to wait for an earlier process that is stopping
 _ENDED = "the process that needs the runs has ended"
 
 
@@ -66,7 +68,7 @@ class Settings:
     """The settings of the process."""
 
     folder: str  # contains the program's search space; the sweeps go to its subfolder "runs"
-    resume: str  # command that continues
+    resume: str  # command that continues after an interruption
     cpus: int | None  # CPUs of this machine to use; all if None
 
 
@@ -74,7 +76,7 @@ class Settings:
 class Request:
     """A batch to run."""
 
-    name: str  # of the batch's sweep; its space is in the subfolder "spaces"
+    name: str  # name of the batch's sweep; its space is in the subfolder "spaces"
     place: str  # folder in which the program starts
     variables: dict[str, str] = field(default_factory=dict)  # changed environment of the commands
 
@@ -114,8 +116,8 @@ class _Batch:
 
     Args:
         sweep: its sweep.
-        plan: what its trials share.
-        resume: command that continues.
+        plan: settings that its trials share.
+        resume: command that continues after an interruption.
         lock: holds the lock of the sweep's folder.
         is_first: whether it is the first batch of the process.
     """
@@ -132,7 +134,7 @@ class _Batch:
         self.sweep = sweep
         self.plan = plan
         self.control = StopControl(sweep, resume)
-        # the pool counts the trials of all batches
+        # no limit here, because the pool limits the trials of all batches together
         self.searcher = make_searcher(sweep, self.control, lambda: sys.maxsize)
         self.control.attach(self.searcher.stop, lambda: len(self.searcher.running))
         label = f"{sweep.folder.name.partition('-seeds-')[0]}  "
@@ -161,7 +163,7 @@ class _Batch:
         return self._all_started and not self.searcher.running
 
     def error(self) -> UserError | None:
-        """Return the error because of which its trials have not all ended; None if they have."""
+        """Return the error that kept trials of the batch from ending; None if all have ended."""
         if self.control.problem is not None:
             return self.control.problem
         if self.control.reason is None or not unfinished(self.sweep.folder.runs_dir, self.name):
@@ -169,12 +171,12 @@ class _Batch:
         return _stopped(self.name, self.control)
 
     def check_limits(self) -> None:
-        """Stop the batch if a limit of its program is reached, or its stop file is there.
+        """Stop the batch if a limit of its program is reached, or its stop file exists.
 
         Raises:
-            StorageError: its folder has disappeared.
+            StorageError: the batch's folder has disappeared.
         """
-        if self._count == 0:  # it waits for other batches
+        if self._count == 0:  # the batch is waiting for other batches
             self.control.start_clock()
         self.control.stop_all()
 
@@ -191,7 +193,7 @@ class _Batch:
         return _Attempt(self, number, dict(config))
 
     def close(self) -> None:
-        """Remove what the trials do not need any more, and unlock the folder."""
+        """Reduce the checkpoints of the ended trials, and unlock the folder."""
         shrink_ended(self.sweep, set(), all_have_closed=True)
         self._lock.close()
 
@@ -227,7 +229,7 @@ class _Pool:
         self._opened_batches = 0
         self._idle: list[PooledTrial] = []
         self._slots = 0
-        self._is_closed = False  # no further batches come
+        self._is_closed = False  # whether the last batch was received
         self._events: queue.SimpleQueue[Request | _EndOfRequests | _Outcome] = queue.SimpleQueue()
         control.attach(self._stop_all, lambda: len(self._batches))
 
@@ -237,7 +239,7 @@ class _Pool:
         return self._control.stopped
 
     def serve(self) -> None:
-        """Run batches until none comes any more.
+        """Run batches until the last one has ended.
 
         Raises:
             StorageError: Ray has died, or a batch's folder has disappeared.
@@ -258,7 +260,7 @@ class _Pool:
                 return
 
     def _read(self) -> None:
-        """Pass the requests on standard input on as events."""
+        """Turn the requests on standard input into events."""
         for line in sys.stdin:
             fields = json.loads(line)
             if fields is None:
@@ -292,7 +294,7 @@ class _Pool:
         """Start or resume the sweep of a batch.
 
         Raises:
-            UserError: it cannot run.
+            UserError: the batch cannot run.
         """
         place = Path(request.place)
         check_folder(place)
@@ -381,7 +383,7 @@ class _Pool:
         if outcome.result is not None:
             batch.control(attempt.number, outcome.result)
             report = TrialReport.of(outcome.result)
-            if not report.stopped:  # a stop is printed once for all
+            if not report.stopped:  # a stop is printed once for all trials
                 batch.attempts.notify("ended", attempt.trial, report)
         has_failed = outcome.error is not None
         batch.searcher.on_trial_complete(attempt.number, outcome.result, error=has_failed)
@@ -447,8 +449,8 @@ def _fields(error: UserError) -> dict[str, str]:
 
 @lasting_output()
 def serve(settings_text: str) -> int:
-    """Run batches until standard input ends, and return the exit code. An error because of which no
-    batch can run is an answer without a name.
+    """Run batches until standard input ends, and return the exit code. If no batch can run, the
+    answer is an error without a name.
 
     Args:
         settings_text: `Settings` as JSON.

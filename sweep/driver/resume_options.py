@@ -92,7 +92,7 @@ def _has_no_checkpoint(sweep: SweepRecord, trial: str) -> bool:
     """Return whether a trial cannot continue, because its checkpoints or its metrics are missing.
 
     Raises:
-        StorageError: they are there and cannot be read. They may not be damaged.
+        StorageError: the files exist but cannot be read, so they may be intact.
     """
     folder = RunFolder(sweep.folder.trial(trial))
     try:

@@ -206,11 +206,12 @@ def resume_sweep(sweep: SweepRecord, options: Options) -> int:
             print(f"ended {killed} processes that an earlier driver left behind", flush=True)
         if options.retry_failed:
             print(
-                f"retrying: {', '.join(retry_failed(sweep)) or 'no trial has failed'}", flush=True
+                f"retrying: {', '.join(retry_failed(sweep)) or 'none (no trial has failed)'}",
+                flush=True,
             )
         if options.start_over:
             restarted = restart_damaged(sweep.reloaded())
-            print(f"restarting from step 0: {', '.join(restarted) or 'no trial'}", flush=True)
+            print(f"restarting from step 0: {', '.join(restarted) or 'none'}", flush=True)
         else:
             check_checkpoints(sweep.reloaded())
         write_spec(folder, sweep.spec)
@@ -427,7 +428,7 @@ def _states_in_mlflow(session: _Session) -> Iterator[threading.Event]:
     changed = threading.Event()
     over = threading.Event()
 
-    sent: dict[str, EndedTrial] = {}  # last sent to MLflow
+    sent: dict[str, EndedTrial] = {}  # key of a run -> state last sent to MLflow
 
     def send_changed(parent: ParentRun) -> None:
         ended = ended_trials(sweep)
@@ -504,8 +505,8 @@ def _print_outcomes(sweep: SweepRecord) -> tuple[int, int]:
 def _write_report(
     sweep: SweepRecord, options: Options, parent: ParentRun | None
 ) -> tuple[Path | None, str]:
-    """Write the report if requested and send it to MLflow. Return its path and the line that names
-    the best.
+    """Write the report if requested and send it to MLflow. Return its path, and the best
+    configuration with its caveats as text.
     """
     path: Path | None = None
     best = ""

@@ -25,7 +25,7 @@ class NoiseReport:
 
     scores: dict[int, float]
     repeated: dict[int, float]  # scores of the second runs of some seeds
-    failed: dict[int, str]
+    failed: dict[int, str]  # seed -> reason
     minutes: float | None  # duration of one run
 
     @property
@@ -58,7 +58,8 @@ class NoiseReport:
 def measure(folder: Path, seeds: int, repeats: int, *, program: str, again: str) -> NoiseReport:
     """Run a program's own settings on ``seeds`` seeds, and the first ``repeats`` of them again.
 
-    The folder contains the `PROGRAM`. Runs of the same program in the folder are reused.
+    The folder must contain the search space (`PROGRAM`). Earlier runs of the same program in it are
+    reused.
 
     Args:
         folder: folder of the runs.
@@ -69,7 +70,7 @@ def measure(folder: Path, seeds: int, repeats: int, *, program: str, again: str)
 
     Raises:
         ConfigError: fewer than two runs have a score.
-        KeyboardInterrupt: it was interrupted; repeat the call to continue.
+        KeyboardInterrupt: the user interrupted the runs; call again to continue.
     """
     first = _batch(f"{FIRST_RUNS}{program}", seeds)
     batches = [first]
@@ -120,7 +121,7 @@ def _batch(name: str, seeds: int) -> Batch:
 
 
 def _minutes(path: Path) -> float | None:
-    """Return the median minutes from a trial's start to its result."""
+    """Return the median minutes from a trial's start to its result; None if no trial has ended."""
     started: dict[tuple[int, int], float] = {}
     lasted = []
     for record in read_event_log(path):

@@ -18,7 +18,7 @@ class Arm:
     command: list[str] | None = None
     revision: str | None = None
     note: str = ""
-    # path -> SHA-256, if it does not run in a checkout
+    # path -> SHA-256 of the program's files, if the configuration does not run in a checkout
     files: dict[str, str] = field(default_factory=dict)
     scores: dict[int, float] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)  # seed -> reason
@@ -53,11 +53,11 @@ class Arm:
             self.guards.setdefault(metric, {})[seed] = value
 
     def missing(self, seeds: Iterable[int]) -> tuple[int, ...]:
-        """Return the seeds on which it has no result, in the given order."""
+        """Return the seeds on which the configuration has no result, in the given order."""
         return self.not_failed(seed for seed in seeds if seed not in self.scores)
 
     def not_failed(self, seeds: Iterable[int]) -> tuple[int, ...]:
-        """Return the seeds on which it has not failed, in the given order."""
+        """Return the seeds on which the configuration has not failed, in the given order."""
         return tuple(seed for seed in seeds if seed not in self.failed)
 
     def again(self) -> "Arm":

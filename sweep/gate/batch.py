@@ -33,7 +33,7 @@ class BatchResults:
     """Results of a batch, by seed."""
 
     scores: dict[int, float]
-    failed: dict[int, str]  # reason
+    failed: dict[int, str]  # seed -> reason
     # seeds that may have failed because of the machine: out of memory, or killed by a signal
     killed: dict[int, str] = field(default_factory=dict)
     # metric of a guard -> seed -> value

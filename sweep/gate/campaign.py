@@ -42,7 +42,7 @@ from sweep.search.event_log import read_checked, with_checksum
 # in the order in which they are written: campaign.yaml, which marks a complete campaign, is last
 _FILES = (".gitignore", PROGRAM, "events.jsonl", "campaign.yaml")
 _MAKING = ".making"  # subfolder for the files until all are complete
-# Nobody keeps the lock during training, only while an event is recorded.
+# A process holds the lock only while it records an event, never during training.
 _PATIENCE_S = 60.0
 _DAMAGED = "restore it from a backup, or start a campaign in another folder"
 
@@ -243,13 +243,13 @@ class Campaign(State):
         """Return the configuration for which a run of an arm on a seed is recorded.
 
         Raises:
-            ConfigError: there is none at present, or several proposals are open and ``number`` is
-                None.
+            ConfigError: no such configuration runs at present, or several proposals are open and
+                ``number`` is None.
         """
         arms = [FIRST, BASELINE] if self.open_recheck is not None else [BASELINE, PROPOSAL]
         if arm not in (BASELINE, PROPOSAL, FIRST):
             raise ConfigError(
-                f"no arm {arm}", "command line", f"write {' or '.join(arms)}", code="no-arm"
+                f"unknown arm: {arm}", "command line", f"write {' or '.join(arms)}", code="no-arm"
             )
         undecided = [proposal.number for proposal in self.open_proposals]
         must_name = arm == PROPOSAL and (number is not None or len(undecided) > 1)
@@ -268,14 +268,14 @@ class Campaign(State):
             raise ConfigError(
                 "no re-check is open",
                 str(self.folder),
-                f"`{self.command('recheck')}` first",
+                f"run `{self.command('recheck')}` first",
                 code="no-open-recheck",
             )
         if target is None:
             raise ConfigError(
                 "no proposal is open",
                 str(self.folder),
-                f"`{self.command('propose')} KEY=VALUE` first",
+                f"run `{self.command('propose')} KEY=VALUE` first",
                 code="no-open-proposal",
             )
         return target
@@ -301,8 +301,8 @@ class Campaign(State):
             guards: metric of a guard -> value in this run, for all guards.
 
         Raises:
-            ConfigError: the campaign does not need such a run, or has recorded it already; the
-                values of the guards are not given.
+            ConfigError: the campaign does not need this run, has already recorded it, or lacks the
+                value of a guard.
         """
         target = self._recorded(arm, seed, proposal)
         guards = guards or {}
@@ -311,7 +311,7 @@ class Campaign(State):
             score, reason = _usable(score, guards, reason)
         if seed in target.scores or seed in target.failed:
             raise ConfigError(
-                f"the {arm}'s seed {seed} has a result already",
+                f"seed {seed} of the {arm} already has a result",
                 str(self.folder / "events.jsonl"),
                 f"results are final: run a seed that `{self.command('status')}` lists",
                 code="result-twice",
@@ -381,7 +381,7 @@ class Campaign(State):
             raise ConfigError(
                 f"{unknown[0]} is not a guard of the campaign",
                 "--guard",
-                nearest(unknown[0], asked) if asked else "leave --guard out",
+                nearest(unknown[0], asked) if asked else "omit --guard: the campaign has no guards",
                 code="no-guard",
             )
         missing = [metric for metric in asked if metric not in guards]
@@ -404,7 +404,7 @@ class Campaign(State):
             raise ConfigError(
                 "no proposal is open" if number is None else f"proposal {number} is not open",
                 str(self.folder),
-                "there is no proposal to withdraw or run",
+                "only open proposals can be withdrawn or run",
                 code="no-open-proposal",
             )
         proposal = proposals[-1]
@@ -412,13 +412,13 @@ class Campaign(State):
         return proposal
 
     def verdict(self, number: int | None = None) -> GateVerdict:
-        """Return the verdict from the runs so far, or the end of the campaign, without recording a
-        decision.
+        """Return the verdict from the runs so far, or that the campaign has ended. No decision is
+        recorded.
 
         Args:
             number: number of a proposal; if it is decided, its recorded decision is returned. None:
-                the open re-check or proposal; if several proposals are open, the verdict lists the
-                runs that all of them need.
+                the open re-check or proposal; if several proposals are open, the verdict lists
+                every run that any of them needs.
         """
         return within_limits(self._verdict(number), self, self.spec, time.time())
 
@@ -452,8 +452,9 @@ class Campaign(State):
         )
 
     def _of_proposal(self, proposal: Proposal) -> GateVerdict:
-        """Return the verdict on a proposal after applying the events that precede it. They follow
-        from the runs, so a campaign that is only read applies them without recording them.
+        """Return the verdict on a proposal. Events that must precede the verdict, such as the start
+        of a repeated baseline, are applied first. These events follow from the runs, so a campaign
+        that is only read applies them without recording them.
         """
         while True:
             judged = self._judge.of_proposal(proposal)
@@ -465,9 +466,9 @@ class Campaign(State):
                 self._add(judged)
 
     def decide(self) -> GateVerdict:
-        """Return `verdict` and record it: a decision, or the number of seeds until the next
-        analysis. If several proposals are open, decide every one that can be decided, and return
-        the last decision.
+        """Return `verdict` and record it: a decision, or the number of seeds at the next analysis.
+        If several proposals are open, decide every one that can be decided, and return the last
+        decision.
         """
         if self.open_recheck is not None or not self.open_proposals:
             verdict = self._verdict()
@@ -475,7 +476,7 @@ class Campaign(State):
             return within_limits(verdict, self, self.spec, time.time())
         decided = None
         may_change = True
-        while may_change:  # a keep may decide proposals before it
+        while may_change:  # keeping a proposal may decide earlier ones
             may_change = False
             for proposal in self.open_proposals:
                 verdict = self._of_proposal(proposal)
@@ -529,10 +530,10 @@ class Campaign(State):
         self.apply(event)
 
     def _check_program(self, digest: str | None) -> None:
-        """Check that the program is the one that the campaign was started with.
+        """Check that the program has not changed since the campaign started.
 
         Raises:
-            ConfigError: its space was edited.
+            ConfigError: the search space of the program was edited.
         """
         path = self.folder / PROGRAM
         if digest is None or (path.is_file() and _digest(path.read_bytes()) == digest):
@@ -546,7 +547,7 @@ class Campaign(State):
         )
 
     def _check_spec(self, started: Record | None) -> None:
-        """Check that the settings are the ones that the campaign was started with.
+        """Check that the settings have not changed since the campaign started.
 
         Raises:
             ConfigError: ``campaign.yaml`` was edited.
@@ -567,8 +568,8 @@ class Campaign(State):
 
 
 def _usable(score: float, guards: Mapping[str, float], reason: str) -> tuple[float | None, str]:
-    """Return the score of a run and the reason why it failed; None for a score if the score or a
-    guard is not finite.
+    """Return the score of a run and the reason why the run failed. The score is None if the score
+    itself or the value of a guard is not finite.
     """
     if not math.isfinite(score):
         return None, reason or f"its score is {score}"

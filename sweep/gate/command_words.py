@@ -22,7 +22,7 @@ def check_words(words: Sequence[str], before: Sequence[str]) -> None:
     where = shlex.join(words)
     if len(words) == 1 and len(words[0].split()) > 1:
         raise ConfigError(
-            "the command line is one word",
+            "the command line is a single word",
             where,
             f"do not quote the whole command: --command {words[0]}",
             code="one-word-command",

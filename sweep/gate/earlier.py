@@ -18,7 +18,8 @@ class Earlier:
     folder: str
     started: float  # start time [seconds since 1970]; also identifies the campaign
     proposals: int
-    kept: list[int]  # number of proposals made at each decision to keep, ascending
+    # for each kept proposal, how many proposals existed when it was kept; ascending
+    kept: list[int]
 
 
 def as_records(earlier: Sequence[Earlier]) -> list[Record]:
@@ -27,8 +28,8 @@ def as_records(earlier: Sequence[Earlier]) -> list[Record]:
 
 
 def positions(earlier: Sequence[Record]) -> tuple[int, list[int]]:
-    """Return how many proposals were made in earlier campaigns, and at which of them one was kept,
-    counted from 1 through all of them.
+    """Return the number of proposals in all earlier campaigns and, for each kept one, how many
+    proposals existed when it was kept. Proposals are counted across campaigns.
     """
     made = 0
     kept: list[int] = []

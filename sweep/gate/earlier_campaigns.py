@@ -43,7 +43,7 @@ def earlier_campaigns(
 
 def refuse_after_later(campaign: Campaign) -> None:
     """Reject proposals to a campaign whose error budget is continued by a later one in the same
-    parent folder: both would spend the same levels.
+    parent folder: both would spend the same part of the budget.
 
     Raises:
         ConfigError: there is a later campaign.
@@ -101,8 +101,8 @@ def _refuse_open(campaign: Campaign) -> None:
 
 
 def _latest(records: Iterable[Earlier]) -> dict[float, Earlier]:
-    """Return the latest record of each campaign by its start: the one with the most proposals, and
-    among these with the fewest kept, since a re-check may discard some.
+    """Return start time -> latest record of each campaign: the record with the most proposals and,
+    among those, the fewest kept proposals, because a re-check may discard some.
     """
     latest = {}
     for each in sorted(records, key=lambda record: (record.proposals, -len(record.kept))):
@@ -111,10 +111,10 @@ def _latest(records: Iterable[Earlier]) -> dict[float, Earlier]:
 
 
 def _with_program(folder: Path, space: str, metric: str) -> list[Campaign]:
-    """Return the campaign of a folder if it runs a space for a metric.
+    """Return the campaign in a folder if it has this space and metric; else an empty list.
 
     Raises:
-        ConfigError: it is damaged.
+        ConfigError: the campaign is damaged.
     """
     try:
         spec = validate(CampaignSpec, read_yaml(folder / "campaign.yaml"))
@@ -129,7 +129,7 @@ def _with_program(folder: Path, space: str, metric: str) -> list[Campaign]:
 
 
 def _earlier(campaign: Campaign) -> Earlier:
-    """Return the numbers of a campaign so far."""
+    """Return the record of a campaign, from its proposals so far, that a later one continues."""
     kept = sorted(proposal.decided_at for proposal in campaign.proposals if proposal.kept)
     return Earlier(
         folder=str(campaign.folder.resolve()),

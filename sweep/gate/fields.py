@@ -55,7 +55,9 @@ def campaign_fields(campaign: Campaign, verdict: GateVerdict) -> dict[str, Any]:
 
 
 def _need_fields(need: Need) -> dict[str, Any]:
-    """Return needed runs as keys of ``--json``; the number of the proposal only if one runs."""
+    """Return required runs with the keys of ``--json``; ``proposal`` is there only if a proposal
+    runs.
+    """
     numbered = {} if need.proposal is None else {"proposal": need.proposal}
     return {"arm": need.arm, "seeds": list(need.seeds), **numbered}
 
@@ -72,7 +74,7 @@ def moves(campaign: Campaign) -> list[tuple[str, int, Move]]:
 
 
 def _move_fields(metric: str, baseline: int, move: Move) -> dict[str, Any]:
-    """Return how the scores of a baseline changed since it ran before."""
+    """Return how the scores of a baseline changed since its previous runs."""
     return {
         "metric": metric,
         "baseline": baseline,

@@ -142,8 +142,8 @@ def _remove(folder: Path) -> None:
 
 
 def _check_out_submodules(root: Path, target: Path) -> None:
-    """Check out the submodules of a checkout from those of the repository in ``root``. Submodules
-    that are not there are left out.
+    """Check out the submodules of ``target`` from the submodules of the repository ``root``.
+    Submodules that are not checked out in ``root`` are skipped.
     """
     for entry in filter(None, run_git("ls-files", "--stage", "-z", here=target).split("\0")):
         mode, revision = entry.split()[:2]
@@ -180,12 +180,12 @@ def run_git(*words: str, here: Path | None = None) -> str:
     Raises:
         MissingError: git is not installed, or the command failed.
     """
-    # A git hook that calls us sets variables such as GIT_DIR and GIT_INDEX_FILE: git would use the
-    # user's own branch and index in every folder.
+    # If a git hook starts loptune, git has set variables such as GIT_DIR and GIT_INDEX_FILE. With
+    # them, git would use the user's own branch and index in every folder.
     environment = {name: value for name, value in os.environ.items() if name not in _OF_A_HOOK}
     try:
         ended = subprocess.run(
-            # the user's hooks are for the user's own commands
+            # do not run the user's hooks, which are meant for the user's own commands
             ["git", "-c", f"core.hooksPath={os.devnull}", *words],
             cwd=here,
             env=environment,

@@ -33,7 +33,7 @@ def spent(state: State, spec: CampaignSpec, now: float, *, further_runs: int = 0
         state: state of the campaign.
         spec: settings of the campaign.
         now: seconds since 1970.
-        further_runs: number of runs that would be next.
+        further_runs: number of runs that would start next.
     """
     if spec.max_runs is not None and state.runs + max(further_runs, 1) > spec.max_runs:
         words = f"{state.runs} of --max-runs {spec.max_runs} runs are done"

@@ -28,7 +28,7 @@ from dashboards.trial import sign_of
 from loptune.errors import ConfigError, MissingError, shortened
 
 _KEPT, _DISCARDED, _CRASHED = "keep", "discard", "crash"
-# status -> beginnings of the words that loops write for it
+# status -> prefixes of the words that loops write for it
 _STATUSES = {
     _KEPT: ("keep", "kept", "accept"),
     _DISCARDED: ("discard", "reject", "revert", "drop", "no_improvement", "no improvement"),
@@ -66,7 +66,7 @@ class Keep:
 
     number: int  # number of the run, from 1
     description: str
-    gain: float  # improvement over the change kept before; larger is better
+    gain: float  # improvement over the previous keep; larger is better
     error: float | None  # standard error of the gain; None: the noise is unknown
     level: float  # significance level of the proposal
     would_keep: bool
@@ -115,13 +115,15 @@ def read_record(path: Path, metric: str | None, mode: Literal["max", "min"] | No
 
     Args:
         path: ``results.tsv`` or ``autoresearch.jsonl``.
-        metric: score column of a table; JSON lines name theirs. None: ``metric_value`` if there is
-            one, else the first column that can hold a score.
-        mode: None: as declared in the file, or else inferred from the metric's name.
+        metric: score column of a table (JSON lines contain the name of their metric). None:
+            ``metric_value`` if the table has this column, else the first column that can hold a
+            score.
+        mode: direction of the metric; None: as declared in the file, or else inferred from the
+            metric's name.
 
     Raises:
         MissingError: there is no such file.
-        ConfigError: the file is not such a record.
+        ConfigError: the file has neither format.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -131,7 +133,10 @@ def read_record(path: Path, metric: str | None, mode: Literal["max", "min"] | No
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"not read: {error}", str(path), "pass the results file of a loop", code="not-a-record"
+            f"cannot read the file: {error}",
+            str(path),
+            "pass the results file of a loop",
+            code="not-a-record",
         ) from None
     if text.lstrip().startswith("{"):
         return _read_json_lines(path, text, mode)
@@ -252,8 +257,8 @@ def _number(value: Any, where: str) -> float:
 def replay(record: LoopRecord, *, sd: float | None, false_keeps: float) -> Replay:
     """Return the gate's decisions on the keeps of a loop.
 
-    The first scored run is the baseline. Each keep is compared with the keep before it. That one
-    was selected for a high score, so the gain is biased downward, not upward.
+    The first scored run is the baseline. Each keep is compared with the keep before it. The earlier
+    keep was selected for its high score, so the gain is biased downward, not upward.
 
     Args:
         record: record of the loop.

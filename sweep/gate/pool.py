@@ -1,6 +1,6 @@
-"""The process in which batches run side by side, with one Ray: `sweep.driver.pool`.
+"""Run batches side by side in another process that has a single Ray instance (`sweep.driver.pool`).
 
-It is a process of its own, because Ray changes the environment of its process and may end it.
+The process is separate because Ray changes the environment of its process and may end it.
 """
 
 import json
@@ -40,13 +40,14 @@ class Place:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment variables that differ from this process's."""
+        """The environment variables that the runs need in addition to those of this process."""
         return {"PYTHONPATH": _import_path(self.folder)} if self.is_checkout else {}
 
 
 class RunPool:
-    """Runs batches side by side. The process, and Ray in it, start once, with the first batch that
-    has not ended, and stay until the end of the block.
+    """Runs batches side by side. The process and its Ray instance start with the first unfinished
+    batch. They run until the end of the ``with`` block, unless a batch needs a process in another
+    folder.
 
     Args:
         folder: contains the program's search space; the sweeps go to its subfolder "runs".
@@ -103,8 +104,8 @@ class RunPool:
         self._send_waiting()
 
     def wait(self, timeout: float) -> dict[str, BatchResults | UserError]:
-        """Return the results of the batches that have ended since the last call, by name, or the
-        error because of which a batch did not run. Wait for the first one.
+        """Wait until a batch has ended. Return batch name -> results for all batches that have
+        ended since the last call, or the error if a batch could not run.
 
         Args:
             timeout: maximum time to wait [s].
@@ -135,8 +136,8 @@ class RunPool:
         )
 
     def _send_waiting(self) -> None:
-        """Send the next batches to the process. A trainer imports the user's code into it, so for
-        such a program all batches of a process start in the same place.
+        """Send the next batches to the process. loptune's own trainer imports the user's code into
+        the process, so a batch of such a program that starts in another folder needs a new process.
         """
         while self._waiting:
             name, place = self._waiting[0]
@@ -179,7 +180,7 @@ class RunPool:
         self._unread = b""
 
     def _cpus(self) -> int | None:
-        """Return the CPUs that the runs may take; None for all."""
+        """Return the number of CPUs that all runs together may use; None: all CPUs."""
         if self._parallel is None:
             return None
         return self._parallel * self._program.resources.cpus_per_trial
@@ -190,10 +191,10 @@ class RunPool:
             self._process.stdin.write(json.dumps(line).encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # it has ended, which the next answer says
+            pass  # the process has ended; `_read` reports this
 
     def _read(self, timeout: float) -> None:
-        """Read answers of the process for so many seconds."""
+        """Wait for answers of the process, at most ``timeout`` seconds, and store them."""
         assert self._process is not None and self._process.stdout is not None
         answers = self._process.stdout.fileno()
         ready, _, _ = select.select([answers], [], [], max(0.0, timeout))
@@ -214,14 +215,16 @@ class RunPool:
 
     def _process_ended(self) -> UserError:
         return ConfigError(
-            f"{' and '.join(sorted(self._running))} did not end: their process has ended",
+            f"{' and '.join(sorted(self._running))} did not finish, because their process exited",
             str(self._log),
             f"read its last lines, then `{self._resume}` continues",
             code="batch-unfinished",
         )
 
     def _close(self, *, in_order: bool) -> None:
-        """End the process, and wait for it. Out of order, it stops its runs first."""
+        """End the process, and wait for it. With ``in_order``, its batches finish first; otherwise
+        it stops their runs.
+        """
         process = self._process
         self._process = None
         if process is None:
@@ -232,7 +235,7 @@ class RunPool:
                 process.stdin.write(b"null\n")
             process.stdin.close()
         except BrokenPipeError:
-            pass  # it has ended already
+            pass  # the process has already ended
         try:
             process.wait()
         except KeyboardInterrupt:

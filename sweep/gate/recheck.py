@@ -15,7 +15,7 @@ from sweep.gate.arm import Arm
 from sweep.gate.seeds import Seeds
 
 DUE_AFTER = 5  # kept changes since the last re-check
-SEEDS_APART = 500  # distance from the number of a baseline's first run to those of its re-check
+SEEDS_APART = 500  # distance from the number of a baseline's first run to that of its re-check
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Recheck:
     first: Arm
     latest: Arm
     baseline: int  # index of the current baseline
-    first_number: int  # number of its first run
+    first_number: int  # number of the re-check's first run
     seeds: Seeds
     asked: int = FIRST_CLAIM  # seeds per baseline at the next interim analysis
     decision: dict[str, Any] | None = field(default=None)  # event that decided the re-check

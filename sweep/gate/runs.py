@@ -1,9 +1,10 @@
 """Start the training runs that a campaign needs, as many at a time as fit the machine.
 
-Runs are decided on in rounds. A round has the runs that all open proposals and their baselines need
-for their next analyses; its results are recorded together, in the order in which they were asked
-for. So the decisions do not depend on which run ends first, and a campaign that was killed and
-resumed decides as an undisturbed one. What is proposed during a round joins it.
+Runs are started in rounds. A round consists of the runs that all open proposals and their baselines
+need for their next analyses. Its results are recorded together, in the order in which the runs were
+requested. So decisions do not depend on which run ends first, and a campaign that was killed and
+resumed makes the same decisions as an uninterrupted one. Changes that are proposed during a round
+join it.
 """
 
 import logging
@@ -23,7 +24,7 @@ from sweep.gate.spec import PROGRAM
 from sweep.gate.verdict import GateVerdict, Need
 
 RUNNING = ".running"  # folder that is locked by the process that runs a campaign
-_LOOK_S = 1.0  # between two looks for new proposals
+_LOOK_S = 1.0  # between two checks for new proposals
 
 _logger = logging.getLogger(__name__)
 
@@ -45,20 +46,20 @@ def run_until_decided(folder: Path, *, parallel: int | None = None) -> GateVerdi
     re-check is decided; without one, until the baseline is measured. Return the last decision.
 
     One process at a time runs a campaign. The campaign itself is locked only while results are
-    recorded, so other processes may propose, record and withdraw in the meantime. Runs that cannot
-    end, or that the machine kills, do not keep other proposals from being decided.
+    recorded, so other processes may propose, record and withdraw in the meantime. Other proposals
+    are still decided if a run cannot finish or the machine kills it.
 
     Args:
         folder: the campaign's folder.
         parallel: maximum number of concurrent runs; None: as many as fit the machine.
 
     Raises:
-        ConfigError: the campaign has no program, or its runs do not end.
-        MissingError: the machine killed a run; the same call runs it again.
+        ConfigError: the campaign has no program, or its runs cannot finish.
+        MissingError: the machine killed a run; call again to repeat the run.
         NameInUseError: another process runs the campaign.
-        KeyboardInterrupt: it was interrupted; repeat the call to continue.
+        KeyboardInterrupt: the user interrupted the runs; call again to continue.
     """
-    faults: dict[str, UserError] = {}  # batch -> why it could not end
+    faults: dict[str, UserError] = {}  # name of a batch -> why it could not finish
     resume = Campaign(folder).command("run")
     with (
         lock_folder(folder / RUNNING, RUNNER),
@@ -98,11 +99,11 @@ def _check_can_run(campaign: Campaign) -> None:
 
 
 def _needed_batches(campaign: Campaign, needs: Sequence[Need]) -> list[_NeededBatch]:
-    """Return the required runs by configuration: several proposals may need runs of one
-    baseline.
+    """Return the required runs, merged by configuration because several proposals may need runs of
+    the same baseline.
     """
     arms: dict[int, tuple[Need, Arm]] = {}
-    seeds: dict[int, dict[int, None]] = {}  # as a set that keeps its order
+    seeds: dict[int, dict[int, None]] = {}  # inner dicts are ordered sets
     for need in needs:
         arm = campaign.target(need.arm, need.seeds[0], need.proposal)
         assert arm is not None  # only existing configurations need runs
@@ -127,7 +128,8 @@ class _Round:
         pool: starts the runs.
         campaign: state of the campaign, which is locked until the round exists. Proposals that are
             recorded later join the round.
-        faults: errors of batches that could not end in an earlier round. They do not start.
+        faults: errors of batches that could not finish in an earlier round. These batches are not
+            started again.
     """
 
     def __init__(self, pool: RunPool, campaign: Campaign, faults: Mapping[str, UserError]) -> None:
@@ -140,11 +142,12 @@ class _Round:
         self._places: dict[str, Place] = {}  # by revision
 
     def finish(self, needed: Sequence[_NeededBatch]) -> _Results:
-        """Run batches, and those of proposals that are made meanwhile. Return the results in the
-        order in which they were asked for.
+        """Run the needed batches, and the batches of proposals that are made in the meantime. Return
+        the results in the order in which the batches were requested.
 
         Raises:
-            UserError: none of the batches can start, because of its error in an earlier round.
+            UserError: every needed batch failed to finish in an earlier round; the error of the
+                first one.
         """
         batches = self._without_faults(needed)
         if not batches:
@@ -160,7 +163,7 @@ class _Round:
         return [each for each in batches if each.batch.name not in self._faults]
 
     def _start(self, batches: Sequence[_NeededBatch]) -> None:
-        """Start batches. The error of a batch that cannot start is its result."""
+        """Start batches. If a batch cannot start, the error is recorded as its result."""
         for each in batches:
             self._batches.append(each)
             name = each.batch.name
@@ -171,7 +174,7 @@ class _Round:
                 self._results[name] = error
 
     def _are_running(self, batches: Sequence[_NeededBatch]) -> bool:
-        """Return whether some batches have no result yet."""
+        """Return whether any of the batches has no result yet."""
         return any(each.batch.name not in self._results for each in batches)
 
     def _newly_needed(self) -> list[_NeededBatch]:
@@ -190,7 +193,8 @@ class _Round:
 
     def _place(self, arm: Arm) -> Place:
         """Return where a configuration runs: in the current folder, or in a checkout of its
-        revision. A checkout is restored only once in a round: later, runs may be using it.
+        revision. A checkout is restored only once per round, because runs of the round may be using
+        it later.
 
         Raises:
             ConfigError: it runs in the current folder, and its files have changed.
@@ -211,8 +215,8 @@ def _events_size(campaign: Campaign) -> int:
 
 
 def _record(campaign: Campaign, results: _Results) -> dict[str, UserError]:
-    """Record the results of a round. Return the errors of batches that did not run, or of which the
-    machine killed a run, by name.
+    """Record the results of a round. Return batch name -> error for each batch that could not run
+    or in which the machine killed a run.
     """
     faults: dict[str, UserError] = {}
     finished = []
@@ -237,7 +241,7 @@ def _record(campaign: Campaign, results: _Results) -> dict[str, UserError]:
 
 
 def _with_withdrawal(campaign: Campaign, need: Need, error: UserError) -> UserError:
-    """Return the error of a batch with a hint to the command that gives its proposal up."""
+    """Return the error of a batch; its hint also names the command that withdraws the proposal."""
     if need.proposal is None:
         return error
     command = campaign.command("withdraw", "--proposal", str(need.proposal))

@@ -39,7 +39,7 @@ class Need:
 
 @dataclass(frozen=True, kw_only=True)
 class GateVerdict:
-    """The campaign's status for a proposal, or for its baseline if none is open."""
+    """The campaign's status for a proposal, or for the baseline if no proposal is open."""
 
     outcome: Literal["keep", "discard", "more", "ready", "confirmed", "unconfirmed", "ended"]
     proposal: int | None = None
@@ -313,7 +313,7 @@ class Judge:
         """Return the seeds on which a baseline must still run before it can be used.
 
         Raises:
-            ConfigError: every run of it fails.
+            ConfigError: every run of the baseline fails.
         """
         baseline = self._state.baselines[index]
         if len(baseline.failed) >= self._spec.first_seeds:
@@ -371,7 +371,7 @@ def _reason_of_guards(answer: gate.Answer) -> str:
     """Return which guards do not hold."""
     failed = [guard.metric for guard in answer.guards if guard.outcome == "fails"]
     if failed:
-        return f"it is worse than its margin on {joined(failed)}"
+        return f"it is worse on {joined(failed)} by more than the margin"
     undecided = [guard.metric for guard in answer.guards if guard.outcome == "undecided"]
     return (
         f"its gain is above 0, but {answer.difference.seeds} seeds do not show that its loss on "
@@ -397,8 +397,8 @@ def _discard(proposal: Proposal, reason: str, answer: gate.Answer | None = None)
 
 
 def _failed_alone(arm: Arm, base: Arm) -> dict[int, str]:
-    """Return the failures of an arm on seeds on which its baseline has not failed, too. A seed on
-    which both fail is replaced.
+    """Return the failures of an arm on seeds on which its baseline has not failed. Seeds on which
+    both fail are replaced.
     """
     return {seed: arm.failed[seed] for seed in base.not_failed(arm.failed)}
 
@@ -481,7 +481,9 @@ def recorded_verdict(decision: Record) -> GateVerdict:
 
 
 def _recorded_guard(fields: Record, score: Difference) -> CheckedGuard:
-    """Return a guard from its fields in a decision, which also has the score's difference."""
+    """Return a guard from its recorded fields. The rest of its difference is copied from the
+    score's.
+    """
     sign = 1 if fields["larger_is_better"] else -1
     interval = None
     if fields["interval"] is not None:

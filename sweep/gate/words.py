@@ -71,7 +71,7 @@ def _ready(campaign: Campaign) -> list[str]:
 
 
 def _more(campaign: Campaign, verdict: GateVerdict) -> list[str]:
-    """Return which runs are needed, and the command that starts or records them."""
+    """Return the required runs, and the command that starts or records them."""
     if verdict.proposal is not None:
         subject = f"Proposal {verdict.proposal}"
     elif campaign.open_recheck is not None:
@@ -111,7 +111,7 @@ def _listed(seeds: Sequence[int]) -> str:
 
 
 def _guard_sentence(guard: CheckedGuard) -> str:
-    """Return what the seeds show of a guard, in units of its metric."""
+    """Return the result of a guard in words, in units of its metric."""
     verb = {"holds": "holds", "fails": "fails", "undecided": "is undecided"}[guard.outcome]
     better = "larger" if guard.sign > 0 else "smaller"
     fields = guard.fields()
@@ -129,8 +129,8 @@ def _guard_sentence(guard: CheckedGuard) -> str:
 
 
 def _protected_lines(campaign: Campaign, decided: int | None) -> list[str]:
-    """Return which files of the decided and of open proposals have no effect, because they are
-    protected.
+    """Return a line for each proposal, open or just decided, that changes protected files: these
+    changes have no effect.
     """
     lines = []
     for proposal in campaign.proposals:

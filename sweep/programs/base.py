@@ -114,8 +114,8 @@ class TrialRun(Protocol):
         """Resume from the trial's folder and return the step."""
 
     def train_until_evaluation(self) -> Mapping[str, float]:
-        """Run to the next evaluation and return its metrics with ``step``; only ``step`` if it was
-        stopped.
+        """Run to the next evaluation and return its metrics with ``step``; only ``step`` if the
+        trial was stopped.
         """
 
     def close(self, status: str = "FINISHED") -> Any:
@@ -188,7 +188,7 @@ class SearchableProgram(Section, ABC):
         """Return the program with other defaults, and with another command line if one is given.
 
         Raises:
-            ConfigError: it has no such key, or no command line.
+            ConfigError: the program has no such key, or no command line.
         """
 
     @abstractmethod
@@ -202,7 +202,7 @@ class SearchableProgram(Section, ABC):
         """Return the configuration of a trial.
 
         Raises:
-            ConfigError: a value is invalid; ``key`` names it.
+            ConfigError: a value is invalid; its key is the ``key`` of the error.
         """
 
     def advice(self, searched: Values) -> Iterator[Advice]:
@@ -238,8 +238,8 @@ class DescribedProgram(SearchableProgram):
         return dict(resolved)
 
     def is_plain(self, resolved: Overrides) -> bool:
-        """Return whether this is the baseline if none is listed: all `always_shown` keys are
-        off.
+        """Return whether a configuration is the baseline if none is listed: all of its
+        `always_shown` keys are off.
         """
         shown = self.values(resolved, self.always_shown)
         return bool(shown) and not any(shown.values())
@@ -346,12 +346,12 @@ class RunnableProgram(Section, ABC):
         """Return the program that also, or only, evaluates on held-out problems.
 
         Raises:
-            ConfigError: there are none, or ``test`` cannot be used.
+            ConfigError: there are no held-out problems, or ``test`` cannot be used.
         """
 
     @property
     def is_held_out(self) -> bool:
-        """Whether it evaluates only on held-out problems."""
+        """Whether the program evaluates only on held-out problems."""
         return False
 
 

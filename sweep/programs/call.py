@@ -31,5 +31,5 @@ class Report:
 
 
 if __name__ == "__main__":
-    train = load_named(sys.argv[1], "function")  # also finds it in the project's folder, despite -P
+    train = load_named(sys.argv[1], "function")  # also searches the project's folder, despite -P
     train(json.loads(Path(os.environ["LOPTUNE_CONFIG"]).read_text(encoding="utf-8")), Report())

@@ -59,7 +59,7 @@ class CommandConfig(Section):
         }
 
     def words(self, folder: Path) -> list[str]:
-        """Return a trial's command line for its folder."""
+        """Return the command line of the trial with this folder."""
         return fill(self.command, {**self.values, "out": str(folder)})
 
 
@@ -89,7 +89,7 @@ class CommandProgram(Program):
     preload: list[str] = Field([])
     """modules, or module:name, that a rank imports once for all its trials: [trl:GRPOTrainer]"""
     tracking: TrackingConfig = TrackingConfig()
-    """settings of MLflow, as in a run"""
+    """MLflow settings, as in the configuration of a run"""
 
     @model_validator(mode="after")
     def _check(self) -> "CommandProgram":
@@ -142,7 +142,9 @@ class CommandProgram(Program):
         return self.model_copy(update={"tracking": self.tracking.model_copy(update=changes)})
 
     def resolved(self, folder: Path, document: YamlDocument) -> "CommandProgram":
-        """Raise ConfigError if the held-out values equal the values of the search."""
+        """Return the program unchanged, or raise ConfigError if the held-out values equal the
+        values of the search.
+        """
         if self.is_held_out and not document.data.get("confirms"):
             raise document.error(
                 "program.held_out has no effect: its values are the defaults",
@@ -224,7 +226,7 @@ class CommandProgram(Program):
         if self.function:
             modules = [path for path, role in self.files(searched) if role == "program"]
             if not modules:
-                missing.append(f"with {self.function}")
+                missing.append(f"the module of {self.function}")
             for path in modules:
                 _check_function(path, self.function.partition(":")[2])
         if missing:
@@ -374,7 +376,7 @@ class CommandProgram(Program):
 
     @property
     def is_held_out(self) -> bool:
-        """Whether it runs with the values of `held_out`."""
+        """Whether the program runs with the values of `held_out`."""
         return bool(self.held_out) and self.held_out.items() <= self.defaults.items()
 
     def count_evaluations(self, possible: Values) -> int | None:
@@ -409,7 +411,7 @@ def _hint_of_type(default: Any, value: Any) -> str:
     if isinstance(default, bool):
         return "write true or false, or change the default"
     if isinstance(default, int) and is_number:
-        return f"write the default as {float(default)}, or integers: int or logint"
+        return f"write the default as {float(default)}, or search integers with int or logint"
     if isinstance(default, float) and isinstance(value, str):
         return "write a number without quotes"
     if isinstance(default, str):

@@ -14,7 +14,7 @@ from loptune.files import write_atomically
 
 # variables that `ray.init` sets in this process and each worker
 _BY_RAY = {"PYTHONBREAKPOINT": "ray.util.rpdb.", "RAY_CLIENT_MODE": ""}
-# rendezvous of the trial's ranks; a command starts its own ranks
+# variables by which the ranks of the trial find each other; a command starts its own ranks
 _OF_A_RANK = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 _set_here: dict[str, str] = {}
 
@@ -48,8 +48,8 @@ def write_environment(path: Path, changes: Mapping[str, str] | None = None) -> N
 def command_environment(path: Path, of_rank: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a trial's command, without the rank's own variables.
 
-    ``path`` is the file of `write_environment`. Without the file, on a cluster, the environment is
-    the node's: that of the rank without the variables of Ray and Tune.
+    ``path`` is the file of `write_environment`. Without this file, on a cluster, return the
+    environment of the rank, which is that of the node, without the variables of Ray and Tune.
     """
     if path.is_file():
         typed: dict[str, str] = json.loads(path.read_text("utf-8"))

@@ -173,7 +173,7 @@ class LoptuneProgram(Program):
 
     @staticmethod
     def keys() -> list[str]:
-        """Return the keys that may be searched: all."""
+        """Return the keys of the trainer's configuration."""
         return dotted_keys()
 
     def has(self, key: str) -> bool:
@@ -197,7 +197,7 @@ class LoptuneProgram(Program):
         max_concurrent: int | None,
         document: YamlDocument,
     ) -> None:
-        """Raise ConfigError for workers that share a GPU, batches that they cannot split, and
+        """Raise ConfigError for workers that share a GPU, batches that cannot be split, and
         shared vLLM servers.
         """
         check_workers(self.base, searched, resources, max_concurrent, document)
@@ -221,7 +221,7 @@ class LoptuneProgram(Program):
         )
 
     def _device(self, resources: ResourcesSpec) -> Device:
-        """Return the device of a rank: a fraction of a GPU, or the memory of this machine."""
+        """Return the device of a rank: a GPU, a fraction of one, or the memory of this machine."""
         if not resources.gpus_per_trial or self.base.parallel.device == "cpu":
             import psutil  # imported here, because it would delay every command
 
@@ -372,7 +372,9 @@ class LoptuneProgram(Program):
         return None if steps is None else math.ceil(steps / int(every))
 
     def score_step(self, metric: str) -> float | None:
-        """Return the accuracy of one correct answer, if the number of problems is known."""
+        """Return how much one correct answer adds to an accuracy; None if the number of problems is
+        unknown.
+        """
         evaluation = self.base.evaluation
         if metric != _ACCURACY and not metric.startswith(f"{_ACCURACY}/"):
             return None
@@ -388,7 +390,7 @@ class LoptuneProgram(Program):
         return 1 / (problems * evaluation.of_set(name).completions_per_problem)
 
     def checkpoints(self, on_gpu: bool) -> Checkpoints:
-        """Return the files that a trial keeps in its folder."""
+        """Return the checkpoints that a trial keeps in its folder."""
         kept = self.base.checkpoint
         weights = planned_checkpoint_bytes(self.base, on_gpu, weights_only=True)
         number = kept.keep_last + kept.keep_best
@@ -473,7 +475,7 @@ def _lookup(data: Mapping[str, Any], key: str) -> Any:
 
 
 class _StopWatcher(ProgressReport):
-    """Called after every training step; asks the trainer to stop once the stop file exists."""
+    """A progress report that asks the trainer to stop after a step once the stop file exists."""
 
     def __init__(self, stop_file: Path) -> None:
         self._stop_file = stop_file

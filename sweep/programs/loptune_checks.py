@@ -92,7 +92,7 @@ def check_workers(
     max_concurrent: int | None,
     document: YamlDocument,
 ) -> None:
-    """Raise ConfigError for workers that share a GPU, batches that they cannot split, and shared
+    """Raise ConfigError for workers that share a GPU, batches that cannot be split, and shared
     vLLM servers.
     """
     workers = resources.workers_per_trial

@@ -33,7 +33,7 @@ from trainer.tracking.uploading import ATTEMPT
 
 _POLL_S = 0.1
 _SAVE_S = 300.0  # seconds for a command to save and exit after SIGTERM
-_LEAVE_S = 5.0  # seconds to exit if its work is no longer needed
+_LEAVE_S = 5.0  # seconds for a command to exit if its work is no longer needed
 # seconds since the previous line, from which a trial's cost is computed
 _SECONDS = "time/evaluation"
 # names that the trial record adds itself
@@ -50,9 +50,8 @@ _FULL_BYTES = 2**20
 _UPLOAD_AFTER_S = 30.0
 _LAST_LINES = 5
 _LAST_BYTES = 65_536  # bytes to read from the end of standard error
-_LAST_LINE_BYTES = (
-    256  # bytes of the line before a reader's position, stored to detect a rewritten file
-)
+# bytes of the line before a reader's position, stored to detect a rewritten file
+_LAST_LINE_BYTES = 256
 _LONG_LINE_BYTES = 65_536  # a longer incomplete line is read in parts
 _STEP = TypeAdapter(NonNegativeInt)
 _Values = dict[tuple[int, str], str]  # (step, metric) -> latest value as JSON
@@ -83,9 +82,8 @@ class CommandRun:
         self._read_so_far = ReadSoFar(self._run_dir, RunFolder(self._folder).correctness)
         # step of this process's latest value of each metric of the score, by file and metric
         self._objective_steps: dict[tuple[str, str], int] = {}
-        self._abandoned_seconds = (
-            0.0  # time of abandoned steps that is not yet part of a new record
-        )
+        # time of abandoned steps that is not yet part of a new record
+        self._abandoned_seconds = 0.0
         self.step = 0
         self.done = self.stopped = False
         self._tracker = Tracker(
@@ -172,8 +170,8 @@ class CommandRun:
         return process
 
     def train_until_evaluation(self) -> MetricValues:
-        """Record lines until every metric of the score has a value at one step, and return what
-        was logged of this evaluation.
+        """Record lines until every metric of the score has a value at the same step, and return
+        everything that was logged at this step.
 
         Raises:
             ConfigError: a line cannot be read, or the command ended without an evaluation.
@@ -270,7 +268,7 @@ class CommandRun:
             self._objective_steps[file, metric] = step
 
     def _is_new(self, line: Record) -> bool:
-        """Drop earlier records of steps that the running process repeats; return whether the line
+        """Drop what earlier processes recorded after the line's step, and return whether the line
         contains new values.
         """
         self._abandon(line["step"])
@@ -314,7 +312,7 @@ class CommandRun:
                 raise OSError(errno.ENOSPC, _FULL)
             cause = f"ended with {code}"
             if code < 0:
-                cause = f"was ended by {signal.Signals(-code).name}"
+                cause = f"was killed by {signal.Signals(-code).name}"
             raise RuntimeError(f"the command {cause}: {errors}")
         logged = {name for _, name in [*self._earlier, *self._own]}
         absent = [metric for metric in self._metrics if metric not in logged]
@@ -390,7 +388,7 @@ class _Evaluations:
         return dict(logged) if has_any and has_all else None
 
     def abandon(self, step: int) -> None:
-        """Forget the later steps."""
+        """Forget the values of all steps after ``step``."""
         self._by_step = {at: line for at, line in self._by_step.items() if at <= step}
 
 
@@ -415,7 +413,8 @@ class _Lines:
         self._last = last.encode("latin-1")
 
     def new(self, ended: bool) -> Iterator[Record]:
-        """Yield the lines since the last call, or all lines if the file was rewritten.
+        """Yield the metrics of the lines since the last call, or of all lines if the file was
+        rewritten.
 
         After the process has ended, a last line without a newline is used if it can be parsed;
         otherwise it is treated as truncated.

@@ -12,7 +12,7 @@ from pathlib import Path
 from loptune.files import write_atomically
 from trainer.run_folder import RunFolder
 
-Position = tuple[int, str]  # bytes read, and the line before them
+Position = tuple[int, str]  # number of bytes read, and the end of the last line in them
 
 
 class ReadSoFar:
@@ -65,7 +65,7 @@ class ReadSoFar:
         if not self._correctness.is_file():
             return
         content = self._correctness.read_bytes()
-        # (size, step): in the first `size` bytes, lines of later steps than `step` are abandoned
+        # (size, step): in the first `size` bytes, lines of steps after `step` are abandoned
         limits: list[tuple[int, int]] = []
         for size, digest, step in self._abandoned:
             if _digest(content[:size]) == digest:  # otherwise the file was rewritten

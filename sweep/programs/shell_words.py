@@ -20,13 +20,13 @@ _SCRIPT_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "nix-shell": ("--run", "--command"),
     "sbatch": ("--wrap",),
 }
-# commands that join all of their arguments or split one again, by their own rules
+# commands that join their arguments or split them again, by their own rules
 _REREADERS = (
     "ssh", "rsh", "mosh", "watch", "parallel", "pdsh", "clush", "hyperfine", "tmux", "screen",
     "entr", "at", "batch", "expect", "make", "gmake", "eval",
 )  # fmt: skip
-# Commands in a script that parse text again, with or without a path before them. ``eval/accuracy``
-# and ``--metric=eval`` are other words.
+# Commands in a script that parse text again, with or without a path before them. Words such as
+# ``eval/accuracy`` and ``--metric=eval`` do not match.
 _IN_WORD = r"[\w./=:,@%+-]"
 _REREADING = re.compile(
     rf"(?<!{_IN_WORD})(?:/[\w./-]*bin/)?(eval|let|trap|ssh|rsh|mosh|su|runuser|watch|parallel|xargs"

@@ -51,7 +51,7 @@ def main() -> None:
             except SystemExit:
                 raise
             except BaseException:
-                # as an interpreter that runs the script directly
+                # as an interpreter does that runs the script directly
                 traceback.print_exc()
                 sys.exit(1)
             sys.exit(0)

@@ -1,10 +1,10 @@
 """Start trials of a Python command from an interpreter that has imported ``program.preload``.
 
 `multiprocessing.forkserver` would start and end a trial faster: a script that imports torch and
-transformers took 2.9 s instead of 10.3 s (medians of seven in turn, on a machine with a load of 15
-per core). But its processes leave without calling exit handlers or closing the script's files, so a
-script could lose its last lines. It also hides an import that fails, and does not report that an
-import has started threads or used a GPU.
+transformers took 2.9 s instead of 10.3 s (medians of seven alternating runs, on a machine with a
+load of 15 per core). But its processes exit without calling exit handlers or closing the script's
+files, so a script could lose its last lines. It also hides an import that fails, and does not
+report that an import has started threads or used a GPU.
 """
 
 import contextlib
@@ -120,7 +120,7 @@ class WarmInterpreter:
         """Fork a trial and return it.
 
         Raises:
-            CannotForkError: a new interpreter must run the trial.
+            CannotForkError: this interpreter cannot run the trial; a new one must.
         """
         request = json.dumps({"words": list(words), "environment": dict(environment)}).encode()
         try:
@@ -165,7 +165,7 @@ class WarmInterpreter:
         self._process.wait()
 
 
-# of this process; None before the first trial, and after it is closed
+# the interpreter of this process; None before the first trial, and after it was closed
 _current: WarmInterpreter | None = None
 
 

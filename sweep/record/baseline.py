@@ -6,10 +6,10 @@ from sweep.space.spec import SweepSpec
 
 
 def is_baseline(spec: SweepSpec, configuration: Configuration) -> bool:
-    """Return whether this is the baseline: the first listed one, or one that the
-    program calls plain if none is listed.
+    """Return whether a configuration is the baseline: the first listed one or, if none is listed,
+    one for which the program's `is_plain` is true.
 
-    With arms, every configuration of the first arm.
+    With arms, every configuration of the first arm is a baseline.
     """
     if spec.search.tune_within is not None:
         return arm_of(spec, configuration.parameters) == next(iter(arms(spec)))

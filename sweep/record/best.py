@@ -23,11 +23,11 @@ class BestConfiguration:
     score: float
     seeds: int
     parameters: dict[str, Any]
-    shown: str  # on one line
-    origin: str = ""  # number of a finalist in the original sweep
+    shown: str  # the parameters on one line
+    origin: str = ""  # for a finalist, its number in the original sweep, as text
 
     def text(self, objective: ObjectiveSpec) -> str:
-        """Return one line that describes it."""
+        """Return the configuration and its score on one line."""
         return (
             f"best: configuration {self.configuration}{self.origin}  {self.shown}  "
             f"{objective.name} {number(self.score)} (mean of {counted(self.seeds, 'seed')}, "
@@ -57,7 +57,7 @@ def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> BestWit
 
     Nothing is chosen if fresh seeds do not separate the finalists, or if arms were tuned and no
     confirmation has ended. If ``results`` is None, they are read only if fresh seeds were run;
-    otherwise the caveat contains the command that compares.
+    otherwise the caveat contains the command for the comparison.
     """
     spec = sweep.spec
     winner = best(sweep.configurations, spec.seeds, spec.objective)
@@ -92,13 +92,13 @@ def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> BestWit
         return BestWithCaveats(chosen, [front.sentence], step)
     if tuned:
         return BestWithCaveats(None, [front.sentence], step)
-    if results.nothing_chosen:  # these seeds are evidence
+    if results.nothing_chosen:  # scores on these seeds selected nothing, so they are evidence
         candidate = scored_configuration(sweep, front.configuration) or candidate
     return BestWithCaveats(candidate, [front.sentence], step)
 
 
 def front_of(sweep: SweepRecord) -> list[int]:
-    """Return the configurations on the front of both objectives, the best of the first one first;
+    """Return the configurations on the Pareto front of both objectives, ordered by the first one;
     empty if the sweep records no second objective.
     """
     members = front_numbers(sweep.spec, sweep.configurations)

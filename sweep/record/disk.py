@@ -26,10 +26,11 @@ def shrink_ended(sweep: SweepRecord, shrunk: set[str], all_have_closed: bool = F
 
     Ended trials are found in the event log, so a resumed sweep catches up. A failed trial may be
     retried and keeps everything. A trial that the scheduler stopped may still be writing a
-    checkpoint, so it waits until no partial checkpoint is left or all processes have ended.
+    checkpoint, so its checkpoints are not reduced until no partial one is left or all processes
+    have ended.
     """
     if sweep.spec.trainer is None:
-        return  # a command's or function's files are its own
+        return  # a command or function manages its own files
     settings = sweep.spec.trainer.base.checkpoint
     for trial in sweep.results:
         if trial.name in shrunk or trial.state == "FAIL":
@@ -67,7 +68,7 @@ class CheckpointSpace:
         spec = sweep.spec
         folder = sweep.folder
         self._folder = folder
-        self._at_a_time = 0  # checkpoints of one trial
+        self._at_a_time = 0  # maximum number of checkpoints of one trial
         self._largest = 0  # bytes of a checkpoint
         kept = spec.program.checkpoints(spec.resources.gpus_per_trial > 0)
         if kept is not None:
@@ -91,8 +92,8 @@ class CheckpointSpace:
         if needed <= free:
             return None
         return StorageError(
-            f"not enough disk space for the checkpoints of trial {trial}: with those of "
-            f"{len(running)} running trials {format_bytes(needed)} will be written",
+            f"not enough disk space for the checkpoints of trial {trial}: it and "
+            f"{len(running)} running trials will write {format_bytes(needed)}",
             f"{self._folder.root}, {format_bytes(free)} free",
             "free some space, then resume",
             code="no-room-for-checkpoints",

@@ -36,11 +36,11 @@ class SweepFolder:
         # asks the driver and every rank to stop at the next training step
         self.stop = root / "stop"
         self.log = root / "driver.log"  # output of Ray and the driver
-        # for ranks on a cluster, while a driver runs
+        # credentials for ranks on a cluster; the file exists while a driver runs
         self.credentials = root / "credentials.json"
         self.report = root / "report"
         self.trials = root / "trials"
-        self.passed_checks = root / "passed-checks"  # so that trials do not repeat them
+        self.passed_checks = root / "passed-checks"  # checks that trials need not repeat
 
     @property
     def confirmation(self) -> "SweepFolder":
@@ -141,7 +141,7 @@ def read_spec(folder: SweepFolder) -> SweepSpec:
     Raises:
         StorageError: the checksum differs, or another version of loptune wrote the file; a file
         without the checksum line is read unchecked.
-        ConfigError: it was edited and is no longer valid.
+        ConfigError: the file was edited and is no longer valid.
     """
     # load_space reports a missing file
     content = folder.space.read_bytes() if folder.exists() else b""

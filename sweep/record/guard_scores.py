@@ -19,7 +19,7 @@ from trainer.run_folder import RunFolder
 
 ByMetric = Mapping[str, Difference]
 _OF_RECORD = ("step", "time", "attempt")  # keys of a record that are not metrics
-_NO_METRICS = ("time/", "final/")  # added to the program's own metrics
+_NO_METRICS = ("time/", "final/")  # prefixes of what loptune adds to the program's metrics
 
 
 def unlogged_guards(spec: SweepSpec, records: Sequence[Record]) -> dict[str, str]:
@@ -36,12 +36,12 @@ def unlogged_guards(spec: SweepSpec, records: Sequence[Record]) -> dict[str, str
 
 
 def missed_guard(metric: str, hint: str) -> str:
-    """State that runs do not log the metric of a guard."""
+    """Return the sentence that reports a guard whose metric is not logged."""
     return f"The guard {metric} stays undecided, because it is not logged: {hint}"
 
 
 def missed_guards(sweep: SweepRecord) -> list[str]:
-    """State the guards that no complete trial has logged."""
+    """Return a sentence for each guard whose metric no complete trial has logged."""
     if not sweep.spec.objective.guarded:
         return []
     missed: list[dict[str, str]] = []

@@ -26,18 +26,18 @@ from sweep.space.scoring import scoring_of
 from sweep.space.spec import SchedulerSpec, SweepSpec
 
 FIRST_RUNS, SECOND_RUNS = "seeds-", "again-"  # prefixes of the batch names of `sweep noise`
-_MAX_NAMED = 3  # sweeps
+_MAX_NAMED = 3  # maximum number of sweeps in a text
 _NOISE_SEEDS = [0, 1, 2]
 _NOISE_SUFFIX = "-noise"
 
 
 @dataclass(frozen=True, kw_only=True)
 class WantedGain:
-    """A gain that the user wants to detect, and the seeds that it takes."""
+    """A gain that the user wants to detect, and the number of seeds that detecting it takes."""
 
     gain: float
-    everywhere: SeedsNeeded  # if all configurations run on all seeds
-    # fresh seeds each of baseline and finalist in a sequential confirmation, at most
+    everywhere: SeedsNeeded  # per configuration, if all configurations run on the same seeds
+    # maximum number of fresh seeds per configuration in a sequential confirmation
     in_rounds: int
 
 
@@ -204,7 +204,7 @@ def _cheaper_text(found: ProblemsOrSeeds) -> str:
 
 def noise_overrides(spec: SweepSpec, planned: int) -> list[str]:
     """Return the command-line words that turn a sweep into a measurement of its seed noise; empty
-    if the sweep is not larger than that.
+    if this would not need fewer trials than the sweep.
 
     Two configurations are measured, or all baselines if there are more.
     """
@@ -235,7 +235,7 @@ def _measured(spec: SweepSpec, earlier: Iterable[SweepRecord]) -> tuple[Noise, s
                 paired[other.folder.name] = sweep_noise(other)
                 unpaired[other.folder.name] = unpaired_noise(other)
     measured = [(paired, ""), (unpaired, ", not paired")]
-    if not spec.program.seeds_are_blocks:  # comparisons in that sweep are not paired either
+    if not spec.program.seeds_are_blocks:  # comparisons in such a sweep are not paired either
         measured.reverse()
     for noises, note in measured:
         varying = [name for name, noise in noises.items() if noise.dof and noise.sd > 0]

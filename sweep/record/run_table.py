@@ -24,7 +24,7 @@ _JUDGED_WINDOW = 3  # default of --window in `sweep judge`
 
 
 def sweep_at(path: Path) -> SweepFolder | None:
-    """Return the sweep that a path names, as ``runs/NAME`` or ``runs/NAME/trials``; None if it is
+    """Return the sweep at a path such as ``runs/NAME`` or ``runs/NAME/trials``; None if the path is
     not the folder of a sweep.
     """
     root = path.parent if path.name == "trials" else path
@@ -34,8 +34,9 @@ def sweep_at(path: Path) -> SweepFolder | None:
 
 def table_of_sweep(folder: SweepFolder, score: str) -> pd.DataFrame:
     """Return one row per evaluation: trial, seed, state, the searched parameters, the logged
-    metrics and the amounts used so far. A trial that logged nothing has one row. The options that
-    judge by the sweep's own objective are noted if the ``score`` belongs to it.
+    metrics and the amounts used so far. A trial that logged nothing has one row. If the ``score``
+    is a metric of the sweep's objective, a note of the table lists the options with which `sweep
+    judge` uses that objective.
 
     Raises:
         StorageError: a record of the sweep is damaged.

@@ -16,7 +16,9 @@ _MAX_VALUE = 60  # characters; a searched system prompt may have thousands
 
 
 def table_row(trial: TrialRecord) -> dict[str, Any]:
-    """Return a trial as a row of `sweep status --json` and `load_results`; None if missing."""
+    """Return a trial as a row of `sweep status --json` and `load_results`, with None for missing
+    values.
+    """
     return {
         "trial": trial.name,
         "configuration": int(trial.configuration),
@@ -52,9 +54,9 @@ def setting_text(
 ) -> str:
     """Return a configuration on one line: ``grpo ar_alpha=0.3``.
 
-    Its update rule has the same name as in reports and runs: the arm's (if ``point`` has the
-    switches), else the name of advantage and loss together. For an arm, only the settings that are
-    tuned within it are shown, because its name stands for the others.
+    The update rule is named as in reports and runs: after its arm (if ``point`` includes the
+    switches), or else after its advantage and loss. Of an arm, only the settings that are tuned
+    within it are shown, because its name implies the others.
     """
     rest = dict(resolved)
     name = ""

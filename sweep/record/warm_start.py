@@ -23,8 +23,9 @@ TOP_CONFIGURATIONS = 3  # best configurations taken from each sweep and arm
 def warm_started(spec: SweepSpec, runs_dir: Path, where: str) -> tuple[SweepSpec, list[str]]:
     """Add the best configurations of the sweeps in `search.warm_start` to the space's baselines.
 
-    Return the space and one message per sweep. As baselines they run on resume even if the earlier
-    sweeps are missing. ``where`` is the location of the key, for errors.
+    Return the space and one message per sweep. Because the added configurations are baselines, they
+    also run on resume if the earlier sweeps are missing. ``where`` is the location of the key, for
+    errors.
 
     Raises:
         MissingError: there is no such sweep, or it has no finished configuration in this space.
@@ -94,7 +95,7 @@ def _check_alike(spec: SweepSpec, other: SweepRecord, where: str) -> None:
         for sweep in readable_sweeps(other.folder.runs_dir):
             if set(sweep.spec.parameters) == mine:
                 alike.append(sweep.folder.name)
-        hint = "no sweep here searches the same parameters: leave search.warm_start out"
+        hint = "no sweep here searches the same parameters: remove search.warm_start"
         if alike:
             hint = f"these search the same parameters: {', '.join(alike)}"
         raise ConfigError(
@@ -126,8 +127,8 @@ def _best(
 
 
 def _best_first(spec: SweepSpec, earlier: SweepRecord) -> list[Configuration]:
-    """Return the complete configurations of an earlier sweep by score; for a sampler that searches
-    with two objectives those on the front of both come first.
+    """Return the complete configurations of an earlier sweep by score. For a sampler that searches
+    with two objectives, configurations on their Pareto front come first.
     """
     by_score = ranked(earlier.configurations, earlier.spec.seeds, earlier.spec.objective)
     mine = spec.objective.second
@@ -144,8 +145,8 @@ def _best_first(spec: SweepSpec, earlier: SweepRecord) -> list[Configuration]:
 
 
 def _ends_first(members: list[int]) -> list[int]:
-    """Return the members of a front such that the first few of them cover it: both ends, then the
-    middle.
+    """Return the members of a front in an order whose first few members cover it: both ends, then
+    the middle.
     """
     middle = len(members) // 2
     places = dict.fromkeys([0, len(members) - 1, middle, *range(len(members))])

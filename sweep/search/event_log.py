@@ -1,7 +1,7 @@
 """``events.jsonl``, the event log: every submitted trial and every result.
 
-A sweep resumes from it. Each line ends with a checksum, because a flipped bit may still give valid
-JSON with another number.
+A sweep is resumed from this file. Each line ends with a checksum, because a flipped bit may still
+give valid JSON with another number.
 """
 
 import json

@@ -20,8 +20,9 @@ PROPOSED = "configuration"
 STARTED = "trial"
 ENDED = "result"
 RETRIED = "retry"  # cancels the result of a trial
-# Recorded reasons for failures that settings explain: of `DivergedError`,
-# `sweep/search/searcher.py` and `Scoring.check_complete`; and of `sweep/programs/process.py`.
+# Recorded reasons of failures that settings explain. The first pattern matches messages of
+# `DivergedError`, `sweep/search/searcher.py` and `Scoring.check_complete`, the second those of
+# `sweep/programs/process.py`.
 _DIVERGED = re.compile(
     r"diverged at step|score is|the run ended (at|without)|the first evaluation is at"
 )
@@ -50,7 +51,7 @@ class Configuration:
 
     number: int
     parameters: Parameters  # the active parameters, switches included
-    resolved: Parameters  # every searched trainer key with its value
+    resolved: Parameters  # every searched key of the program with its value
     fingerprint: str
     time: float  # seconds since the epoch
     results: Mapping[int, TrialRecord] = field(default_factory=dict)  # ended trials by seed
@@ -141,7 +142,7 @@ def outcome(configuration: Configuration, seeds: Sequence[int]) -> Configuration
     It is RUNNING until all seeds have ended. Then it is FAIL if one seed failed (the mean of the
     others would favor configurations that fail on hard seeds), PRUNED if one was stopped early
     (score: the mean of the last scores; step: the earliest), and COMPLETE otherwise (score: the
-    mean). `second` is the mean over the seeds, None if one has none.
+    mean). `second` is the mean over the seeds; None if a seed has no value.
     """
     if configuration.open_seeds(seeds):
         return ConfigurationOutcome("RUNNING")
@@ -165,10 +166,10 @@ def outcome(configuration: Configuration, seeds: Sequence[int]) -> Configuration
 def failed_by_settings(configuration: Configuration) -> bool:
     """Return whether a seed failed in a way that the configuration's own settings explain.
 
-    Settings explain a divergence, a score that is not finite, and a command that ended with an
-    error by itself on every retry, as programs that check for NaN do. Any other recorded reason
-    (memory, a signal, silence until `limits.stall_timeout_s`, a dead worker) may be the fault
-    of the machine, and is not evidence against the configuration.
+    Settings explain a divergence, a score that is not finite, and a command that exited with an
+    error on every retry, as programs that check for NaN do. Any other recorded reason (memory, a
+    signal, silence until `limits.stall_timeout_s`, a dead worker) may be the fault of the machine,
+    and is not evidence against the configuration.
     """
     return any(
         result.state == "FAIL" and explained_by_settings(result.reason)
@@ -202,8 +203,8 @@ def ranked(
 
 
 def front_numbers(spec: SweepSpec, configurations: Iterable[Configuration]) -> list[int]:
-    """Return the complete configurations that no other is better than in both objectives, the best
-    of the first one first; empty if the sweep records no second objective.
+    """Return the complete configurations on the Pareto front of both objectives, ordered by the
+    first one; empty if the sweep records no second objective.
     """
     if spec.objective.second is None:
         return []

@@ -109,7 +109,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
     ) -> None:
         """Record how a trial ended.
 
-        COMPLETE: trained to the last step. PRUNED: stopped early; its last score counts. FAIL:
+        COMPLETE: trained to the last step. PRUNED: stopped early; the last score is recorded. FAIL:
         crashed, or without a finite score. A trial that stops with the sweep, or that ends after
         ``stop`` before it is finished, gets no result and is submitted again on resume.
         """

@@ -42,15 +42,15 @@ _RANDOM_ATTEMPTS = 20
 _MAX_SCORE = 1e100  # samplers square scores
 
 _DIGITS = 12  # significant digits of a proposed value
-_MANY_FAILED = 0.25  # fraction of the configurations
+_MANY_FAILED = 0.25  # fraction of configurations
 
 # Silence Optuna's log of studies and trials; the sweep prints its own.
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
 def propose_next(spec: SweepSpec, configurations: Sequence[Configuration]) -> Parameters | None:
-    """Propose for the arm with the fewest configurations; None once every arm has its
-    budget.
+    """Propose a point for the arm with the fewest configurations. Return None once every arm has
+    used its budget.
 
     Each arm has its own study and does not see the others. All arms use the same sampler seeds, so
     rules start with the same values of shared parameters.
@@ -138,8 +138,8 @@ def _enumerated(space: Space, seed: int) -> list[Parameters]:
 def distribution(parameter: ParameterSpec, for_sampler: bool = True) -> BaseDistribution | None:
     """Return a range as an Optuna distribution; None for a fixed value.
 
-    For a sampler, listed numbers become indices in ascending order: it learns less from unordered
-    categories.
+    For a sampler, listed numbers become indices in ascending order, because a sampler learns less
+    from unordered categories.
     """
     if parameter.kind in ("value", "by"):
         return None
@@ -179,7 +179,7 @@ def sample(space: Space, trial: optuna.Trial) -> Parameters:
 
 
 def _rounded(value: float, range_: FloatDistribution) -> float:
-    """Return a value without the rounding error of Optuna's logarithms, with which a value that a
+    """Return a value without the rounding error of Optuna's logarithms. With it, a value that a
     sampler repeats would look like a new one.
     """
     rounded = float(f"{value:.{_DIGITS}g}")
@@ -221,7 +221,7 @@ def ask(
 ) -> Parameters:
     """Return the sampler's next point."""
     study = optuna.create_study(directions=directions(searched_modes(spec)), sampler=sampler)
-    if not isinstance(sampler, optuna.samplers.RandomSampler):  # it ignores the history
+    if not isinstance(sampler, optuna.samplers.RandomSampler):  # which ignores the history
         trials = sampler_trials(spec, space, configurations)
         if isinstance(sampler, optuna.samplers.NSGAIISampler):
             trials = _in_generations(trials, sampler)
@@ -237,7 +237,7 @@ def searched_modes(spec: SweepSpec) -> list[Mode]:
 def _in_generations(
     trials: Sequence[FrozenTrial], sampler: optuna.samplers.NSGAIISampler
 ) -> list[FrozenTrial]:
-    """Return the trials with their generations of NSGA-II.
+    """Return the trials, each with its NSGA-II generation.
 
     Optuna numbers the trials that it asks for. Trials that are added to a study have no number, and
     without one NSGA-II stays in its first, random generation forever.
@@ -267,8 +267,8 @@ def sampler_trials(
 
     Samplers ignore failed trials, so they would propose a diverging learning rate again and again.
     A configuration that failed through its own settings (see `failed_by_settings`) is therefore
-    shown as complete with the median score so far, or with the worst one if many have failed. Event
-    log and report keep it without a score.
+    shown as complete with the median score so far, or with the worst one if many have failed. In
+    the event log and the report, it has no score.
     """
     trials = [frozen_trial(spec, space, each, for_sampler=True) for each in configurations]
     failed = [failed_by_settings(configuration) for configuration in configurations]
@@ -287,13 +287,13 @@ def sampler_trials(
 def values_of_failed(
     modes: Sequence[Mode], trials: Sequence[FrozenTrial], *, as_median: bool
 ) -> list[float]:
-    """Return the median or the worst value of each objective, of the trials that have one."""
+    """Return the median or the worst value of each objective over the trials that have values."""
     scored: list[Sequence[float]] = []
     for trial in trials:
         if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) and trial.values is not None:
             scored.append(trial.values)
     if not scored:
-        return [0.0] * len(modes)  # any number works if there is no other
+        return [0.0] * len(modes)  # any number works if no trial has a value
     chosen = []
     for mode, values in zip(modes, zip(*scored, strict=True), strict=True):
         worst = min(values) if sign_of(mode) > 0 else max(values)
@@ -306,9 +306,9 @@ def frozen_trial(
 ) -> FrozenTrial:
     """Return a configuration as an Optuna FrozenTrial, for a sampler or for display.
 
-    A baseline may have values outside the ranges, which samplers do not support. For display, the
-    trial has its score and the values that fit; for a sampler it is an empty failed trial, so that
-    trial numbers agree.
+    A baseline may have values outside the ranges, which samplers do not support. For display, such
+    a trial has its score and the values within the ranges; for a sampler it is an empty failed
+    trial, so that trial numbers agree.
     """
     result = outcome(configuration, spec.seeds)
     modes = searched_modes(spec) if for_sampler else spec.directions
@@ -324,7 +324,7 @@ def frozen_trial(
     if not for_sampler:
         attributes = _user_attributes(configuration)
     state = TrialState[result.state]
-    if None in values and state == TrialState.COMPLETE:  # recorded before there was a second one
+    if None in values and state == TrialState.COMPLETE:  # older than the second objective
         state = TrialState.FAIL
     trial = optuna.create_trial(
         state=state,
@@ -379,7 +379,7 @@ def _user_attributes(configuration: Configuration) -> dict[str, Any]:
 
 
 def directions(modes: Sequence[Mode]) -> list[str]:
-    """Return Optuna's names of directions."""
+    """Return the directions as Optuna names them."""
     return ["maximize" if sign_of(mode) > 0 else "minimize" for mode in modes]
 
 

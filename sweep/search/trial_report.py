@@ -1,5 +1,5 @@
-"""The report of a trial after each evaluation, or at its end without one. A rank creates it, the
-trial passes it to Ray Tune, and searcher, scheduler and driver read it.
+"""The report of a trial after each evaluation, or at its end if there is no new evaluation. A rank
+creates it, the trial passes it to Ray Tune, and searcher, scheduler and driver read it.
 """
 
 import math
@@ -23,8 +23,8 @@ _METRICS = "eval/"  # prefix of the metrics of an evaluation
 
 @dataclass(frozen=True)
 class TrialReport:
-    """The state of a trial. Tune passes it on as a dict of these fields, metrics and its own
-    keys.
+    """The state of a trial. Tune passes it on as a dict with these fields, the metrics and Tune's
+    own keys.
     """
 
     step: int = 0  # training step
@@ -38,7 +38,7 @@ class TrialReport:
     finished: bool = False  # trained to its end
     stopped: bool = False  # the sweep was stopped: the trial has no result and resumes later
     reason: str = ""  # failure that a retry would repeat
-    # (what, where, hint, code) of a storage error that stopped it
+    # (what, where, hint, code) of a storage error that stopped the trial
     storage: tuple[str, str, str, str] | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)  # eval/* of this evaluation
 
@@ -47,7 +47,7 @@ class TrialReport:
         not finite.
 
         Raises:
-            ConfigError: the trial has finished without what its score needs.
+            ConfigError: the trial has finished without an evaluation that its score needs.
             DivergedError: the last two evaluations are not finite, or the last one of a trial that
             has finished. A single non-finite evaluation between finite ones may only be a failed
             evaluation.
@@ -63,7 +63,7 @@ class TrialReport:
         score = scoring.score(values)
         no_score = ""
         if not history:
-            no_score = f"{joined(scoring.metrics)} not logged at one step yet"
+            no_score = f"no step has logged {joined(scoring.metrics)} yet"
         elif not is_last_finite:
             no_score = "the evaluation is not finite; two in a row fail the trial"
         elif not math.isfinite(score):  # along an axis

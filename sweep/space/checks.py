@@ -75,7 +75,7 @@ def _check_axis(spec: SweepSpec, document: YamlDocument) -> None:
         )
     if spec.scheduler != SchedulerSpec():
         raise document.error(
-            f"ASHA compares trials at equal steps, but the objective at equal amounts of {axis}",
+            f"ASHA compares trials at equal steps, but the objective compares them at equal {axis}",
             ("scheduler",),
             "write scheduler: none, or leave out objective.axis and objective.at",
             code="asha-along-an-axis",
@@ -93,7 +93,7 @@ def check_recorded(metric: str, key: str, spec: SweepSpec, document: YamlDocumen
         document: file of the space.
 
     Raises:
-        ConfigError: they do not; the error has the nearest choice.
+        ConfigError: trials do not record it; the error suggests the nearest choice.
     """
     amounts = axes(spec)
     if metric in amounts:

@@ -69,7 +69,7 @@ def load_space(path: Path, overrides: Sequence[str] = ()) -> SweepSpec:
 
     Raises:
         ConfigError: the space is invalid; the error has the file, line, key and nearest valid key.
-            MissingError: a file does not exist.
+        MissingError: a file does not exist.
     """
     return resolve_space(read_yaml(path), path.parent, overrides)
 

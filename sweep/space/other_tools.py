@@ -48,8 +48,8 @@ _KIND = ("distribution", "type", "sampling")
 
 
 def our_form(written: Any, known: Sequence[str]) -> tuple[str, str] | None:
-    """Return a description of a range in another tool's syntax and its form in loptune's; None if
-    it is not a range of another tool. ``known`` are the keys of loptune's ranges.
+    """Return what is wrong with a range in another tool's syntax, and how to write it in loptune's;
+    None if the range is not in such a syntax. ``known`` are the keys of loptune's ranges.
     """
     if isinstance(written, list):
         return "a bare list is not a range", f"write {_show('choice', written)}"

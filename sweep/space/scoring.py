@@ -10,7 +10,7 @@ from loptune.files import Record
 from sweep.space.spec import STEP, SweepSpec
 
 HOURS = ("gpu_hours", "cpu_hours")
-_SECONDS = ("time/step", "time/evaluation")  # in the record of every program
+_SECONDS = ("time/step", "time/evaluation")  # metrics that trials of every program record
 
 
 def axes(spec: SweepSpec) -> Mapping[str, Axis]:
@@ -50,7 +50,7 @@ class Second(Measure):
         """Reject a trial that has ended without a value.
 
         Raises:
-            ConfigError: it has none, or one that is not finite.
+            ConfigError: the trial has no value, or the value is not finite.
         """
         if not math.isfinite(value):
             raise ConfigError(
@@ -62,7 +62,7 @@ class Second(Measure):
 
 
 def second_of(spec: SweepSpec) -> Second | None:
-    """Return how trials get their value of the second objective; None without one."""
+    """Return the rule that computes the second objective from a trial's records, or None."""
     if spec.objective.second is None:
         return None
     metric = spec.objective.second.metric
@@ -70,7 +70,7 @@ def second_of(spec: SweepSpec) -> Second | None:
 
 
 def guards_by(spec: SweepSpec) -> dict[str, Measure]:
-    """Return guard metric -> how trials get their value of it."""
+    """Return guard metric -> rule that computes its value from a trial's records."""
     scoring = scoring_of(spec)
     named = axes(spec)
     return {
@@ -88,8 +88,8 @@ def logged_metrics(spec: SweepSpec) -> list[str]:
 
 
 def amount_of(axis: Axis, scoring: Scoring, records: Sequence[Record]) -> float:
-    """Return the amount that a trial had used where it is compared, else at its end; NaN if it
-    recorded none.
+    """Return the amount of an axis that a trial had used at the point where trials are compared, or
+    at its end if they are compared at no such point; NaN if the trial recorded none.
     """
     used = axis.amounts(records)
     if not used:

@@ -59,7 +59,7 @@ def edits_since(root: Path, spec: SweepSpec) -> list[str]:
     try:
         edited = load_space(file, source.overrides)
     except UserError as error:
-        return [f"it can no longer be read: {error.what}"]
+        return [f"the file can no longer be read: {error.what}"]
     return list(_differences(_flat_space(spec), _flat_space(edited)))
 
 

@@ -37,7 +37,8 @@ class SecondSpec(Section):
     """an axis such as gpu_hours (the amount that a trial has used), or a metric, which is scored
     like the objective"""
     mode: Mode | None = None
-    """max or min; null: by the name, as for guards: min for tokens, seconds, hours, length, loss"""
+    """max or min; null: inferred from the name, as for guards (min for tokens, seconds, hours,
+    length or loss)"""
 
     @property
     def direction(self) -> Mode:
@@ -53,16 +54,16 @@ class ObjectiveSpec(Section):
     )
     """evaluation metric; a list becomes one score by `composite`"""
     composite: Literal["mean", "iqm"] | dict[str, NonNegative] = "mean"
-    """one score of several metrics: mean, iqm (interquartile mean), or metric -> weight"""
+    """how several metrics become one score: mean, iqm (interquartile mean), or metric -> weight"""
     mode: Literal["max", "min"] = "max"
     """whether larger or smaller is better"""
     window: Count = 3
-    """score = mean of the last N evaluations; along an axis, of the last tenth before `at`"""
+    """score = mean of the last N evaluations; with `axis`, mean over the last tenth before `at`"""
     axis: str = STEP
-    """trials are compared at equal amounts of this: step, seconds, gpu_hours or cpu_hours; with
-    loptune's trainer also tokens, completions; with a program any metric that grows"""
+    """axis along which trials are compared: step, seconds, gpu_hours or cpu_hours; with loptune's
+    trainer also tokens or completions; with your own program any metric that grows"""
     at: Positive | None = None
-    """amount of the axis at which trials are compared; needed because they are scored one by one"""
+    """value on `axis` at which trials are compared; required unless `axis` is step"""
     worthwhile: Positive = 0.01
     """smallest improvement over the baseline that matters"""
     published: Positive | None = None
@@ -71,7 +72,7 @@ class ObjectiveSpec(Section):
     """METRIC:MARGIN: a better configuration must not be worse by more; METRIC:MARGIN:min if smaller
     values are better"""
     second: SecondSpec | None = None
-    """second objective: recorded and plotted against the score, without a part in the verdict"""
+    """second objective: recorded and plotted against the score, but not part of the verdict"""
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -112,8 +113,8 @@ class ObjectiveSpec(Section):
         if (self.axis == STEP) != (self.at is None):
             raise refusal(
                 "axis-without-amount",
-                "objective.axis and objective.at belong together: trials are scored one by one, at "
-                "an amount that is known before",
+                "objective.axis and objective.at belong together: each trial is scored at a value "
+                "on the axis that is fixed in advance",
                 "write both, such as axis: tokens and at: 1e6, or leave both out",
             )
         if not isinstance(self.composite, str):
@@ -128,7 +129,7 @@ class ObjectiveSpec(Section):
 
 
 class SearchSpec(Section):
-    """Which configurations are tried."""
+    """The choice of configurations to try."""
 
     sampler: Literal["auto", "tpe", "random", "grid", "gp", "nsga2", "motpe"] = "auto"
     """Optuna sampler; auto: gp, or tpe with conditions or early stopping. nsga2 and motpe (TPE)
@@ -204,7 +205,7 @@ class LimitsSpec(Section):
 
 
 class ConfirmsSpec(Section):
-    """Where the finalists come from; part of the space that `sweep confirm` writes."""
+    """The origin of the finalists, in a space that `sweep confirm` wrote."""
 
     sweep: str
     """name of the sweep that selected the finalists"""

@@ -32,12 +32,14 @@ class EndedTrial:
 
     @property
     def key(self) -> str:
-        """The tag loptune.run of the trial's run."""
+        """The value of the tag ``loptune.run`` of the trial's run."""
         return self.tags[RUN_TAG]
 
 
 def ended_trials(sweep: SweepRecord) -> list[EndedTrial]:
-    """Return the trials that have ended for their MLflow runs, in the colors of the report."""
+    """Return the ended trials with the names, tags and colors of their MLflow runs. The colors are
+    those of the report.
+    """
     spec = sweep.spec
     variants: dict[int, str] = {}
     configurations = tuple(sweep.configurations)  # the driver's thread may append to them

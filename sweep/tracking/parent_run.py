@@ -127,8 +127,7 @@ class ParentRun:
             if not tags and not scores and run.info.status == status:
                 return False
         self._log(run_id, tags, scores)
-        # If the run has this status already, keep its end time: ending it again would move it to
-        # now.
+        # If the run has this status already, do not set it again: that would change the end time.
         if run is None or run.info.status != status:
             self._retry(lambda: self.client.set_terminated(run_id, status))
         return True
@@ -146,7 +145,7 @@ class ParentRun:
 
 
 def _changed(values: Mapping[str, _T], known: Mapping[str, _T]) -> dict[str, _T]:
-    """Return the values that a run does not have yet; an empty one counts as recorded."""
+    """Return the values that differ from those of a run. A missing value equals an empty one."""
     return {name: value for name, value in values.items() if known.get(name, "") != value}
 
 

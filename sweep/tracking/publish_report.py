@@ -48,9 +48,10 @@ def send_report(sweep: SweepRecord, results: Results, parent: ParentRun) -> None
 
 
 def summary(results: Results) -> dict[str, float]:
-    """Return the sweep's summary metrics. final/score is the mean score of the best configuration,
-    and final/METRIC that of each benchmark and guard, and of the second objective. The best
-    configuration and the gain are those on fresh seeds, if they were run.
+    """Return the sweep's summary metrics. ``final/score`` is the mean score of the best
+    configuration, and ``final/METRIC`` is its mean of each benchmark, each guard and the second
+    objective. If a confirmation has ended, the best configuration and the gain are those on its
+    fresh seeds.
     """
     states = [trial.state for trial in results.trials]
     numbers = {

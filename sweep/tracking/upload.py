@@ -55,8 +55,8 @@ def upload_sweep(sweep: SweepRecord) -> Path:
 
 
 def send_ended(sweep: SweepRecord, uri: str, ended: Iterable[EndedTrial]) -> None:
-    """Send the records of completed trials that have sent nothing themselves, because they were
-    short. The ranks of other ended trials may still be closing. A record that cannot be read is
+    """Send the records of completed trials that were too short to send them themselves. Other ended
+    trials are skipped, because their ranks may still be closing. A record that cannot be read is
     left to `send_unsent`, which reports it.
 
     Raises:
@@ -88,8 +88,8 @@ def send_unsent(sweep: SweepRecord, uri: str) -> None:
 
 
 def _send(run_dirs: Iterable[Path], uri: str) -> tuple[list[str], StorageError | None]:
-    """Send the records of these trials. Return the names of those that could not be sent, and the
-    last problem.
+    """Send the records of these trials. Return the names of the trials whose records could not be
+    sent, and the last error.
     """
     left = []
     problem = None

@@ -21,7 +21,7 @@ TAG = "mlflow.sharedViewState."
 _KIND_TAG = "mlflow.experimentKind"  # without this tag MLflow opens its GenAI traces page
 SCORE = "final/score"
 NAME = "attributes.`Run Name`"
-WIDTH = 120  # [px] of a column
+WIDTH = 120  # width of a column [px]
 # constant parts of every view: page, section, and each kind of chart
 _TEMPLATE = json.loads(Path(__file__).with_name("view.json").read_text("utf-8"))
 # namespace for ids of views and charts, which are derived from names

@@ -103,7 +103,8 @@ def check_fit(resources: ResourcesSpec, nodes: list[Node]) -> None:
     """Reject a trial that could never start.
 
     Raises:
-        MissingError: names required and available resources.
+        MissingError: the resources do not suffice; the error lists the required and the available
+            ones.
     """
     if slots(resources, nodes) > 0:
         return
@@ -122,7 +123,7 @@ def check_fit(resources: ResourcesSpec, nodes: list[Node]) -> None:
         f"a trial needs {counted(resources.gpus_per_trial, 'GPU')} and {counted(cpus, 'CPU')}; "
         f"available: {node_text(total)}{on_nodes}{fitting}",
         key,
-        "reduce resources, or name a cluster with --address",
+        "reduce the resources, or connect to a cluster with --address",
         key=key,
         code="too-few-resources",
     )
@@ -213,8 +214,8 @@ def check_address(address: str | None) -> None:
     """Reject an invalid address, a Ray client address, and an address at which no cluster answers.
 
     Raises:
-        ConfigError: neither HOST:PORT nor auto; or a Ray client's address, with which the sweep
-            would run unattended on the head node.
+        ConfigError: the address is neither HOST:PORT nor auto, or it is a Ray client's address,
+            with which the sweep would run unattended on the head node.
         MissingError: nothing answers at HOST:PORT within five seconds, or it is not Ray.
     """
     if address is None or address == "auto":

@@ -1,4 +1,4 @@
-"""Report cgroup limits on processes and memory: errors caused by them do not name them."""
+"""Report cgroup limits on processes and memory: the errors that they cause do not mention them."""
 
 from collections.abc import Iterator
 from contextlib import suppress

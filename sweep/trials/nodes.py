@@ -75,7 +75,7 @@ def is_lost_node(error: Exception | None) -> bool:
 
 
 def remember_silent_nodes() -> None:
-    """Start to record which nodes do not answer. A node whose connection is lost for less than a
+    """Start recording which nodes do not answer. A node whose connection is lost for less than a
     minute is back before Ray notices, but its trials have exited: without this record, they would
     count as failures.
     """

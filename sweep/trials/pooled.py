@@ -1,4 +1,4 @@
-"""A trial in a pool: it runs in a thread of the driver, and its ranks stay for the next one."""
+"""A trial in a pool: it runs in a thread of the driver, and the next trial reuses its ranks."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ def reserve(resources: ResourcesSpec) -> PlacementGroup:
     """Reserve the resources of one trial on this machine.
 
     Raises:
-        WorkerLostError: they are not free.
+        WorkerLostError: the resources did not become free in time.
     """
     bundle: dict[str, float] = {"CPU": resources.cpus_per_worker}
     if resources.gpus_per_worker:
@@ -29,7 +29,7 @@ def reserve(resources: ResourcesSpec) -> PlacementGroup:
 
 
 class PooledTrial(SweepTrial):
-    """Runs one trial at a time, of one sweep after another.
+    """Runs trials of several sweeps, one at a time.
 
     Args:
         group: resources of its ranks, from `reserve`.

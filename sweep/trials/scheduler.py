@@ -34,7 +34,7 @@ def make_scheduler(sweep: SweepRecord) -> TrialScheduler:
 
 
 def trial_scheduler(spec: SweepSpec) -> TrialScheduler:
-    """Return Tune's scheduler for early stopping, or FIFO without it."""
+    """Return Tune's scheduler for early stopping, or FIFO if nothing is stopped early."""
     asha = spec.scheduler.asha
     if asha is None:
         return FIFOScheduler()
@@ -51,14 +51,14 @@ def trial_scheduler(spec: SweepSpec) -> TrialScheduler:
 
 
 class ForgettingASHA(ASHAScheduler):  # type: ignore[misc]
-    """ASHA that forgets a trial's scores of evaluations that the trial repeats, and compares a
-    trial only with trials that were evaluated at the same training step.
+    """ASHA that forgets the scores of evaluations that a trial repeats, and compares a trial only
+    with trials that were evaluated at the same training step.
 
     A trial that restarts before an evaluation reaches the same rungs once more. Its discarded
     scores there must neither count for it nor raise the threshold for other trials.
 
-    Rungs count evaluations. If trials evaluate at different intervals, a rung would compare one
-    after 20 training steps with one after 200.
+    Rungs count evaluations. If trials evaluate at different intervals, a rung would compare a trial
+    after 20 training steps with a trial after 200.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -103,8 +103,8 @@ class ForgettingASHA(ASHAScheduler):  # type: ignore[misc]
         self._has_warned = True
         logger.warning(
             "trials are evaluated at different training steps: evaluation %d is at step %s of %s "
-            "and at step %s of %s. ASHA compares only trials at the same step, so it stops fewer. "
-            "To compare all, evaluate at the same steps in every trial.",
+            "and at step %s of %s. ASHA compares only trials at the same step, so it stops fewer "
+            "trials. To compare all trials, evaluate every trial at the same steps.",
             milestone,
             trial[1],
             trial[0],
@@ -126,7 +126,7 @@ def _replay(scheduler: TrialScheduler, ended: _ReplayedTrial, sweep: SweepRecord
     evaluated = sorted(step for step in history if step > 0)
     for count, last in enumerate(evaluated, start=1):
         if not math.isfinite(history[last]):
-            continue  # it was reported without a score
+            continue  # this evaluation was reported without a score
         seen = {metric: until(values[metric], last) for metric in values}
         result = {EVALUATION: count, SCORE: scoring.score(seen), STEP: last}
         scheduler.on_trial_result(None, ended, result)

@@ -60,7 +60,7 @@ class TrialPlan:
     folder: SweepFolder
     sweep_id: str = ""  # id of the sweep, see `loptune.identity`
     working_dir: Path = Path()  # where the sweep was started
-    parent_run: str | None = None  # in MLflow
+    parent_run: str | None = None  # id of the sweep's MLflow run
     inputs: tuple[Path, ...] = ()  # on a cluster: paths that every node must see
     environment: Path = Path()  # on this machine: file with the environment that commands get
     spans_nodes: bool = False  # whether the ranks of a trial run on several nodes
@@ -85,7 +85,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
 
     Between two trials the ranks stay alive (``reset_config``), because importing torch takes longer
     than the first training steps of a small model. Every start continues from the newest intact
-    checkpoint in the trial's folder, so that a retry needs nothing but that folder.
+    checkpoint in the trial's folder, so a retry needs nothing but that folder.
     """
 
     plan: TrialPlan  # set by `bind_plan`
@@ -121,10 +121,11 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         """Train to the next evaluation and report it.
 
         Returns:
-            ``step``, ``score``, ``evaluation`` and all ``eval/*`` metrics. ``done`` with
-            ``finished`` after the last step, with ``stopped`` if the sweep should stop (with
-            ``storage``: because this trial met a full disk or similar), with ``reason`` if the
-            trial failed and a retry would fail again (divergence, bad configuration).
+            ``step``, ``score``, ``evaluation`` and all ``eval/*`` metrics. ``done`` is true
+            together with ``finished`` after the last step, with ``stopped`` if the sweep should
+            stop (and with ``storage`` if the reason is an error such as a full disk), or with
+            ``reason`` if the trial failed and a retry would fail again (divergence, invalid
+            configuration).
 
         Raises:
             Exception: any other failure, which the driver counts. Failures to start and

@@ -114,7 +114,7 @@ class RankWorker:
             The report of the trial; only rank 0, which keeps the record, adds the score.
 
         Raises:
-            DivergedError, ConfigError: as `TrialReport.scored`.
+            DivergedError, ConfigError: see `TrialReport.scored`.
         """
         run = self._run
         context = self._context
@@ -123,7 +123,8 @@ class RankWorker:
             "build() was not called"
         )
         measured: Mapping[str, float] = {}
-        # done: stopped after its last step, before it could be reported
+        # The run may be done already: it was stopped after its last step, before it could report
+        # it.
         if not run.done:
             measured = run.train_until_evaluation()
         evaluated = any(name != "step" for name in measured)
@@ -229,8 +230,8 @@ class WorkerGroup:
         moved = time.monotonic()  # not the wall clock, which may jump
         pending = list(futures)
         while pending:
-            # Wait for one at a time, so that a dead rank is noticed while others wait for it in a
-            # collective.
+            # Wait for one rank at a time, so that a dead rank is noticed while others wait for it
+            # in a collective.
             ready, pending = ray.wait(pending, num_returns=1, timeout=POLL_S)
             for future in ready:
                 try:
@@ -360,7 +361,7 @@ def reserve_port() -> socket.socket:
     """Return a bound socket. While it is open, the system does not hand out its port as a free one.
 
     The socket does not listen and allows address reuse, so torch can listen on the port later
-    although it is bound here.
+    although this socket is bound to it.
     """
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

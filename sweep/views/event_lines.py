@@ -1,7 +1,7 @@
 """Print the events of trials as lines.
 
-The driver calls these methods and survives their exceptions (`sweep.driver.attempts.TrialEvents`):
-nothing here decides anything.
+The driver calls these methods and ignores their exceptions (`sweep.driver.attempts.TrialEvents`),
+so they only print and decide nothing.
 """
 
 import time
@@ -32,8 +32,8 @@ _WAITING_S = 30.0  # a trial with resources starts within seconds
 _CHECK_INTERVAL_S = 0.5
 _SILENT_S = 120.0  # a command without a metric line for this long may never log one
 _SILENT_LINES = 3  # number of output lines to print
-_SILENT_BYTES = 65_536  # to read from the end of its output
-_MAX_LINE = 160  # characters of a line of its output
+_SILENT_BYTES = 65_536  # number of bytes to read from the end of the output
+_MAX_LINE = 160  # maximum number of characters of an output line
 STARTUP_MESSAGES = (  # (file, text that appears in it, message)
     ("config.yaml", "", "ranks have started and are loading the program"),
     ("stderr.log", "ready at step", "program loaded; starting the first step"),
@@ -80,11 +80,11 @@ class EventLines:
         self._steps: dict[str, int] = {}  # trial -> its latest evaluation
         self._started: dict[str, float] = {}  # running trial -> when it started
         self._missed_guards: set[str] = set()  # guards that a warning has reported
-        # until a trial has logged a metric or caused a warning
+        # whether no trial has logged a metric yet, and no warning of this was printed
         self._may_be_silent = self._is_command
 
     def started(self, trial: str, resolved: Mapping[str, Any], point: Mapping[str, Any]) -> None:
-        """Print that a trial has its resources."""
+        """Print that a trial has started, and its setting."""
         self._started[trial] = time.monotonic()
         self._print(trial, f"started    {setting_text(self._spec, resolved, point)}")
 
@@ -152,7 +152,7 @@ class EventLines:
 
     def polled(self, running: Sequence[str], pending: Sequence[str]) -> None:
         """Print the start-up progress of the first trial, the trials that have waited long for
-        resources, and once the output of a command that has logged no metric.
+        resources, and, once, the output of a command that has logged no metric.
         """
         self._report_waiting(pending)
         if self._may_be_silent:
@@ -230,7 +230,7 @@ def _last_lines(path: Path) -> list[str]:
 
 
 def _waits_for(resources: ResourcesSpec) -> str:
-    """Return the resources that a trial waits for, or its process if they are free."""
+    """Return what a trial waits for: resources, or its process if the resources are free."""
     needed = {"GPU": resources.gpus_per_trial, "CPU": float(resources.cpus_per_trial)}
     free = ray.available_resources()
     if all(free.get(kind, 0) >= wanted for kind, wanted in needed.items()):

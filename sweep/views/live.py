@@ -16,9 +16,8 @@ from sweep.views.time_left import seconds_left
 
 logger = logging.getLogger(__name__)
 
-LatestScores = Callable[
-    [], Mapping[str, float | None]
-]  # running trial -> latest score, if it has one
+# returns running trial -> latest score, or None if the trial has none
+LatestScores = Callable[[], Mapping[str, float | None]]
 
 
 @contextmanager
@@ -29,7 +28,7 @@ def live_table(sweep: SweepRecord, console: Console, scores: LatestScores) -> It
         try:
             return _table(sweep.reloaded(), scores())
         except Exception:  # a display error must not end the sweep
-            logger.exception("no table")
+            logger.exception("cannot show the table of running trials")
             return ""
 
     shown = Live(console=console, get_renderable=render, refresh_per_second=0.5, transient=True)

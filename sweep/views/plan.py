@@ -44,7 +44,7 @@ class Disk:
     """Bytes of checkpoints."""
 
     one_checkpoint: int  # size of one checkpoint of a running trial
-    ended_trial: int  # total that an ended trial keeps
+    ended_trial: int  # total size of what an ended trial keeps
     at_most: int  # maximum during the sweep
 
 
@@ -61,10 +61,10 @@ class Plan:
     slots: int  # concurrent trials
     waiting: int  # trials that do not start at once
     steps: int | None  # training steps of the longest trial
-    searches_steps: bool
+    searches_steps: bool  # whether the number of steps is a searched parameter
     disk: Disk | None  # None for a model of unknown size
     free_bytes: int
-    short: list[str]  # shortages
+    short: list[str]  # a description of each missing resource
     memory: Footprint | None  # per rank; None for the built-in tiny model
     step_seconds: float | None
     trial_seconds: float | None  # without evaluations if computed from steps
@@ -80,8 +80,8 @@ def make_plan(
 ) -> Plan:
     """Make a plan, without starting anything or importing Ray or torch.
 
-    Noise and, unless given, the time per training step are measured in recorded sweeps: those of
-    the runs folder, with this one's own first trials, and those of ``sweep noise``.
+    Noise and, unless given, the time per training step come from recorded sweeps: those in the runs
+    folder, including the first trials of this sweep, and those of ``sweep noise``.
     """
     spec = sweep.spec
     folder = sweep.folder
@@ -206,7 +206,7 @@ def print_plan(plan: Plan, sweep: SweepRecord, typed: Sequence[str], renamed: bo
     print_section("noise", noise_lines(plan.noise, spec, plan.configurations))
     for heading, lines in _sections(plan, spec, sweep.command("confirm")):
         print_section(heading, lines)
-    # commands are not in the table, which would wrap long ones
+    # Commands are printed outside of the table, which would wrap long ones.
     if plan.noise is None:
         measuring = noise_overrides(spec, plan.configurations)
         if measuring:

@@ -82,8 +82,8 @@ def _is_finite(spec: SweepSpec) -> bool:
 
 
 def _is_fitted_grid(spec: SweepSpec) -> bool:
-    """Return whether all arms run one grid of values that is long enough to fit their peaks, which
-    compares them without fresh seeds.
+    """Return whether all arms run the same grid of values, long enough to fit a peak for each arm.
+    Such arms are compared without fresh seeds.
     """
     if len(spec.seeds) < MIN_PEAK_SEEDS:
         return False

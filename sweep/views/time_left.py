@@ -30,7 +30,8 @@ def seconds_left(
     left = {name: trial_seconds * (1 - fraction) for name, fraction in fractions.items()}
     of_running = sum(left.get(trial.name, trial_seconds) for trial in running)
     waiting = sweep.planned - sum(trial.ended for trial in trials) - len(running)
-    # as many trials run at a time as now, and the slowest of them ends in its own time
+    # Assume that the number of concurrent trials stays the same. The sweep lasts at least as long
+    # as its slowest running trial.
     side_by_side = (of_running + waiting * trial_seconds) / len(running)
     return left, max([side_by_side, *left.values()])
 

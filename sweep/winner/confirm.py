@@ -118,10 +118,12 @@ def fresh_space(
     *,
     folder: SweepFolder | None = None,
 ) -> SweepSpec:
-    """Return the space of a confirmation, by default of the first or latest.
+    """Return the space of a confirmation.
 
-    The chosen configurations become its baselines, on seeds that the sweep did not use; nothing is
-    searched. ``test`` is a file of held-out problems.
+    The chosen configurations become its baselines, on seeds that neither the sweep nor an earlier
+    confirmation has used; nothing is searched. ``test`` is a file of held-out problems, and
+    ``folder`` the folder of the confirmation (default: the latest one, or the first if there is
+    none).
 
     Raises:
         ConfigError: the program has no held-out problems.

@@ -266,7 +266,7 @@ def test_a_log_is_searched(here, capsys):
     _, everything = answer(capsys, "log", "camp")
     assert len(everything["proposals"]) == 2
     assert main(["gate", "log", "camp", "--search", "optimizer"]) == 0
-    assert "none of 2 proposals" in capsys.readouterr().out
+    assert "no match among 2 proposals" in capsys.readouterr().out
 
 
 def test_a_campaign_ends_with_its_state(here, capsys):

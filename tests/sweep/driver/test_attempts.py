@@ -76,7 +76,7 @@ def test_an_error_that_repeats_word_for_word_is_not_tried_a_third_time():
     budget = RetryBudget(5)
     follows = [budget.after_failure("a", node_was_lost=False, reason=exits) for _ in range(2)]
     assert follows == [AfterFailure.RETRY, AfterFailure.REPORT]
-    others = [exits, f"{exits} at step 3", "the command was ended by SIGKILL"]
+    others = [exits, f"{exits} at step 3", "the command was killed by SIGKILL"]
     budget = RetryBudget(5)
     for reason in [*others, others[-1], others[-1]]:  # the machine's may repeat
         after = budget.after_failure("a", node_was_lost=False, reason=reason)

@@ -68,7 +68,7 @@ def test_a_gain_is_discarded_if_a_guard_fails(folder):
         verdict = record_needed(campaign, gain=0.5, longer=30)
         assert verdict.outcome == "discard"
         assert outcomes(verdict)["length"] == "fails"
-        assert "worse than its margin on length" in verdict.reason
+        assert "worse on length by more than the margin" in verdict.reason
         assert campaign.kept == []
         assert campaign.proposals[0].decision["guards"][0]["difference"] == pytest.approx(30, abs=8)
 

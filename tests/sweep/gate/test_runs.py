@@ -72,7 +72,7 @@ class Machine:
             self.trained.append((arm, seed))
             if seed in self.kills:
                 self.kills.remove(seed)
-                results.killed[seed] = "the command was ended by SIGKILL"
+                results.killed[seed] = "the command was killed by SIGKILL"
             elif seed in FAILS:
                 results.failed[seed] = "the command ended with exit code 1"
             else:

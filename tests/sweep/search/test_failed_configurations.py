@@ -77,7 +77,7 @@ def test_failures_of_the_machine_teach_nothing(tmp_path):
         "rank 0 ran out of memory: Task was killed due to the node running low on memory",
         "the command has written no line for 60 s (limits.stall_timeout_s)",
         "crashed, with no retries left",
-        "the command was ended by SIGKILL: ",
+        "the command was killed by SIGKILL: ",
         "the command ended with 1: torch.OutOfMemoryError: CUDA out of memory. Tried 2 GiB",
         "the command ended with 1: RuntimeError: [enforce fail] Cannot allocate memory",
         "ended before its first evaluation",

@@ -46,7 +46,7 @@ def test_a_report_is_read_back_from_tunes_result():
     ("values", "words"),
     [
         ({"a": {2: 0.5, 4: math.nan}, "b": {2: 0.5, 4: 0.5}}, "not finite"),
-        ({"a": {2: 0.5}, "b": {4: 0.5}}, "a and b not logged at one step"),
+        ({"a": {2: 0.5}, "b": {4: 0.5}}, "no step has logged a and b"),
         ({"a": {0: 0.5}, "b": {0: 0.5}}, "too few evaluations"),  # no token has been used yet
     ],
 )
