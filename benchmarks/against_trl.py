@@ -1,4 +1,6 @@
-"""What the benchmarks against TRL's GRPOTrainer give both sides alike, and TRL's run."""
+"""The parts that the benchmarks share to compare with TRL's GRPOTrainer: the group size and TRL's
+run.
+"""
 
 import sys
 import time
@@ -20,17 +22,17 @@ def train_with_trl(
     adapter_rank: int = 0,
     **settings: Any,
 ) -> list[float]:
-    """Seconds of every step of TRL's GRPOTrainer.
+    """Return the seconds of every step of TRL's GRPOTrainer.
 
     Args:
-        folder: with the tokenizer; of the output.
-        model: to train.
-        prompts: of all steps.
-        steps: to take.
-        tokens: new ones of each completion.
-        adapter_rank: of a low-rank adapter in all linear layers but the output, by peft; 0 trains
+        folder: folder with the tokenizer, also for the output.
+        model: model to train.
+        prompts: prompts of all steps.
+        steps: number of steps.
+        tokens: number of new tokens per completion.
+        adapter_rank: rank of a PEFT adapter in all linear layers except the output layer; 0 trains
             the weights.
-        settings: further ones of ``GRPOConfig``.
+        settings: further settings of ``GRPOConfig``.
     """
     import torch
     from datasets import Dataset

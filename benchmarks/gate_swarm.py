@@ -37,7 +37,7 @@ def seconds(name: str, proposals: int, *, together: bool) -> float:
     """Return the wall time from the first proposal to the last decision."""
     gate.start(name, space="./space.yaml", worthwhile=1.0, secret="s", new_budget=True)
     campaign = Path(name)
-    gate.run(campaign, parallel=proposals)  # the baseline
+    gate.run(campaign, parallel=proposals)  # measure the baseline
     began = time.monotonic()
     for number in range(proposals):
         gate.propose(campaign, [f"lr={0.2 + number / 100:g}"])
@@ -54,7 +54,7 @@ def main() -> None:
     """Print both times, and their ratio."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--proposals", type=int, default=8)
-    parser.add_argument("--sleep", type=float, default=2.0, help="seconds of a run")
+    parser.add_argument("--sleep", type=float, default=2.0, help="seconds per run")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         Path("program.py").write_text(PROGRAM, encoding="utf-8")

@@ -1,19 +1,19 @@
-"""One GRPO step of a model with random weights on one GPU, by phase and update rule, against TRL's
-GRPOTrainer.
+"""Measure a GRPO step of a model with random weights on one GPU, by phase and update rule, compared
+with TRL's GRPOTrainer.
 
     python -m benchmarks.gpu_step                   # Qwen2.5-0.5B's shape, 32 x 8 x 512 tokens
     python -m benchmarks.gpu_step --model 3B --prompts 16
     # on any CPU, to try the script:
     python -m benchmarks.gpu_step --model tiny --prompts 2 --tokens 16 --steps 1
 
-Every row runs in a process of its own: plain GRPO, AR, Lopti, both, plain GRPO without gradient
-checkpointing, the same with compiled layers, and TRL where `pip install trl==1.16` has been done.
-vLLM samples on both sides where it is installed, else the transformers library. Prints seconds by
-phase, tokens per second of the update, its model FLOP utilization (6 P + 12 layers x width x length
-FLOPs a token), peak memory, and Lopti's cost as a ratio (table 6 of arXiv:2505.12929: training
-2.0x, a full step 1.45x).
+Each row runs in its own process: plain GRPO, AR, Lopti, both, plain GRPO without gradient
+checkpointing, the same with compiled layers, and TRL if it is installed (`pip install trl==1.16`).
+On both sides vLLM samples if it is installed, else transformers. Prints seconds by phase, tokens
+per second of the update, its model FLOP utilization (6 P + 12 layers x width x length FLOPs per
+token), peak memory, and the cost of Lopti as a ratio (table 6 of arXiv:2505.12929: training 2.0x, a
+full step 1.45x).
 
-Never run on a GPU as a whole; on a CPU with --model tiny.
+The script has never run completely on a GPU, only on a CPU with --model tiny.
 """
 
 import argparse
@@ -32,10 +32,10 @@ from benchmarks.random_model import make_prompts, save_random_model
 from research.tables import print_rows
 from trainer.policy.architectures import model_size
 
-WORDS = 60  # that prompts are made of
+WORDS = 60  # number of different words in prompts
 ALPHA = 0.3
 KEPT = {"model.gradient_checkpointing": False}
-# row -> AR, Lopti, and settings besides
+# row -> whether AR is on, whether Lopti is on, and other settings
 RULES: dict[str, tuple[bool, bool, dict[str, Any]]] = {
     "plain": (False, False, {}),
     "AR": (True, False, {}),
@@ -46,7 +46,7 @@ RULES: dict[str, tuple[bool, bool, dict[str, Any]]] = {
 }
 PHASES = ("rollout", "logprobs", "update", "sync", "step")
 MODELS = {"tiny": "tiny", **{size: f"Qwen/Qwen2.5-{size}" for size in ("0.5B", "1.5B", "3B", "7B")}}
-# bfloat16, dense, of the data sheets
+# dense bfloat16, from the data sheets
 PEAK_FLOPS = {"A100": 312e12, "H100": 989e12, "H200": 989e12, "B200": 2250e12}
 TRL = "TRL"
 
@@ -56,7 +56,7 @@ def prompts(arguments: argparse.Namespace) -> list[str]:
 
 
 def run_ours(folder: Path, arguments: argparse.Namespace) -> list[dict[str, float]]:
-    """Seconds by phase of every step."""
+    """Return the seconds of every step by phase."""
     from trainer.config.schema import TrainConfig, apply_overrides
     from trainer.loop import Trainer
     from trainer.tracking.tracker import NullTracker
@@ -102,7 +102,7 @@ def run_ours(folder: Path, arguments: argparse.Namespace) -> list[dict[str, floa
 
 
 def run_trl(folder: Path, arguments: argparse.Namespace) -> list[dict[str, float]]:
-    """Seconds of every step; TRL does not tell its phases."""
+    """Return the seconds of every step. TRL does not report phases."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -130,7 +130,7 @@ def run_trl(folder: Path, arguments: argparse.Namespace) -> list[dict[str, float
 
 
 def measured(side: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """What a process of its own says of one row."""
+    """Return the measurements of one row, from its own process."""
     with tempfile.TemporaryDirectory() as folder:
         save_random_model(Path(folder), MODELS[arguments.model])
         command = [sys.executable, "-m", "benchmarks.gpu_step", "--side", side, "--folder", folder]
@@ -142,7 +142,7 @@ def measured(side: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure_side(arguments: argparse.Namespace) -> None:
-    """Run one row and print it as JSON."""
+    """Run one row and print its measurements as JSON."""
     import torch
 
     steps = (run_trl if arguments.side == TRL else run_ours)(arguments.folder, arguments)
@@ -188,9 +188,11 @@ def main() -> None:
     parser.add_argument("--model", choices=list(MODELS), default="0.5B")
     parser.add_argument("--prompts", type=int, default=32)
     parser.add_argument("--prompt-tokens", type=int, default=256)
-    parser.add_argument("--tokens", type=int, default=512, help="new ones of each completion")
-    parser.add_argument("--steps", type=int, default=3, help="counted steps, after one to warm up")
-    parser.add_argument("--vllm-fraction", type=float, default=0.3, help="of the GPU's memory")
+    parser.add_argument("--tokens", type=int, default=512, help="new tokens per completion")
+    parser.add_argument("--steps", type=int, default=3, help="measured steps, after a warm-up step")
+    parser.add_argument(
+        "--vllm-fraction", type=float, default=0.3, help="fraction of the GPU's memory"
+    )
     parser.add_argument(
         "--sides", nargs="+", choices=[*RULES, TRL], help="rows to measure (default: all)"
     )

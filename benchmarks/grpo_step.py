@@ -1,4 +1,4 @@
-"""One GRPO step here against TRL's GRPOTrainer, or of an adapter against that of full weights.
+"""Compare a GRPO step with TRL's GRPOTrainer, or a step of an adapter with a step of full weights.
 
 Both sides have the same model, the same prompts and the same number of new tokens.
 
@@ -7,17 +7,17 @@ Both sides have the same model, the same prompts and the same number of new toke
     python -m benchmarks.grpo_step --vocab 151936 --prompts 4 --tokens 64 --threads 1 \\
         --steps 1 --rounds 1
     python -m benchmarks.grpo_step --model smollm2-135m --tokens 16 --steps 1 --rounds 1
-    # both with adapters, then one against full weights:
+    # both with adapters, then one compared with full weights:
     python -m benchmarks.grpo_step --model smollm2-135m --tokens 16 --lora 16
     python -m benchmarks.grpo_step --model smollm2-135m --tokens 16 --lora 16 --against full \\
         --checkpointing
 
-Both train a 3.2M-parameter Qwen2 (plus embeddings), or a pretrained model, with KL 0.001 in
-processes of their own, in turns. No completion can end early. Prints seconds per step (median of
-all steps), peak resident memory, and the ratios, also that of each round: other work on a machine
-slows one side or the other. Needs `pip install trl==1.16`.
+Both train a 3.2M-parameter Qwen2 (plus embeddings) or a pretrained model with KL 0.001. They run
+alternately, each in its own process. No completion can end early. Prints seconds per step (median
+of all steps), peak resident memory, and the ratios. Each round's ratio is also printed, because
+other processes on the machine may slow down one side. Needs `pip install trl==1.16`.
 
-Measured ratios are in docs/explanation/benchmarks.md.
+docs/explanation/benchmarks.md has the measured ratios.
 """
 
 import argparse
@@ -34,15 +34,15 @@ from typing import Any
 from benchmarks.against_trl import GROUP_SIZE, train_with_trl
 from benchmarks.random_model import make_prompts, save_tokenizer
 
-WORDS = 100  # that prompts are made of
+WORDS = 100  # number of different words in prompts
 OURS = "loptune"
 OTHERS = {"trl": "TRL's", "full": "that of full weights"}
-SMALL = "small"  # random weights
+SMALL = "small"  # name of the model with random weights
 
 
 def make_model(folder: Path, vocab: int) -> None:
-    """A random Qwen2, and a tokenizer whose EOS the model cannot sample, so that no completion ends
-    early.
+    """Save a random Qwen2, and a tokenizer whose EOS the model cannot sample, so that no completion
+    ends early.
     """
     import torch
     from transformers import Qwen2ForCausalLM
@@ -62,8 +62,8 @@ def make_model(folder: Path, vocab: int) -> None:
 
 
 def copy_model(folder: Path, name: str) -> None:
-    """A pretrained model whose end token has an id beyond its vocabulary, so that it cannot be
-    sampled.
+    """Save a pretrained model with an end token whose id is outside of its vocabulary, so that it
+    cannot be sampled.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -72,7 +72,7 @@ def copy_model(folder: Path, name: str) -> None:
 
     source = model_source(ModelConfig(name_or_path=name))
     tokenizer = AutoTokenizer.from_pretrained(source)
-    # Also the unknown token, which may lie beyond the model's embedding: it is never sampled.
+    # The unknown token, too: it may be outside of the embedding, because it is never sampled.
     tokenizer.add_special_tokens(
         {
             "eos_token": "<never>",
@@ -89,7 +89,7 @@ def copy_model(folder: Path, name: str) -> None:
 
 
 def prompts(arguments: argparse.Namespace) -> list[str]:
-    """As many different prompts as all steps need."""
+    """Return as many different prompts as all steps need."""
     return make_prompts(arguments.prompts * (arguments.steps + 1), arguments.prompt_tokens, WORDS)
 
 
@@ -160,8 +160,8 @@ def run_trl(folder: Path, arguments: argparse.Namespace) -> list[float]:
 
 
 def peak_memory() -> float:
-    """Most memory that this process has had resident [GiB]; ru_maxrss counts what started
-    it, too.
+    """Return the peak resident memory of this process [GiB]. ru_maxrss would include the process
+    that started it.
     """
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 2**20
@@ -174,31 +174,39 @@ def main() -> None:
     parser.add_argument(
         "--model", default=SMALL, help=f"{SMALL}, smollm2-135m, a GGUF file or a folder"
     )
-    parser.add_argument("--vocab", type=int, default=128, help=f"of the model {SMALL}")
+    parser.add_argument(
+        "--vocab", type=int, default=128, help=f"vocabulary size of the model {SMALL}"
+    )
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument(
-        "--prompt-tokens", type=int, default=32, help="words, of about 3 tokens for other models"
+        "--prompt-tokens",
+        type=int,
+        default=32,
+        help="words per prompt; about 3 tokens each for other models",
     )
-    parser.add_argument("--tokens", type=int, default=128, help="new ones of each completion")
+    parser.add_argument("--tokens", type=int, default=128, help="new tokens per completion")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument(
         "--lora",
         type=int,
         default=0,
         metavar="R",
-        help="rank of an adapter, of both sides; 0 is none",
+        help="rank of an adapter on both sides; 0: no adapter",
     )
     parser.add_argument(
-        "--against", choices=OTHERS, default="trl", help="full: here, without the adapter"
+        "--against",
+        choices=OTHERS,
+        default="trl",
+        help="compare with TRL, or with full weights here",
     )
     parser.add_argument(
-        "--checkpointing", action="store_true", help="recompute activations, on both sides"
+        "--checkpointing", action="store_true", help="recompute activations on both sides"
     )
     parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16"), default="float32", help="computed in"
+        "--dtype", choices=("float32", "bfloat16"), default="float32", help="compute dtype"
     )
-    parser.add_argument("--steps", type=int, default=5, help="counted steps, after one to warm up")
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each side, in turns")
+    parser.add_argument("--steps", type=int, default=5, help="measured steps, after a warm-up step")
+    parser.add_argument("--rounds", type=int, default=3, help="runs per side, alternately")
     parser.add_argument("--side", choices=(OURS, *OTHERS), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -242,7 +250,9 @@ def main() -> None:
 
 
 def measure(side: str, folder: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Seconds of each counted step and peak memory of one side, in a process of its own."""
+    """Return the seconds of each measured step and the peak memory of one side, run in its own
+    process.
+    """
     command = [sys.executable, "-m", "benchmarks.grpo_step", "--side", side, "--folder", folder]
     for name in (
         "vocab",

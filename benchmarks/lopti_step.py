@@ -1,17 +1,18 @@
-"""The cost of Lopti's second pass: a Lopti step against a plain GRPO step, on the same completions.
+"""Measure the cost of Lopti's second pass: a Lopti step compared with a plain GRPO step on the same
+completions.
 
     python -m benchmarks.lopti_step                         # the tiny model on puzzles, minutes
     python -m benchmarks.lopti_step --model smollm2-135m    # a pretrained model on additions
     python -m benchmarks.lopti_step optim.old_logprobs=rollout algorithm.kl_coef=0
 
-Both sides take the same steps in turns, in one process; a learning rate of almost nothing moves no
-weight, so that they sample and update the same completions. Prints, by phase, processor and wall
-seconds of a step (medians), the floating-point operations counted in the matrix products of one
-more step of each, and Lopti / plain in all three, the full step also by round. Paper: training
-2.0, a full step 1.45 [arXiv:2505.12929, table 6].
+Both sides take the same steps alternately in one process. The learning rate is so small that no
+weight changes, so both sample and update the same completions. Prints CPU and wall seconds of a
+step by phase (medians), the floating-point operations of the matrix products in one more step of
+each side, and the ratio Lopti / plain of all three; for the full step also by round. Paper:
+training 2.0, a full step 1.45 [arXiv:2505.12929, table 6].
 
-Packed rows end with the last token of the pass. A plain step's update takes its first forward from
-the scoring, Lopti's does not (`trainer.policy.logprobs`).
+Packed rows end with the last token of the pass. The update of a plain step reuses the forward pass
+from scoring, Lopti's update does not (`trainer.policy.logprobs`).
 """
 
 import argparse
@@ -39,23 +40,23 @@ PRESETS = {"tiny": "tiny_kk", "smollm2-135m": "smollm2_addition"}
 ETA = {"plain": 0.0, "Lopti": 0.5}
 PHASES = ("rollout", "reward", "logprobs", "update", "step")
 COMPUTED = "update/tokens_computed"
-SO_SMALL = 1e-30  # a learning rate: the optimizer does its work and no weight moves
+SO_SMALL = 1e-30  # learning rate with which the optimizer works, but no weight changes
 Seconds = dict[str, float]
 
 
 def _linear_operations(x: Sequence[int], weight: Sequence[int], *_: Any, **__: Any) -> int:
-    """Operations of a linear layer, given shapes [..., K] and [N, K]."""
+    """Return the operations of a linear layer with the shapes [..., K] and [N, K]."""
     return 2 * math.prod(x) * weight[0]
 
 
-# which the counter does not know
+# operations that the counter does not know
 ONEDNN = {}
 if is_faster_in_onednn():
     ONEDNN = {torch.ops.mkldnn._linear_pointwise: _linear_operations}
 
 
 class Meter(Stopwatch):
-    """Takes processor seconds and counted operations of the phases besides wall seconds."""
+    """A stopwatch that also measures the CPU seconds and counted operations of each phase."""
 
     counter: FlopCounterMode | None = None
     last: "Meter"
@@ -89,7 +90,7 @@ def make_trainer(config: TrainConfig, eta: float, folder: Path) -> trainer.loop.
 
 
 def counted_step(side: trainer.loop.Trainer) -> tuple[Seconds, dict[str, float]]:
-    """Operations of every phase of a step, and its metrics."""
+    """Return the operations of a step by phase, and its metrics."""
     Meter.counter = FlopCounterMode(display=False, custom_mapping=ONEDNN)
     with Meter.counter:
         metrics = side.training_step()
@@ -98,7 +99,7 @@ def counted_step(side: trainer.loop.Trainer) -> tuple[Seconds, dict[str, float]]
 
 
 def timed_step(side: trainer.loop.Trainer) -> tuple[Seconds, Seconds]:
-    """Processor and wall seconds of every phase of a step."""
+    """Return the CPU seconds and wall seconds of a step by phase."""
     side.training_step()
     return Meter.last.cpu, Meter.last.seconds
 
@@ -110,7 +111,7 @@ def medians(steps: Sequence[Seconds]) -> Seconds:
 def report(
     measured: dict[str, dict[str, Seconds]], rounds: dict[str, list[Seconds]], title: str
 ) -> None:
-    """Print the table of phases, and the ratio of every round."""
+    """Print the table of phases, and the ratio of each round."""
     rows = []
     for phase in PHASES:
         row = [phase]
@@ -136,7 +137,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", choices=list(PRESETS), default="tiny")
-    parser.add_argument("--rounds", type=int, default=8, help="timed steps of each side, in turns")
+    parser.add_argument("--rounds", type=int, default=8, help="timed steps per side, alternately")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="e.g. optim.old_logprobs=rollout"

@@ -1,4 +1,4 @@
-"""The small model that benchmarks measure with."""
+"""The small model of the benchmarks."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ from transformers import Qwen2Config
 
 
 def small_qwen2(**settings: Any) -> Qwen2Config:
-    """A Qwen2 of 3 million parameters with a vocabulary of 128, and without an end token, changed
-    as given.
+    """Return a Qwen2 of 3 million parameters with a vocabulary of 128 and no end token, with the
+    given changes.
     """
     return Qwen2Config(
         **{

@@ -30,11 +30,11 @@ def save_tokenizer(folder: Path, vocabulary: int, in_prompts: int) -> None:
     """
     from transformers import AddedToken, Qwen2Tokenizer
 
-    # Qwen2 folders always load as Qwen2Tokenizer, whose BPE would cut the words: make them added
+    # Qwen2 folders always load as Qwen2Tokenizer, whose BPE would split the words: make them added
     # tokens.
     words = [f"w{i}" for i in range(vocabulary)]
     ids = {word: i for i, word in enumerate([*words, "</s>"])}
-    # An unknown token may lie beyond the embedding, other tokens may not.
+    # Only the unknown token may be outside of the embedding.
     tokenizer = Qwen2Tokenizer(vocab=ids, eos_token="</s>", pad_token="w0", unk_token="</s>")
     added = words[1 : in_prompts + 1]
     tokenizer.add_tokens([AddedToken(word, normalized=False, single_word=True) for word in added])
@@ -63,7 +63,7 @@ def save_random_model(folder: Path, shape_of: str) -> None:
         "max_position_embeddings": 8192,
     }
     shape = AutoConfig.for_model(**{**size.settings, **ends})
-    # a CPU thread takes minutes for 3 billion parameters
+    # a single CPU thread would take minutes for 3 billion parameters
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         random_model = AutoModelForCausalLM.from_config(shape, dtype=torch.bfloat16)
     random_model.save_pretrained(folder)

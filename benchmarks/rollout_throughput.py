@@ -1,12 +1,13 @@
-"""Tokens per second of the transformers engine against `generate` of transformers, in one run.
+"""Compare the tokens per second of the transformers engine with `generate` of transformers, in one
+run.
 
     OMP_NUM_THREADS=1 python -m benchmarks.rollout_throughput
     OMP_NUM_THREADS=1 python -m benchmarks.rollout_throughput --model tiny --prompts 16 --tokens 160
 
-Both sample the same number of completions of the same puzzles at temperature 1 on one thread, in
-turns; the median round counts, in seconds of processor time, which other work on the machine
-disturbs least. `full` lets every completion run to the limit, `stop` ends it at the policy's end
-token, as rollouts do (tiny model only; tokens after it are not counted).
+Both sample the same number of completions of the same puzzles alternately, at temperature 1 on one
+thread. The result is the median over the rounds, in CPU seconds, which other processes disturb
+least. With `full`, every completion runs to the limit. With `stop`, it ends at the model's end
+token, as in rollouts (tiny model only; tokens after it are not counted).
 """
 
 import argparse
@@ -82,7 +83,7 @@ def generate_run(
 
 
 def tokens_per_second(runs: dict[str, Callable[[int], int]], rounds: int) -> dict[str, float]:
-    """The median round of each; in every round all take their turn."""
+    """Return the median speed of each run; all of them run in every round."""
     speeds: dict[str, list[float]] = {name: [] for name in runs}
     for seed in range(rounds):
         for name, run in runs.items():
@@ -96,9 +97,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", choices=("tiny", "small"), action="append", help="default: both")
+    parser.add_argument(
+        "--model", choices=("tiny", "small"), action="append", help="model (default: both)"
+    )
     parser.add_argument("--prompts", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=128, help="limit of a completion")
+    parser.add_argument("--tokens", type=int, default=128, help="maximum tokens per completion")
     parser.add_argument("--rounds", type=int, default=9)
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,18 +1,19 @@
-"""A sweep of a command against Ray Tune with Optuna around the same training, as Ray's
-documentation shows it.
+"""Compare a sweep of a command with Ray Tune and Optuna around the same training, as in Ray's
+documentation.
 
     python -m benchmarks.sweep_against_tune           # eight trials of TRL on the tiny model
     python -m benchmarks.sweep_against_tune --idle    # trials that only report one number
-    python -m benchmarks.sweep_against_tune --own     # loptune's own trainer here, TRL there
+    python -m benchmarks.sweep_against_tune --own     # loptune's own trainer compared with TRL
 
-Both run two trials at a time, draw learning rate and loss type, and record every evaluation in
-MLflow (SQLite): ours by the trial, theirs by Tune's callback in the driver, as two processes of
-transformers' own callback race for the tables of the store. They run in turns, in an environment of
-their own. A ratio is loptune divided by Tune. The first sweep of a machine takes 1 s more, because
-it makes an empty MLflow store for the cache.
+Both sides run two trials at a time, draw learning rate and loss type, and record every evaluation
+in MLflow (SQLite). In loptune the trial records; in Tune its callback in the driver does, because
+two processes with transformers' own callback would both try to create the tables of the store. The
+sides run alternately, each with its own environment. A ratio is loptune divided by Tune. The first
+sweep on a machine takes 1 s more, because it creates an empty MLflow store for the cache.
 
-loptune's own trainer takes as many steps with as many prompts, completions, new tokens and
-evaluations as TRL's. Unlike TRL's, its trials write a checkpoint, so that they can be resumed.
+With --own, loptune's trainer takes as many steps with as many prompts, completions, new tokens and
+evaluations as TRL's. Unlike TRL's trials, its trials write a checkpoint, so that they can be
+resumed.
 """
 
 import argparse
@@ -48,15 +49,17 @@ Report = Callable[[int, Mapping[str, float]], None]
 
 @dataclass
 class Cost:
-    """What a command took, with everything it started."""
+    """The resources of a command and of everything that it started."""
 
     wall_s: float
     cpu_s: float
-    peak_mb: float  # of proportional set sizes: shared pages count once
+    peak_mb: float  # peak of the proportional set sizes, in which shared pages count once
 
 
 def train(config: Mapping[str, Any], folder: Path, report: Report) -> None:
-    """The training of both: TRL's own trainer, evaluated twice; or one number."""
+    """Run the training of both sides: TRL's own trainer with two evaluations, or just one
+    number.
+    """
     if config["idle"]:
         report(1, {METRIC: config["learning_rate"]})
         return
@@ -96,7 +99,7 @@ def train(config: Mapping[str, Any], folder: Path, report: Report) -> None:
 
 
 def our_trial() -> None:
-    """What loptune's sweep starts."""
+    """Run a trial of loptune's sweep."""
     folder = Path(os.environ["LOPTUNE_OUT"])
 
     def report(step: int, metrics: Mapping[str, float]) -> None:
@@ -115,7 +118,7 @@ def our_sweep(fixed: Mapping[str, Any], trials: int, folder: Path) -> list[str]:
             "command": ["python", "-m", "benchmarks.sweep_against_tune", "--trial"],
             "defaults": {"learning_rate": 3e-4, "loss_type": "dapo", **fixed},
             "evaluations": 2,
-            # Python's own modules where trials are idle
+            # idle trials need only Python's own modules
             "preload": ["json"] if fixed["idle"] else PRELOAD,
         },
         "objective": {"metric": METRIC, "window": 1},
@@ -132,9 +135,9 @@ def our_sweep(fixed: Mapping[str, Any], trials: int, folder: Path) -> list[str]:
 
 
 def sweep_of_own_trainer(fixed: Mapping[str, Any], trials: int, folder: Path) -> list[str]:
-    """A sweep of loptune's trainer with the steps of `train`."""
+    """Return the command of a sweep of loptune's trainer with the steps of `train`."""
     learning_rate = "optim.lr"
-    aggregation = "algorithm.loss_aggregation"  # what distinguishes TRL's dapo and dr_grpo
+    aggregation = "algorithm.loss_aggregation"  # distinguishes TRL's dapo from dr_grpo
     baseline = {learning_rate: 3e-4, aggregation: "token_mean"}
     settings = {
         "rollout.prompts_per_step": 2,
@@ -180,13 +183,13 @@ def _sweep_command(space: Mapping[str, Any], folder: Path) -> list[str]:
 
 
 def their_sweep(fixed: Mapping[str, Any], trials: int, folder: Path) -> None:
-    """Ray Tune as its pages on Optuna and MLflow show it."""
+    """Run Ray Tune as its documentation pages on Optuna and MLflow show."""
     import ray
     from ray import tune
     from ray.air.integrations.mlflow import MLflowLoggerCallback
     from ray.tune.search.optuna import OptunaSearch
 
-    # by its module: the functions of __main__ are pickled without the names of their annotations
+    # Import by module: functions of __main__ are pickled without the names of their annotations.
     from benchmarks.sweep_against_tune import train
 
     def objective(config: dict[str, Any]) -> None:
@@ -228,10 +231,10 @@ def proportional_mb(process: psutil.Process) -> float:
 
 
 def measure(command: list[str], folder: Path) -> Cost:
-    """Run a command, sampling every process that inherits its mark.
+    """Run a command, and sample every process that inherits its marker variable.
 
     Raises:
-        RuntimeError: it failed.
+        RuntimeError: the command failed.
     """
     mark = uuid.uuid4().hex
     started = time.monotonic()
@@ -246,7 +249,7 @@ def measure(command: list[str], folder: Path) -> Cost:
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
         "PYTHONPATH": os.getcwd(),
-        "RAY_worker_niceness": "0",  # a sweep's own; Ray's 15 starves its trials on busy cores
+        "RAY_worker_niceness": "0",  # as in a sweep; with Ray's 15, trials starve on busy cores
     }
     with (folder / "log").open("w+") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
@@ -277,7 +280,7 @@ def measure(command: list[str], folder: Path) -> Cost:
 def compare(
     fixed: Mapping[str, Any], trials: int, rounds: int, own: bool = False
 ) -> dict[str, list[Cost]]:
-    """Both in turns."""
+    """Return the costs of both sides, which run alternately."""
     make_ours = sweep_of_own_trainer if own else our_sweep
     costs: dict[str, list[Cost]] = {"loptune": [], "Tune": []}
     for number in range(rounds):
@@ -300,7 +303,7 @@ def compare(
 
 
 def ratios(costs: Mapping[str, list[Cost]]) -> list[str]:
-    """The ratio of each cost: the median of the pairs that ran beside each other."""
+    """Return the ratio of each cost, as the median over pairs of successive runs."""
     pairs = list(zip(costs["loptune"], costs["Tune"], strict=True))
     every = [
         [getattr(a, quantity) / getattr(b, quantity) for a, b in pairs]
@@ -311,10 +314,10 @@ def ratios(costs: Mapping[str, list[Cost]]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--trial", action="store_true", help="be a trial of loptune's sweep")
-    parser.add_argument("--tune", nargs=2, metavar=("FOLDER", "JSON"), help="be Tune's driver")
+    parser.add_argument("--trial", action="store_true", help="run as a trial of loptune's sweep")
+    parser.add_argument("--tune", nargs=2, metavar=("FOLDER", "JSON"), help="run as Tune's driver")
     parser.add_argument("--idle", action="store_true")
-    parser.add_argument("--own", action="store_true", help="loptune's trainer instead of TRL")
+    parser.add_argument("--own", action="store_true", help="use loptune's trainer instead of TRL")
     parser.add_argument("--trials", type=int, default=TRIALS)
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--rounds", type=int, default=1)

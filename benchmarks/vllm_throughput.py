@@ -1,11 +1,11 @@
-"""vLLM against the transformers engine on a 3-million-parameter Qwen2, on the CPU, in one run.
+"""Compare vLLM with the transformers engine on a 3-million-parameter Qwen2 on the CPU, in one run.
 
     OMP_NUM_THREADS=1 .venv-vllm/bin/python -m benchmarks.vllm_throughput
 
-64 completions (8 prompts of 64 tokens x 8) of 128 and of 512 tokens, each engine in turns; the best
-of the rounds counts, since other work on the machine only ever slows one down. Then the time of a
-weight synchronization and the largest difference between each engine's log-probabilities and those
-of a teacher-forced pass.
+The engines alternately sample 64 completions (8 prompts of 64 tokens x 8) of 128 and of 512 tokens.
+The result is the best round, because other processes on the machine can only slow a round down.
+Then the script prints the time of a weight synchronization, and the largest difference between each
+engine's log-probabilities and those of a teacher-forced pass.
 """
 
 import argparse

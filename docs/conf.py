@@ -1,5 +1,5 @@
-"""Sphinx builds the site from the Markdown pages: `make docs`. Its table of contents is the links
-of index.md.
+"""Configuration with which Sphinx builds the site from the Markdown pages: `make docs`. The links
+in index.md become the site's table of contents.
 """
 
 import json
@@ -17,7 +17,7 @@ project = "loptune"
 author = "loptune's authors"
 release = metadata.version("loptune")
 
-# The sources are the whole repository, so that a link leads to the same file here and on a hosting
+# The whole repository is the source, so that a link leads to the same file here and on a hosting
 # service.
 root_doc = "docs/index"
 include_patterns = ["docs/**", "AGENTS.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
@@ -39,12 +39,12 @@ html_show_copyright = False
 
 
 class NotebookParser(MystParser):
-    """Reads a notebook as the Markdown of its cells."""
+    """A parser that reads a notebook as the Markdown of its cells."""
 
     supported = ("notebook",)
 
     def parse(self, inputstring: str, document: Any) -> None:
-        """Parse text cells as they are, code and its printed output as blocks."""
+        """Parse text cells unchanged, and code cells with their printed output as blocks."""
         parts = []
         for cell in json.loads(inputstring)["cells"]:
             text = "".join(cell["source"])
@@ -56,8 +56,8 @@ class NotebookParser(MystParser):
 
 
 def add_table_of_contents(app: Sphinx, page: str, source: list[str]) -> None:
-    """Append to index.md a hidden table of contents: a part for each heading, with the pages linked
-    below it.
+    """Append a hidden table of contents to index.md: a part for each heading, with the pages that
+    are linked below it.
     """
     if page != root_doc:
         return
@@ -88,14 +88,14 @@ def write_llms_text(app: Sphinx, error: Exception | None) -> None:
 
 
 def write_front_door(app: Sphinx, error: Exception | None) -> None:
-    """Lead from the site's root to its first page."""
+    """Redirect from the site's root to its first page."""
     if error is None:
         target = '<meta http-equiv="refresh" content="0; url=docs/index.html">'
         (Path(app.outdir) / "index.html").write_text(target, encoding="utf-8")
 
 
 def setup(app: Sphinx) -> None:
-    """Add the notebook's parser and the events."""
+    """Add the notebook's parser and the event handlers."""
     app.add_source_parser(NotebookParser)
     app.connect("source-read", add_table_of_contents)
     app.connect("build-finished", write_front_door)

@@ -1,7 +1,7 @@
 """Make a screenshot of the top of a report: `python docs/draw_report.py REPORT FILE.png`.
 
-It has the numbers of guides/report.md, or with `--first light` or `--first dark` only the first
-screen, for the README.
+The screenshot has the numbers of guides/report.md. With `--first light` or `--first dark`, it shows
+only the first screen, for the README.
 """
 
 import argparse
@@ -11,7 +11,7 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 
 _WIDTH = 1000
-# What the page explains under 1, 2, ...
+# the parts that the page explains under 1, 2, ...
 PARTS = [
     "p.verdict",
     "p.next",
@@ -34,8 +34,8 @@ BADGE = """(part, number) => {
 
 
 def main(report: Path, picture: Path, first: str | None) -> None:
-    """Write a screenshot of the page down to the last part with a badge next to every part, or down
-    to the first plot in a color scheme.
+    """Write a screenshot of the page down to the last numbered part, with a badge next to every
+    part. With ``first``, write it down to the first plot in this color scheme, without badges.
     """
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
@@ -61,7 +61,7 @@ def main(report: Path, picture: Path, first: str | None) -> None:
 
 
 def _number_parts(page: Page) -> None:
-    """Add a badge beside every part."""
+    """Add a badge next to every part."""
     page.add_style_tag(content="body { padding-left: 44px }")
     page.evaluate("dispatchEvent(new Event('resize'))")
     page.wait_for_timeout(1000)

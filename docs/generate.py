@@ -1,5 +1,5 @@
-"""Write the reference pages that follow from the code: `python docs/generate.py`. A test compares
-them with it.
+"""Write the reference pages that are generated from the code: `python docs/generate.py`. A test
+checks that they are up to date.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def command_line() -> str:
 
 
 def _command(name: str, command: argparse.ArgumentParser, text: str) -> list[str]:
-    """Return the lines of a command, followed by those of its own commands."""
+    """Return the lines of a command, followed by the lines of its subcommands."""
     lines = [f"### {name}\n", f"{(command.description or _sentence(text)) % {}}\n"]
     if (command.epilog or "").startswith("example:"):
         lines.append(f"    {(command.epilog or '').splitlines()[1].strip()}\n")
@@ -79,7 +79,7 @@ def _subcommands(
 
 
 def trainer_command(name: str) -> argparse.ArgumentParser:
-    """Return the parser of a trainer command, which has its arguments only when the command is
+    """Return the parser of a trainer command. It has its arguments only when the command is
     named.
     """
     (commands,) = _subcommands(trainer.cli.build_parser([name]))
@@ -149,7 +149,7 @@ def _space_rows(schema: Mapping[str, Any], parts: Mapping[str, Any], prefix: str
     for name, field in schema["properties"].items():
         section = _section(field, parts)
         key = prefix + name
-        # which only the sweep's own copy of its space has
+        # keys that only the sweep's own copy of its space has
         if key in ("trainer.config", "trainer.held_out_set"):
             continue
         if section and key != "program.tracking":
@@ -162,7 +162,7 @@ def _space_rows(schema: Mapping[str, Any], parts: Mapping[str, Any], prefix: str
 
 
 def _section(field: Mapping[str, Any], parts: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the section that a key holds; None for a plain value."""
+    """Return the section that is the value of a key; None for a plain value."""
     for choice in (field, *field.get("anyOf", ())):
         if "$ref" in choice:
             section: Mapping[str, Any] = parts[choice["$ref"].rpartition("/")[2]]
@@ -171,7 +171,7 @@ def _section(field: Mapping[str, Any], parts: Mapping[str, Any]) -> Mapping[str,
 
 
 def _values(key: str, field: Mapping[str, Any]) -> str:
-    """Return the allowed values of a key; those that the schema leaves open are described here."""
+    """Return the allowed values of a key. Values that the schema leaves open are described here."""
     described = {
         "trainer.overrides": "key -> value",
         "program.defaults": "key -> value",

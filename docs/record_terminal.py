@@ -1,5 +1,6 @@
-"""Draw the output of a command as a terminal: `make demo | tee FILE; python docs/record_terminal.py
-"make demo" FILE PICTURE.svg`. Long outputs are cut in the middle.
+"""Draw the output of a command as a terminal, with long outputs cut in the middle.
+
+make demo | tee FILE; python docs/record_terminal.py "make demo" FILE PICTURE.svg
 """
 
 import io
@@ -10,8 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 _WIDTH = 118
-_FIRST = 12  # lines before the cut
-_LAST = 12  # lines after it
+_FIRST = 12  # number of lines before the cut
+_LAST = 12  # number of lines after the cut
 _COLORS = {"finished": "green", "best:": "bold", "error": "red", "sweep ": "cyan"}
 
 
@@ -28,7 +29,7 @@ def main(command: str, output: Path, picture: Path) -> None:
         for word, style in _COLORS.items():
             text.highlight_words([word], style)
         console.print(text, soft_wrap=False)
-    console.print()  # or the picture ends within the last line
+    console.print()  # otherwise the picture ends within the last line
     console.save_svg(str(picture), title=command)
 
 

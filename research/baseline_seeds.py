@@ -1,16 +1,16 @@
-"""Whether more seeds of the baseline alone find more than the same trials spread over all
-configurations.
+"""Do extra seeds for the baseline detect more than the same number of trials spread over all
+configurations?
 
     python -m research.baseline_seeds            # a few seconds
 
-A sweep of equal seeds for all is held against one whose baseline has extra seeds and whose other
-configurations have fewer, at the same number of trials. Extra seeds have no partner to be paired
-with, so they say the less the more of the variance lies in seeds that are good or bad for all
-configurations alike (the seeds' fraction of it). They enter with the weights that are best for the
-true fraction, as no real sweep knows it: what is printed is the most they can give. With d = x -
-(1 - w) b - w e, the means x of a configuration and b of the baseline on n shared seeds and e of the
-baseline on m extra ones, and the seeds' fraction s, var d = (1 - s) (1 + (1 - w)^2) / n +
-w^2 (s / n + 1 / m), least at w = (1 - s) m / (n + m).
+Two sweeps with the same number of trials are compared. In one, all configurations have the same
+seeds. In the other, the baseline has extra seeds, and all other configurations have fewer. Extra
+seeds cannot be paired, so they help less if a larger fraction of the variance is determined by the
+seed and common to all configurations. They are weighted as is best for the true fraction, which no
+real sweep knows, so the printed power is the most that they can give. With d = x - (1 - w) b - w e,
+where x and b are the means of a configuration and of the baseline on n shared seeds, e is the mean
+of the baseline on m extra seeds, and s is the fraction of the seeds, var d = (1 - s) (1 + (1 -
+w)^2) / n + w^2 (s / n + 1 / m), which is smallest at w = (1 - s) m / (n + m).
 """
 
 import argparse
@@ -27,25 +27,26 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Sweep:
-    """How many trials of what."""
+    """The size of a sweep."""
 
-    configurations: int  # besides the baseline
-    seeds: int  # shared by all
-    extra: int  # of the baseline alone
+    configurations: int  # number of configurations other than the baseline
+    seeds: int  # number of seeds shared by all configurations
+    extra: int  # number of extra seeds of the baseline
 
     @property
     def trials(self) -> int:
         return (self.configurations + 1) * self.seeds + self.extra
 
     def statistics(self, fraction: float, effect: float, sweeps: int) -> Array:
-        """Differences from the baseline in standard errors, [sweeps, configurations]; the first has
-        the effect.
+        """Return the differences from the baseline in standard errors, [sweeps, configurations];
+        only the first configuration has an effect.
 
         Args:
-            fraction: of the variance of a score, the part that its seed determines, the same
-                for all configurations.
-            effect: in standard deviations of what pairing leaves.
-            sweeps: simulated ones.
+            fraction: fraction of the variance of a score that the seed determines for all
+                configurations alike.
+            effect: effect of the first configuration, in standard deviations of the variance that
+                pairing leaves.
+            sweeps: number of simulated sweeps.
         """
         generator = np.random.default_rng(3)
         sd = np.sqrt(1 - fraction)
@@ -57,8 +58,7 @@ class Sweep:
         difference = means[:, 1:] - means[:, :1]
         variance = 2 * (1 - fraction) / self.seeds
         if self.extra:
-            # The mean effect of the shared seeds is in every configuration, and not in the extra
-            # seeds.
+            # Every configuration has the mean effect of the shared seeds; the extra seeds do not.
             shared = generator.standard_normal(sweeps) * np.sqrt(fraction / self.seeds)
             extra = generator.standard_normal(sweeps) / np.sqrt(self.extra)
             difference += weight * (means[:, :1] + shared[:, None] - extra[:, None])
@@ -67,8 +67,8 @@ class Sweep:
         return difference / np.sqrt(variance)
 
     def found(self, fraction: float, effect: float, sweeps: int) -> Array:
-        """Whether each sweep finds the first configuration, at the level of the verdict, with known
-        noise.
+        """Return whether each sweep detects the first configuration at the verdict's level, with
+        known noise.
         """
         critical = np.quantile(
             self.statistics(fraction, 0.0, 4 * sweeps).max(axis=1), 1 - SIGNIFICANCE_LEVEL
@@ -78,8 +78,8 @@ class Sweep:
 
 
 def pairs() -> list[tuple[Sweep, Sweep]]:
-    """Equal seeds, and the same trials with about sqrt(configurations) times the seeds for the
-    baseline.
+    """Return pairs of sweeps with the same number of trials: one with equal seeds for all, one with
+    about sqrt(configurations) times as many seeds for the baseline.
     """
     return [
         (Sweep(1, 6, 0), Sweep(1, 5, 2)),
@@ -95,7 +95,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--sweeps", type=int, default=20_000, help="simulated sweeps a cell (default: 20000)"
+        "--sweeps", type=int, default=20_000, help="simulated sweeps per cell (default: 20000)"
     )
     sweeps = parser.parse_args().sweeps
     fractions = (0.0, 0.4, 0.8)

@@ -1,13 +1,15 @@
-"""What deciding in rounds costs against a fixed number of seeds, and how often each is wrong.
+"""What does a confirmation in rounds cost compared with a fixed number of seeds, and how often is
+each of them wrong?
 
     python -m research.decide            # about two minutes on one core
 
-Scores are in standard deviations of one score between seeds. Both designs are planned from a noise
+Scores are in standard deviations of one score between seeds. Both designs are planned with a noise
 that an earlier sweep of 10 configurations on 3 seeds estimated (18 degrees of freedom), for a level
-of 5% and so that a gain of `worthwhile` is missed once in ten times; both judge finalists as the
-verdict does. `better`, `given up` and `open` are the decisions in rounds about finalist 1, which
-has the true gain; `any` says how often any finalist is called better. `seeds` are those of finalist
-1, and `trials` count all arms, in rounds without the finalists that were given up on the way.
+of 5% and a probability of 10% to miss a gain of `worthwhile`. Both judge finalists as the verdict
+does. `better`, `given up` and `open` are the decisions in rounds about finalist 1, which has the
+true gain. `any` is how often any finalist is called better. `seeds` are the seeds of finalist 1.
+`trials` are the trials of all configurations; in rounds, finalists that were dropped cost no
+further trials.
 """
 
 import argparse
@@ -27,18 +29,18 @@ from research.tables import mean, percent, print_rows
 from research.verdict_errors import INTERIM, lognormal, normal, squares, student
 
 Array = NDArray[np.float64]
-KNOWN = 18  # degrees of freedom of the noise that is known
-PLANS = 10  # earlier sweeps, at even quantiles of the noise they estimate
+KNOWN = 18  # degrees of freedom of the earlier noise estimate
+PLANS = 10  # number of earlier sweeps, at equidistant quantiles of the noise that they estimate
 MAX_SEEDS = 100
 
 
 def in_rounds(design: Design, scores: Array) -> tuple[Array, Array, Array]:
-    """Decisions (1 better, -1 not better, 0 open) [N, finalists], seeds of finalist 1, and trials
-    of all.
+    """Return the decisions (1 better, -1 not better, 0 open) [N, finalists], the seeds of finalist
+    1, and the trials of all configurations.
 
     Args:
-        design: the plan.
-        scores: [N, finalists + 1, seeds], the baseline first.
+        design: design of the rounds.
+        scores: scores [N, finalists + 1, seeds], the baseline first.
     """
     paths, arms, _ = scores.shape
     decided = np.zeros((paths, arms - 1), int)
@@ -52,7 +54,7 @@ def in_rounds(design: Design, scores: Array) -> tuple[Array, Array, Array]:
         trials += np.where(running, (alive.sum(axis=1) + 1) * (analysis - before), 0)
         gain = (scores[:, 1:, :analysis] - scores[:, :1, :analysis]).mean(axis=2)
         error = INTERIM.sds(scores[:, :, :analysis]) / np.sqrt(analysis)
-        # equal scores on all seeds are coarse
+        # equal scores on all seeds mean that scores are coarse, not that there is no noise
         varied = squares(scores[:, :, :analysis])[:, None] > 1e-18
         better = alive & varied & (gain > design.efficacy[place] * error)
         too_small = alive & ~better & (gain + design.futility[place] * error < design.worthwhile)
@@ -64,12 +66,12 @@ def in_rounds(design: Design, scores: Array) -> tuple[Array, Array, Array]:
 
 @functools.cache
 def fixed_seeds(worthwhile: float, finalists: int) -> int:
-    """Seeds with which a single test at the end, guarded alike, misses `worthwhile` once in ten
-    times.
+    """Return the number of seeds with which a single analysis, with the same corrections, misses
+    `worthwhile` with probability 10%.
 
     Args:
-        worthwhile: in standard deviations, as the plan knows them.
-        finalists: configurations besides the baseline.
+        worthwhile: gain, in standard deviations as the plan estimates them.
+        finalists: number of configurations other than the baseline.
     """
     generator = np.random.default_rng(2)
     for seeds in range(2, MAX_SEEDS):
@@ -81,7 +83,9 @@ def fixed_seeds(worthwhile: float, finalists: int) -> int:
 
 
 def at_once(seeds: int, scores: Array) -> Array:
-    """Return whether one analysis at the end finds finalist 1 better, with Dunnett's correction."""
+    """Return whether a single analysis at the end finds finalist 1 better, with Dunnett's
+    correction.
+    """
     finalists = scores.shape[1] - 1
     single = (critical_value(finalists, finalists * (seeds - 1)),)
     design = Design((seeds,), finalists, 0.0, single, single)
@@ -91,7 +95,7 @@ def at_once(seeds: int, scores: Array) -> Array:
 def cell(
     worthwhile: float, effect: float, finalists: int, noise: Callable[..., Array], paths: int
 ) -> list[str]:
-    """One row: rates and seeds of both designs."""
+    """Return a row of the table: rates and seeds of both designs."""
     generator = np.random.default_rng(1)
     decisions = []
     seeds = []
@@ -131,7 +135,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--paths", type=int, default=4000, help="simulated decisions a cell (default: 4000)"
+        "--paths", type=int, default=4000, help="simulated decisions per cell (default: 4000)"
     )
     paths = parser.parse_args().paths
     headings = [

@@ -1,17 +1,20 @@
-"""What early stopping saves and risks: P(best stopped), work and what is found at equal work.
+"""What does early stopping save, and what does it risk? Prints how often the best trial is stopped,
+the work, and the result at equal work.
 
     python -m research.early_stopping              # simulated curves, two minutes on one core
-    python -m research.early_stopping runs/NAME    # those of a finished sweep without stops
+    python -m research.early_stopping runs/NAME    # curves of a finished sweep without stopping
 
-The rules are those that a sweep runs; 24 trials of 10 evaluations, four at a time. "Best stopped"
-is the fraction of sweeps in which the trial that would have scored best is stopped; "work" is in
-evaluations, as a fraction of those without stopping. "Found at equal work": with the work of 12
-full trials, each rule starts as many as that allows; the true score of the best that reached its
-end, minus that without stopping, in standard deviations between configurations.
+The rules are those of a sweep. A simulated sweep has 24 trials of 10 evaluations, four at a time.
+"Best stopped" is the fraction of sweeps in which the trial that would have scored best is stopped.
+"Work" is the number of evaluations, as a fraction of the evaluations without stopping. For "found
+at equal work", each rule starts as many trials as the work of 12 full trials allows. The figure is
+the true score of the best trial that reached its end, minus the same without stopping, in standard
+deviations between configurations.
 
-Simulated curves rise from one start to ends that are normal, with noise of half a standard
-deviation, all at the same pace, each at its own, or the better ones later, so that curves cross.
-Below each kind stand the rank correlations of evaluations 1, 2, 3 and 5 with the last.
+Simulated curves rise from a common start to normally distributed ends, with noise of half a
+standard deviation: all at the same pace, each at its own pace, or the better ones later, so that
+curves cross. The rank correlations of evaluations 1, 2, 3 and 5 with the last one are printed below
+each kind of curve.
 """
 
 import argparse
@@ -40,8 +43,8 @@ TRIALS = 24
 AT_A_TIME = 4
 FULL_TRIALS = 12
 START = 3.0  # standard deviations between configurations from the start of a curve to its mean end
-NOISE = 0.5  # of an evaluation
-# spread, correlation
+NOISE = 0.5  # standard deviation of an evaluation
+# kind of curves -> spread of the paces, and their correlation with the end
 PACES = {"same pace": (0.0, 0.0), "own pace": (0.7, 0.0), "better ones later": (0.7, 0.6)}
 RULES: dict[str, dict[str, Any]] = {
     "none": {},
@@ -58,20 +61,20 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """What a scheduler asks of a trial."""
+    """A trial with the attributes that a scheduler reads."""
 
     trial_id: str
 
 
 @dataclass(frozen=True)
 class Curves:
-    """Learning curves, of a pool or of one sweep."""
+    """Learning curves of one sweep, or of a pool of trials."""
 
     seen: Floats  # [N, E], running means of evaluations, the scores that a scheduler sees
     ends: Floats  # [N], true score of the configuration in standard deviations
 
     def draw(self, random: np.random.Generator, count: int) -> "Curves":
-        """Some of them; each at most once where there are enough."""
+        """Return randomly drawn curves, each at most once if there are enough."""
         rows = random.choice(len(self.ends), count, replace=count > len(self.ends))
         return Curves(self.seen[rows], self.ends[rows])
 
@@ -91,7 +94,9 @@ def simulated(random: np.random.Generator, count: int, spread: float, later: flo
 
 
 def measured(sweep: Path) -> Curves:
-    """The curves of a sweep's trials; a configuration's true score is the mean end of its seeds."""
+    """Return the curves of a sweep's trials. The true score of a configuration is the mean of its
+    last scores over its seeds.
+    """
     rows: dict[str, list[list[float]]] = {}
     for trial in sorted((sweep / "trials").glob("c*-s*")):
         history = recorded_values(trial / "metrics.jsonl", "eval/accuracy")
@@ -111,7 +116,7 @@ def measured(sweep: Path) -> Curves:
 
 
 def scheduler(name: str, spec: SweepSpec) -> TrialScheduler:
-    """Make a fresh scheduler of `RULES`."""
+    """Return a new scheduler for a rule of `RULES`."""
     return trial_scheduler(
         spec.model_copy(update={"scheduler": SchedulerSpec.model_validate(RULES[name])})
     )
@@ -120,7 +125,7 @@ def scheduler(name: str, spec: SweepSpec) -> TrialScheduler:
 def run(
     rule: TrialScheduler, curves: Curves, random: np.random.Generator, work: float
 ) -> tuple[list[int], int]:
-    """The trials that reached their end, and the evaluations of all."""
+    """Return the trials that reached their end, and the number of evaluations of all trials."""
     trials = iter(Trial(str(number)) for number in range(len(curves.ends)))
     active: dict[int, tuple[Trial, int]] = {}
     ended = []
@@ -149,7 +154,9 @@ def run(
 def rows_of(
     kind: str, curves: Iterator[tuple[Curves, Curves]], spec: SweepSpec, rules: Iterable[str]
 ) -> list[list[str]]:
-    """A row for every rule on the same curves: of one sweep, and of more trials for equal work."""
+    """Return a row for each rule, all from the same curves: ``few`` trials for one sweep, and
+    ``many`` for equal work.
+    """
     stopped: dict[str, list[bool]] = {name: [] for name in rules}
     works: dict[str, list[float]] = {name: [] for name in rules}
     ends: dict[str, list[float]] = {name: [] for name in rules}
@@ -181,7 +188,7 @@ def main() -> None:
         "sweep", nargs="*", type=Path, help="folder of a finished sweep (default: simulated curves)"
     )
     parser.add_argument("--rules", nargs="+", choices=RULES, default=RULES)
-    parser.add_argument("--repeats", type=int, default=400, help="sweeps a cell (default: 400)")
+    parser.add_argument("--repeats", type=int, default=400, help="sweeps per cell (default: 400)")
     arguments = parser.parse_args()
     spec = resolve_space(
         YamlDocument(

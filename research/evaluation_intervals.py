@@ -1,11 +1,11 @@
-"""How often an evaluation's 95% interval holds the true accuracy: bootstrap of problems, and what
-is used.
+"""How often does a 95% interval of an evaluation contain the true accuracy: a bootstrap over
+problems, and the interval that loptune uses?
 
     python -m research.evaluation_intervals           # two minutes on one core
 
-Problems differ in difficulty where there are several completions of each: their accuracies are
-drawn from a beta distribution with the mean p and an intraclass correlation of 0.3 between the
-completions of a problem.
+If there are several completions per problem, problems differ in difficulty: their accuracies are
+drawn from a beta distribution with mean p, such that the completions of a problem have an
+intraclass correlation of 0.3.
 """
 
 import argparse
@@ -23,7 +23,7 @@ CORRELATION = 0.3
 def draw(
     generator: np.random.Generator, problems: int, completions: int, accuracy: float
 ) -> np.ndarray:
-    """Correct completions of every problem, [P]."""
+    """Return the number of correct completions of each problem, [P]."""
     if completions == 1:
         return generator.binomial(1, accuracy, problems)
     weight = 1 / CORRELATION - 1
@@ -32,7 +32,7 @@ def draw(
 
 
 def bootstrap(correct: np.ndarray, completions: int) -> tuple[float, float]:
-    """The percentile bootstrap over problems; of single completions by its exact, binomial,
+    """Return the percentile bootstrap over problems; for single completions, by its exact binomial
     distribution.
     """
     if completions > 1:
@@ -48,9 +48,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--evaluations", type=int, default=500, help="simulated evaluations a cell")
     parser.add_argument(
-        "--completions", type=int, nargs="+", default=[1, 4, 16], help="of each problem"
+        "--evaluations", type=int, default=500, help="simulated evaluations per cell"
+    )
+    parser.add_argument(
+        "--completions", type=int, nargs="+", default=[1, 4, 16], help="completions per problem"
     )
     arguments = parser.parse_args()
     rows = []

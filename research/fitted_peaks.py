@@ -1,13 +1,14 @@
-"""How often the intervals of fitted peaks miss: three rules on one grid of seven learning rates,
-half octaves apart.
+"""How often are intervals of fitted peaks wrong? Simulates three rules on one grid of seven
+learning rates in half octaves.
 
     python -m research.fitted_peaks            # two minutes
 
-Means follow a parabola of curvature 0.02 a squared octave; beyond three quarters of an octave above
-the peak they collapse by ``collapse`` a squared octave more. Printed are claims of a gain where all
-peaks are equally high (at most 5% are promised), rules without a peak in the grid, and claims where
-both rivals are better by 0.02. With ``all`` the parabola goes through all seven values instead of
-the five around the best.
+Means follow a parabola with a curvature of 0.02 per squared octave. Beyond three quarters of an
+octave above the peak, they collapse by another ``collapse`` per squared octave. The table shows how
+often a gain is claimed although all peaks are equally high (at most 5% are promised), how many
+rules have no peak in the grid, and how often a gain is claimed if both other rules are better by
+0.02. In rows with ``all``, the parabola is fitted to all seven values instead of the five around
+the best.
 """
 
 from unittest import mock
@@ -33,7 +34,9 @@ def mean_scores(place: float, collapse: float, gain: float) -> np.ndarray:
 def simulate(
     seeds: int, spread: float, place: float, collapse: float, gain: float
 ) -> tuple[float, float]:
-    """Return the fractions of sweeps that claim a gain and of rivals without a peak."""
+    """Return the fraction of sweeps in which a gain is claimed, and the fraction of rivals without
+    a peak.
+    """
     generator = np.random.default_rng(0)
     rules = ["first", *(f"rival {number}" for number in range(RIVALS))]
     means = np.array(

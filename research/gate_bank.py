@@ -1,11 +1,11 @@
-"""Train the rows that `research/data/gate_bank/scores.csv` lacks, seed by seed.
+"""Train the runs that are missing in `research/data/gate_bank/scores.csv`, seed by seed.
 
     nice -n 19 python -m research.gate_bank --hours 2
 
-The bank holds short runs of the tiny model: the settings of `space.yaml`, each on its seeds.
-`research.gate_campaigns --noise bank` replays campaigns on them. A row is appended when its
-training has ended, so an interrupted command goes on with the next one. A training takes about 20
-processor seconds.
+The bank contains short runs of the tiny model: the settings of `space.yaml`, each on the same
+seeds. `research.gate_campaigns --noise bank` replays campaigns with them. A row is appended when
+its run has ended, so an interrupted command continues with the next one. A run takes about 20 CPU
+seconds.
 """
 
 import argparse
@@ -26,7 +26,7 @@ SCORE = "accuracy"
 
 
 def main() -> None:
-    """Train missing rows until none is left or the time is up."""
+    """Train missing runs until none is left or the time is up."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument(
         "--hours", type=float, default=1.0, help="start no training later than this (default: 1)"
@@ -51,7 +51,7 @@ def missing_rows(space: dict[str, Any]) -> Iterator[tuple[dict[str, float], int]
 
 
 def banked_rows() -> set[tuple[tuple[float, ...], int]]:
-    """Return the settings' values, in the order of the columns, and the seed of every row."""
+    """Return the values of the settings, in the order of the columns, and the seed of each row."""
     with (BANK / "scores.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     banked = set()

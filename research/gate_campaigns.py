@@ -1,14 +1,14 @@
-"""How many changes do campaigns of proposals keep, and how many of them are no gain?
+"""How many changes do campaigns of proposals keep, and how many of these are not improvements?
 
 Replays campaigns of 100 proposals with planted gains, all campaigns at once. The noise is normal,
-with a correlation of two configurations on one seed, or resampled from training runs: a seed is a
-column of a table of residuals, a configuration a row of it. Each rule sees only the scores of the
-runs that it asks for.
+with a correlation between two configurations on the same seed, or it is resampled from training
+runs: a seed is then a column of a table of residuals, and a configuration a row. Each rule sees
+only the scores of the runs that it requests.
 
-The rival of the gate is "so many seeds each": each proposal runs on n seeds and is kept if its mean
-exceeds the baseline's by a threshold. n is chosen so that it costs at least as much as the gate,
-and the threshold so that the same fraction of what it keeps is no gain, separately in each
-scenario and with the true standard deviation known.
+The gate is compared with the rule "n seeds each": each proposal runs on n seeds and is kept if its
+mean exceeds the baseline's by a threshold. n is chosen such that this rule costs at least as much
+as the gate, and the threshold such that the same fraction of its keeps is false. Both are chosen
+separately for each scenario, with a known standard deviation.
 
     python -m research.gate_campaigns                      # every scenario, 1,000 campaigns each
     python -m research.gate_campaigns --campaigns 200 --scenario "1 SD"
@@ -37,36 +37,36 @@ Booleans = NDArray[np.bool_]
 
 DATA = Path(__file__).parent / "data"
 PROPOSALS = 100
-GAINS_IN = 0.1  # fraction of the proposals that are a gain
+GAINS_IN = 0.1  # fraction of the proposals that are gains
 RATE = 0.1
 WORTHWHILE = 1.0  # in standard deviations of one score between seeds
-CORRELATION = 0.5  # of two configurations on one seed, with normal noise
-FIRST, MOST = 8, 32  # seeds of a baseline and of a proposal: the gate's defaults
-RECHECK_EVERY = 5  # kept changes
-REFRESH_AFTER = 10  # proposals that were not kept, after which the baseline runs again
-LUCKY_OF = 5  # equal configurations of which the luckiest was taken for the baseline
-MIN_SEEDS = 8  # of a table of residuals
-MIN_CONFIGURATIONS = 20  # of a study's better half
+CORRELATION = 0.5  # correlation of two configurations on the same seed, with normal noise
+FIRST, MOST = 8, 32  # seeds of a baseline, and at most of a proposal: the gate's defaults
+RECHECK_EVERY = 5  # number of kept changes between re-checks
+REFRESH_AFTER = 10  # number of proposals without a keep after which the baseline runs again
+LUCKY_OF = 5  # number of equal configurations of which the best became the baseline
+MIN_SEEDS = 8  # minimum number of seeds in a table of residuals
+MIN_CONFIGURATIONS = 20  # minimum number of configurations in a study's better half
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """What a campaign meets."""
+    """The gains and the noise of a campaign, and how proposals are made."""
 
-    gain: float = 0.0  # of one proposal in ten
-    drift: float = 0.0  # SD of the random walk of all scores, a proposal
-    trend: float = 0.0  # by which all scores rise, a proposal
-    jump: float = 0.0  # by which all scores rise once, before the middle proposal
+    gain: float = 0.0  # gain of one proposal in ten
+    drift: float = 0.0  # SD per proposal of a random walk of all scores
+    trend: float = 0.0  # rise of all scores per proposal
+    jump: float = 0.0  # single rise of all scores, before the middle proposal
     heavy: bool = False  # normal noise divided by a root of chi-square: Student's t, 3 dof
-    growth: float = 1.0  # the noise's SD at the last proposal, in units of the first
+    growth: float = 1.0  # SD of the noise at the last proposal, divided by that at the first
     lucky: bool = False
     proposals: int = PROPOSALS
-    correlation: float = CORRELATION  # of two configurations on one seed, with normal noise
+    correlation: float = CORRELATION  # of two configurations on a seed, with normal noise
     improving: bool = False  # the fraction of gains rises from 0 to twice `GAINS_IN`
-    renamed: bool = False  # all proposals are one configuration under new names
+    renamed: bool = False  # all proposals are the same configuration under new names
     stops: bool = False  # the campaign ends at the first keep
     at_will: bool = False  # seeds are added one by one until the proposal is kept or has `MOST`
-    open_at_once: int = 1  # proposals that are compared with one baseline before any is decided
+    open_at_once: int = 1  # number of proposals that are compared before any is decided
 
 
 SCENARIOS = {
@@ -102,8 +102,8 @@ SCENARIOS = {
 
 
 def residuals_of(scores: Floats) -> Floats:
-    """Return the residuals [configurations, seeds] of scores around the mean of each
-    configuration, scaled to an SD of 1; configurations that do not vary are left out.
+    """Return the residuals [configurations, seeds] of scores from the mean of each configuration,
+    scaled to an SD of 1. Configurations whose scores do not vary are left out.
     """
     residuals = scores - scores.mean(axis=1, keepdims=True)
     residuals = residuals[residuals.std(axis=1) > 0]
@@ -112,8 +112,9 @@ def residuals_of(scores: Floats) -> Floats:
 
 
 def real_noise() -> dict[str, Floats]:
-    """Return the residuals of each study of `real_runs.csv.gz` with enough complete
-    configurations, by study: the better half, as campaigns start from a baseline that is in use.
+    """Return study -> residuals for the studies of `real_runs.csv.gz` with enough complete
+    configurations. Only the better half of a study is used, because campaigns start from a baseline
+    that works.
     """
     table = pd.read_csv(DATA / "real_runs.csv.gz")
     tables = {}
@@ -128,15 +129,15 @@ def real_noise() -> dict[str, Floats]:
 
 
 def bank_scores() -> pd.DataFrame:
-    """Return the scores [configuration, seed] of the bank, with NaN for what has not run."""
+    """Return the scores [configuration, seed] of the bank, with NaN for missing runs."""
     table = pd.read_csv(DATA / "gate_bank" / "scores.csv")
     settings = [name for name in table.columns if name not in ("seed", "accuracy")]
     return table.pivot_table(index=settings, columns="seed", values="accuracy")
 
 
 def bank_noise() -> dict[str, Floats]:
-    """Return the residuals of the bank's configurations that have enough seeds, on those that all
-    of them have.
+    """Return the residuals of the bank's configurations with enough seeds, on the seeds that all of
+    them have.
     """
     grid = bank_scores()
     enough = grid[grid.notna().sum(axis=1) >= MIN_SEEDS].dropna(axis=1)
@@ -145,7 +146,8 @@ def bank_noise() -> dict[str, Floats]:
 
 @dataclass
 class World:
-    """Runs of many campaigns: what a configuration scores on a seed, drawn when it is asked for.
+    """The runs of many campaigns. The score of a configuration on a seed is drawn when it is
+    requested.
 
     Seeds are numbered within a block; `fresh` gives a campaign a new block.
     """
@@ -153,7 +155,7 @@ class World:
     campaigns: int
     scenario: Scenario
     rng: np.random.Generator
-    residuals: Floats | None = None  # None: normal
+    residuals: Floats | None = None  # None: the noise is normal
     runs: Floats = field(init=False)  # [campaigns]
     gains: Floats = field(init=False)  # [campaigns, proposals]
 
@@ -167,13 +169,13 @@ class World:
         self._offset = np.zeros(self.campaigns)
         self._sd = 1.0
         self._normal = np.zeros((self.campaigns, MOST))
-        self._renamed = np.zeros((self.campaigns, MOST))  # noise of the configuration proposed
+        self._renamed = np.zeros((self.campaigns, MOST))  # noise of the proposed configuration
         self._proposes = False
         self._column = np.zeros((self.campaigns, MOST), dtype=np.int64)
         self.fresh(np.arange(self.campaigns))
 
     def begin(self, proposal: int) -> None:
-        """Let scores and noise change before a proposal, numbered from 0."""
+        """Change scores and noise before a proposal, numbered from 0."""
         self._offset += self.scenario.drift * self.rng.standard_normal(self.campaigns)
         self._offset += self.scenario.trend
         if proposal == self.scenario.proposals // 2:
@@ -195,12 +197,12 @@ class World:
         return self._normal.copy(), self._column.copy()
 
     def use(self, seeds: tuple[Floats, Integers], which: Booleans | None = None) -> None:
-        """Go back to earlier seeds, in some campaigns or in all."""
+        """Return to earlier seeds, in the campaigns ``which`` or in all."""
         chosen = np.ones(self.campaigns, dtype=np.bool_) if which is None else which
         self._normal[chosen], self._column[chosen] = (old[chosen] for old in seeds)
 
     def configurations(self, which: Integers) -> Integers:
-        """Return the noise of a new configuration in each of these campaigns."""
+        """Return the row of a new configuration's noise in each of these campaigns."""
         if self.residuals is None:
             renamed = self.scenario.renamed and self._proposes
             return np.full(len(which), int(renamed), dtype=np.int64)
@@ -225,7 +227,9 @@ class World:
         return np.where(wanted, scores, np.nan)
 
     def first_runs(self, seeds: int, row: Integers) -> Floats:
-        """Return the scores of the first baseline; the luckiest of some if the scenario says so."""
+        """Return the scores of the first baseline; if the scenario is lucky, the best of several
+        equal configurations.
+        """
         everyone = np.arange(self.campaigns)
         wanted = np.ones((self.campaigns, seeds), dtype=np.bool_)
         scores = self.run(everyone, np.zeros(self.campaigns), row, wanted)
@@ -238,7 +242,7 @@ class World:
                 worse = again.mean(axis=1) <= scores.mean(axis=1)
                 self.use(seeds_before, worse)
                 scores = np.where(worse[:, None], scores, again)
-            self.runs = spent  # the luck was had before the campaign
+            self.runs = spent  # the baseline was selected before the campaign
         return scores
 
 
@@ -253,17 +257,17 @@ class Outcome:
 
     @property
     def found(self) -> float:
-        """Fraction of the planted gains that were kept."""
+        """The fraction of the planted gains that were kept."""
         return float(self.good.sum() / max(self.planted.sum(), 1))
 
     @property
     def false_fraction(self) -> float:
-        """Mean over campaigns of the fraction of what was kept that is no gain."""
+        """The fraction of kept changes that are not improvements, as a mean over campaigns."""
         return float((self.false / np.maximum(self.good + self.false, 1)).mean())
 
     @property
     def error(self) -> float:
-        """Standard error of `false_fraction`."""
+        """The standard error of `false_fraction`."""
         parts = self.false / np.maximum(self.good + self.false, 1)
         return float(parts.std() / math.sqrt(len(parts)))
 
@@ -282,13 +286,14 @@ def _outcome(world: World, kept: Booleans) -> Outcome:
 
 
 def seeds_each(seeds: int, threshold: float, *, again: bool = False) -> Rule:
-    """Return the rule that keeps what exceeds the baseline's mean by a threshold (in SD).
+    """Return the rule that keeps a proposal if its mean exceeds the baseline's by a threshold (in
+    SD).
 
     Args:
-        seeds: of each proposal, the same for all.
-        threshold: difference of means to exceed.
-        again: whether what is kept runs once more, on fresh seeds, as the next baseline; otherwise
-            the scores for which it was kept are the baseline's.
+        seeds: number of seeds per proposal.
+        threshold: difference of the means that a proposal must exceed.
+        again: whether a kept change runs again on fresh seeds as the next baseline. Otherwise the
+            scores for which it was kept become the baseline's scores.
     """
 
     def rule(world: World) -> Outcome:
@@ -317,9 +322,9 @@ def seeds_each(seeds: int, threshold: float, *, again: bool = False) -> Rule:
 
 
 def bootstrap(seeds: int = 3, confidence: float = 0.95, resamples: int = 400) -> Rule:
-    """Return the rule of autoresearch-mlx: discard a proposal whose first run is not above the
-    baseline's mean; otherwise run three seeds and keep it if the mean of a bootstrap sample of its
-    scores exceeds that of the baseline's in 95 % of the samples.
+    """Return the rule of autoresearch-mlx. It discards a proposal whose first run is not above the
+    baseline's mean. Otherwise it runs three seeds, and keeps the proposal if its mean exceeds the
+    baseline's in 95% of the bootstrap samples.
     """
 
     def rule(world: World) -> Outcome:
@@ -354,7 +359,9 @@ def bootstrap(seeds: int = 3, confidence: float = 0.95, resamples: int = 400) ->
 def _schedule(
     baseline_seeds: int, correlation: float, level: float, looks: int
 ) -> tuple[tuple[int, ...], tuple[float, ...], tuple[float, ...]]:
-    """Return the seeds, and the z statistics to exceed, of a schedule of so many analyses."""
+    """Return the seeds of a schedule with ``looks`` analyses, and its z boundaries for a keep and
+    for a discard.
+    """
     seeds = _looks()[:looks]
     information = tuple(
         round(1 / campaign_noise.relative_variance(count, baseline_seeds, correlation), 6)
@@ -369,28 +376,28 @@ def _looks() -> tuple[int, ...]:
 
 @dataclass
 class Answers:
-    """`gate.answer` of many campaigns at once."""
+    """The results of `gate.answer` for many campaigns at once."""
 
     keep: Booleans
     more: Booleans
     next_seeds: Integers
-    evidence: Floats | None = None  # e-values, if they decide
+    evidence: Floats | None = None  # e-values, if the test uses them
 
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """The runs of some proposals at an analysis, and what is estimated from them."""
+    """The runs of some proposals at an analysis, and the estimates from them."""
 
     proposal: Floats  # [proposals, seeds]
     baseline: Floats
     gain: Floats  # [proposals]
-    error: Floats  # its standard error
+    error: Floats  # standard error of the gain
     dof: Integers
     level: Floats
 
     @property
     def seeds(self) -> Integers:
-        """The seeds of each proposal."""
+        """The number of seeds of each proposal."""
         return np.isfinite(self.proposal).sum(axis=1)
 
 
@@ -402,7 +409,7 @@ class Evidence:
     """A test by e-values, with an analysis after every seed."""
 
     value: EValue
-    worthwhile: EValue  # of a worthwhile gain against none
+    worthwhile: EValue  # likelihood ratio of a worthwhile gain and no gain
     # a proposal is discarded below this value of ``worthwhile``; it bounds the probability of
     # discarding a worthwhile gain
     futile: float
@@ -417,16 +424,16 @@ def answers(
     dof: Integers,
     test: "KeepTest",
 ) -> Answers:
-    """Return what `gate.answer` says of many proposals; scores [proposals, seeds] are NaN where
-    nothing ran.
+    """Return the results of `gate.answer` for many proposals. Scores [proposals, seeds] are NaN for
+    seeds that have not run.
 
     Args:
         proposal: scores of the proposals.
         baseline: scores of their baselines.
-        sd: estimated SD of one score between seeds.
-        correlation: estimated, of two configurations on one seed.
+        sd: estimated SD of a score between seeds.
+        correlation: estimated correlation of two configurations on the same seed.
         dof: degrees of freedom of ``sd``.
-        test: of each proposal.
+        test: test of each proposal.
     """
     count = np.isfinite(proposal).sum(axis=1)
     total = np.isfinite(baseline).sum(axis=1)
@@ -461,7 +468,7 @@ def answers(
             kept = gain - t_keep * error > 0
         high = gain - special.stdtrit(dof, special.ndtr(-discard_at)) * error
         futile = high < WORTHWHILE
-    kept &= sd > 0  # scores that do not vary are an error of the command
+    kept &= sd > 0  # the command reports an error if scores do not vary
     dropped = ~kept & (futile | last)
     if test.at_will:
         dropped = ~kept & (count >= MOST)
@@ -478,8 +485,8 @@ def _boundaries(
     dof: Integers,
     level: Floats,
 ) -> tuple[Floats, Floats, Booleans, Integers]:
-    """Return the statistics to exceed for a keep and for a discard, whether an analysis is the
-    last, and the seeds at the next one.
+    """Return the statistic that a keep and the statistic that a discard must exceed, whether the
+    analysis is the last one, and the number of seeds at the next analysis.
     """
     level = 10 ** (np.floor(16 * np.log10(level)) / 16)
     needed = gate._INFLATION * (-special.stdtrit(dof, level) - special.ndtri(gate.FUTILITY_ERROR))
@@ -512,21 +519,23 @@ def _boundaries(
 
 @dataclass(frozen=True)
 class KeepTest:
-    """By which test proposals are kept."""
+    """The test by which proposals are kept."""
 
-    level: Floats  # of each campaign's proposal
-    # keep what has an e-value of at least 1 / level; None: what exceeds a sequential boundary
+    level: Floats  # significance level of each campaign's proposal
+    # keep a proposal if its e-value is at least 1 / level; None: if it exceeds a boundary
     evidence: Evidence | None = None
-    at_will: bool = False  # discard only at `MOST` seeds, and look again after every seed
+    at_will: bool = False  # analyze after every seed, and discard only at `MOST` seeds
 
     def of(self, which: Integers) -> "KeepTest":
-        """Return the test of some of the campaigns."""
+        """Return the test for some of the campaigns."""
         return KeepTest(self.level[which], self.evidence, self.at_will)
 
 
 @dataclass
 class Sums:
-    """Sums of squares and products of all ended arms of each campaign, for the seed model."""
+    """Sums of squares and products over all finished configurations of each campaign, for the seed
+    model.
+    """
 
     squares: Floats
     dof: Integers
@@ -535,12 +544,12 @@ class Sums:
 
     @classmethod
     def none(cls, campaigns: int) -> "Sums":
-        """Return the sums of no arms."""
+        """Return the sums before the first configuration."""
         empty = np.zeros(campaigns, dtype=np.int64)
         return cls(np.zeros(campaigns), empty, np.zeros(campaigns), empty.copy())
 
     def add(self, which: Integers, scores: Floats) -> None:
-        """Add the variation of one more arm."""
+        """Add the variation of a finished configuration."""
         squares, dof = _variation(scores)
         self.squares[which] += squares
         self.dof[which] += dof
@@ -554,7 +563,9 @@ class Sums:
     def model(
         self, which: Integers, proposal: Floats, baseline: Floats
     ) -> tuple[Floats, Floats, Integers]:
-        """Return sd, correlation and dof with the arms that have not ended: `pooled_model`."""
+        """Return SD, correlation and degrees of freedom, including the arms that have not finished:
+        `pooled_model`.
+        """
         own, own_dof = _variation(proposal)
         theirs, their_dof = _variation(baseline)
         products, shared = _covariation(proposal, baseline)
@@ -594,7 +605,7 @@ EVEN_FOR = 50  # proposals during which a budget is divided nearly evenly
 
 @functools.cache
 def even_spending() -> Floats:
-    """Return fractions of a budget, nearly the same for the first proposals; they sum to 1."""
+    """Return fractions of a budget that sum to 1 and are nearly equal for the first proposals."""
     weights = (np.arange(1, 10_001) + EVEN_FOR) ** -1.6
     fractions: Floats = weights / weights.sum()
     return fractions
@@ -602,7 +613,7 @@ def even_spending() -> Floats:
 
 @dataclass
 class Levels:
-    """Significance levels of the proposals of each campaign, by one of the candidates."""
+    """Significance levels of the proposals of each campaign, by one of several methods."""
 
     kind: str
     campaigns: int
@@ -613,14 +624,14 @@ class Levels:
         self.evidence = np.zeros((self.campaigns, self.proposals))  # e-values of decided proposals
 
     def at(self, number: int, decided: int | None = None) -> Floats:
-        """Return the level of a proposal, numbered from 0, when so many before it are decided;
-        None: all of them.
+        """Return the level of a proposal, numbered from 0, when the first ``decided`` proposals are
+        decided; None: all proposals before it.
         """
         fractions = spending()
         if self.kind in ("even lond", "closed"):
             fractions = even_spending()
         decided = number if decided is None else decided
-        if self.kind == "spending":  # of the whole rate, whatever is kept
+        if self.kind == "spending":  # the full rate is spent independently of what is kept
             return np.full(self.campaigns, RATE * fractions[number])
         if self.kind in ("lond", "even lond"):
             kept = (self._budget[:, :decided] > 0).sum(axis=1)
@@ -645,7 +656,7 @@ class Levels:
         """
         kept = self._budget[:, :number] > 0
         share = 1.0 / (kept[:, :decided].sum(axis=1) + 1.0)
-        margin = np.full((self.campaigns, number + 1), np.inf)  # by the size of the set before
+        margin = np.full((self.campaigns, number + 1), np.inf)  # by the size of the set so far
         margin[:, 0] = 0.0
         weights = RATE * fractions[: number + 1]
         for place in range(number):
@@ -663,7 +674,7 @@ class Levels:
         self._budget[which, number] = np.where(first, RATE / 2, RATE)
 
     def revoke(self, which: Integers, since: Integers) -> None:
-        """Take back the budget of what was kept from a proposal on."""
+        """Take back the budget of all changes that were kept since a proposal."""
         for campaign, place in zip(which, since, strict=True):
             self._budget[campaign, place:] = 0.0
 
@@ -676,17 +687,17 @@ def gated(
     beside: bool = False,
     evidence: Evidence | None = None,
 ) -> Rule:
-    """Return loptune's gate.
+    """Return the rule of loptune's gate.
 
     Args:
-        kind: of the levels.
-        recheck: compare the baseline with the first one after so many kept changes, on fresh seeds
-            of both; if it is not confirmed, go back to the last that was. 0: never.
-        refresh: run the baseline again on fresh seeds after so many proposals that were not kept.
+        kind: kind of levels, see `Levels`.
+        recheck: after this many kept changes, compare the baseline with the first one on fresh
+            seeds of both; if it is not confirmed, return to the last confirmed baseline. 0: never.
+        refresh: run the baseline again on fresh seeds after this many proposals that were not kept.
             0: never.
         beside: run the baseline again on fresh seeds before a proposal is kept. If these runs
-            differ from the earlier ones, the proposal is compared with these, too.
-        evidence: as in `answers`.
+            differ from the earlier ones, the proposal is compared with them, too.
+        evidence: test by e-values; None: the sequential test.
     """
 
     def rule(world: World) -> Outcome:
@@ -700,10 +711,10 @@ def gated(
         sums = Sums.none(world.campaigns)
         levels = Levels(kind, world.campaigns, scenario.proposals)
         kept = np.zeros(world.gains.shape, dtype=np.bool_)
-        unchecked = np.zeros(world.campaigns, dtype=np.int64)  # kept changes
-        confirmed_until = np.zeros(world.campaigns, dtype=np.int64)  # proposals
+        unchecked = np.zeros(world.campaigns, dtype=np.int64)  # kept changes since the re-check
+        confirmed_until = np.zeros(world.campaigns, dtype=np.int64)  # number of proposals
         confirmed = truth.copy(), row.copy()
-        age = np.zeros(world.campaigns, dtype=np.int64)  # proposals since the baseline was run
+        age = np.zeros(world.campaigns, dtype=np.int64)  # proposals since the baseline ran
         runs_at_stop = np.full(world.campaigns, np.nan)
         for start in range(0, scenario.proposals, scenario.open_at_once):
             batch = range(start, min(start + scenario.open_at_once, scenario.proposals))
@@ -725,7 +736,7 @@ def gated(
                 sums.add_pair(everyone, scores, baseline)
                 levels.evidence[:, number] = np.minimum(value, _MOST_EVIDENCE)
                 passed.append((number, better, proposed, scores, test))
-            replaced = np.zeros(world.campaigns, dtype=np.bool_)  # the baseline, in this batch
+            replaced = np.zeros(world.campaigns, dtype=np.bool_)  # has a new baseline
             for number, better, proposed, scores, test in passed:
                 arms = _Pair(
                     truth=(truth, truth + world.gains[:, number]),
@@ -781,8 +792,8 @@ def gated(
 def _again(
     world: World, which: Integers, arms: "_Pair", *, sums: Sums, test: "KeepTest"
 ) -> Booleans:
-    """Compare proposals with the current baselines, on new runs of the proposals; return where
-    they are better.
+    """Compare proposals with the current baselines, on new runs of the proposals; return whether
+    each is better.
     """
     if not len(which):
         return np.zeros(0, dtype=np.bool_)
@@ -805,8 +816,9 @@ def _again(
 
 
 def _beside(world: World, better: Booleans, arms: "_Pair", *, sums: Sums, test: "KeepTest") -> None:
-    """Run the baseline again on fresh seeds where the proposal is ``better``. Where its scores have
-    moved, compare the proposal with these runs, and set ``better`` to the answer.
+    """Run the baseline again on fresh seeds in campaigns in which the proposal is ``better``. If
+    the scores of the baseline have moved, compare the proposal with the new runs, and set
+    ``better`` to the result.
     """
     which = np.flatnonzero(better)
     if not len(which):
@@ -821,8 +833,8 @@ def _beside(world: World, better: Booleans, arms: "_Pair", *, sums: Sums, test: 
 
 
 def moved(before: Floats, after: Floats) -> Booleans:
-    """Return where the runs [campaigns, seeds] of one baseline at two times differ, by Welch's t
-    test at `MOVED_LEVEL`; NaN where nothing ran.
+    """Return whether the runs [campaigns, seeds] of a baseline at two times differ, by Welch's t
+    test at `MOVED_LEVEL`; NaN for seeds that have not run.
     """
     means, errors, dofs = [], [], []
     for scores in (before, after):
@@ -862,8 +874,8 @@ def _decide(
     sums: Sums,
     test: "KeepTest",
 ) -> tuple[Booleans, Floats, Floats]:
-    """Run proposals until they are decided; return which are kept, their scores and their e-values.
-    Runs that the baseline lacks are added to ``baseline``.
+    """Run proposals until they are decided. Return whether each is kept, its scores and its
+    e-values. Missing runs of the baseline are added to ``baseline``.
     """
     scores = np.full((world.campaigns, MOST), np.nan)
     better, evidence = _run_until_decided(
@@ -879,7 +891,7 @@ def _decide(
 
 @dataclass(frozen=True)
 class _Pair:
-    """A baseline and a challenger in each of some campaigns, the baseline first."""
+    """A baseline and a challenger in each of several campaigns, the baseline first."""
 
     truth: tuple[Floats, Floats]
     rows: tuple[Integers, Integers]
@@ -889,9 +901,9 @@ class _Pair:
 def _run_until_decided(
     world: World, which: Integers, pair: _Pair, *, seeds: Integers, sums: Sums, test: "KeepTest"
 ) -> tuple[Booleans, Floats]:
-    """Run both arms in the campaigns ``which`` until the test has decided, from ``seeds`` on;
-    return where the challenger is better, and the last e-values. Runs are added to the scores of
-    ``pair``.
+    """Run both arms in the campaigns ``which``, first on ``seeds`` seeds, until the test has
+    decided. Return whether the challenger is better, and the last e-values. Runs are added to the
+    scores of ``pair``.
     """
     baseline, challenger = pair.scores
     better = np.zeros(len(which), dtype=np.bool_)
@@ -923,8 +935,8 @@ def _run_until_decided(
 def _recheck(
     world: World, which: Integers, *, first_row: Integers, truth: Floats, row: Integers, sums: Sums
 ) -> tuple[Booleans, tuple[Floats, Floats]]:
-    """Compare baselines with the first one on fresh seeds of both; return which are confirmed,
-    and the scores of both.
+    """Compare baselines with the first one on fresh seeds of both; return whether each is
+    confirmed, and the scores of both.
     """
     block = world.seeds()
     world.fresh(which)
@@ -943,7 +955,7 @@ def _recheck(
         sums=sums,
         test=KeepTest(np.full(len(which), RATE)),
     )
-    world.use(block)  # proposals go on with the seeds of their baseline
+    world.use(block)  # later proposals use the seeds of their baseline again
     return good, (latest, first)
 
 
@@ -965,7 +977,9 @@ RULES: dict[str, Rule] = {
 def replay(
     rule: Rule, scenario: Scenario, noise: dict[str, Floats] | None, *, campaigns: int, seed: int
 ) -> Outcome:
-    """Return what a rule keeps in campaigns of a scenario, shared evenly by the tables of noise."""
+    """Return what a rule keeps in campaigns of a scenario. Campaigns are divided evenly among the
+    tables of noise.
+    """
     tables: list[Floats | None] = [None] if noise is None else list(noise.values())
     parts = []
     for place, residuals in enumerate(tables):
@@ -982,7 +996,7 @@ def replay(
 
 @dataclass
 class Rival:
-    """The best of "so many seeds each" at the gate's cost and false keeps."""
+    """The best variant of "n seeds each" with the gate's cost and fraction of false keeps."""
 
     seeds: int
     threshold: float
@@ -999,8 +1013,8 @@ def rival(
     seed: int,
     steps: int = 14,
 ) -> Rival:
-    """Return "so many seeds each" with as many runs and the same fraction of false keeps as the
-    gate: the better one of carrying scores on and of measuring kept changes again.
+    """Return the rule "n seeds each" with as many runs and the same fraction of false keeps as the
+    gate: the better of two variants, which reuse the scores of a kept change or measure it again.
     """
     seeds = min(math.ceil(ours.runs.mean() / (PROPOSALS + 1) - 1e-9), MOST)
     best: Rival | None = None

@@ -1,8 +1,9 @@
-"""e-values against the gate's group-sequential test: which keeps more gains, with what proof?
+"""Which test keeps more gains, e-values or the gate's group-sequential test, and what is proven for
+each?
 
-The candidates replace the test of one proposal with an e-value and LORD++ with e-LOND [AISTATS
-2024] or with the online e-closure principle [arXiv:2603.24792], and leave the rest of the gate as
-it is: its futility rule, its baseline that runs again after ten proposals and before a keep.
+The candidates replace the test of a proposal by an e-value, and LORD++ by e-LOND [AISTATS 2024] or
+by the online e-closure principle [arXiv:2603.24792]. The rest of the gate is unchanged: its
+futility rule, and its baseline, which runs again after ten proposals and before a keep.
 
     python -m research.gate_evidence                       # every scenario, 1,000 campaigns each
     python -m research.gate_evidence --campaigns 200 --scenario "1 SD" --rules "e-LOND, exact"
@@ -32,17 +33,17 @@ from research.gate_campaigns import (
 
 Floats = NDArray[np.float64]
 
-_MOST_LOG = 500.0  # of a likelihood ratio: more would overflow
+_MOST_LOG = 500.0  # largest logarithm of a likelihood ratio; a larger one would overflow
 GAINS = (0.75, 1.0, 1.5, 2.5)  # alternatives of `pooled`, in units of the worthwhile gain
 PRIOR_VARIANCE = 1.0  # of a gain, in units of the variance of a paired difference
 
 
 def pooled(look: Look) -> Floats:
-    """Return the mean over `GAINS` of the likelihood ratio of a gain against none.
+    """Return the likelihood ratio of a gain and no gain, as a mean over `GAINS`.
 
-    With a known standard error it is an e-process: its expectation without a gain is at most 1
-    whenever one stops. With an estimated one, Student's t replaces the normal and it is
-    approximate.
+    If the standard error is known, this is an e-process: without a gain, its expectation is at most
+    1 at any stopping time. If the standard error is estimated, Student's t distribution replaces
+    the normal one, and this holds only approximately.
     """
     mean: Floats = np.mean([_ratio(look, gain * WORTHWHILE) for gain in GAINS], axis=0)
     return mean
@@ -57,22 +58,23 @@ def _ratio(look: Look, gain: float) -> Floats:
 
 
 def exact(look: Look) -> Floats:
-    """Return the anytime-valid t statistic of the paired differences: `half_normal_t`."""
+    """Return the anytime-valid t statistic of the paired differences, see `half_normal_t`."""
     differences = look.proposal - look.baseline
     return half_normal_t(differences)
 
 
 def half_normal_t(differences: Floats) -> Floats:
-    """Return the e-values of differences [proposals, seeds] with NaN for what has not run.
+    """Return the e-values of differences [proposals, seeds]; NaN marks seeds that have not run.
 
-    The prior of the gain in units of the differences' unknown SD is the positive half of a normal
-    distribution with variance g = `PRIOR_VARIANCE`, and the SD has its right Haar prior:
+    The prior of the gain, in units of the unknown SD of the differences, is the positive half of a
+    normal distribution with variance g = `PRIOR_VARIANCE`. The prior of the SD is the right Haar
+    prior:
 
         E = 2 (1 + n g)^(-1/2) (sum d^2 / q)^(n/2) T_n(m / sqrt(q v / n))
 
-    with q = sum d^2 - m^2 / v, v = g / (1 + n g), m = v sum d, and T_n Student's distribution
-    function. For independent normal differences without a gain it is a martingale, whatever their
-    SD, so it may be looked at after every seed [Statistical Science 2024; arXiv:2310.03722].
+    with q = sum d^2 - m^2 / v, v = g / (1 + n g), m = v sum d, and T_n the distribution function of
+    Student's t. For independent normal differences without a gain, E is a martingale whatever their
+    SD, so an analysis after every seed is valid [Statistical Science 2024; arXiv:2310.03722].
     """
     ran = np.isfinite(differences)
     count = np.maximum(ran.sum(axis=1), 1)
@@ -88,7 +90,7 @@ def half_normal_t(differences: Floats) -> Floats:
 
 
 def worthwhile(look: Look) -> Floats:
-    """Return the likelihood ratio of a worthwhile gain against none, as in `pooled`."""
+    """Return the likelihood ratio of a worthwhile gain and no gain, as in `pooled`."""
     return _ratio(look, WORTHWHILE)
 
 

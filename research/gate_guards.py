@@ -1,9 +1,10 @@
-"""Do guards change how often campaigns keep what is no gain, and is a harmful gain kept?
+"""Do guards change how often campaigns keep changes that are not improvements, and are harmful
+gains kept?
 
-Replays campaigns of proposals with planted gains by `gate.answer`, the product's own decision, with
-a guard and without. A change may lose a multiple of the guard's margin. Noise is normal: two
-configurations correlate on one seed, and so do score and guard in one run. Baselines do not run
-again unless a change is kept, and chains are not re-checked.
+Replays campaigns of proposals with planted gains by `gate.answer`, the decision that the gate uses,
+with and without a guard. A change may lose a multiple of the guard's margin. Noise is normal: two
+configurations are correlated on the same seed, and so are score and guard within a run. The
+baseline runs again only when a change is kept, and chains are not re-checked.
 
     python -m research.gate_guards --campaigns 250
 """
@@ -25,15 +26,15 @@ Floats = NDArray[np.float64]
 RATE = 0.1
 WORTHWHILE = 1.0  # in SD of the score between seeds
 MARGIN = 1.0  # in SD of the guard between seeds
-CORRELATION = 0.5  # of two configurations on one seed
-SHARED = 0.5  # correlation of score and guard in one run
+CORRELATION = 0.5  # correlation of two configurations on the same seed
+SHARED = 0.5  # correlation of score and guard within a run
 FIRST, MOST = 8, 32
 SCORE, GUARD = 0, 1
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """What a campaign meets."""
+    """The gains and losses of a campaign's proposals."""
 
     name: str
     gain: float = 0.0  # in SD, of ``gains_in`` of the proposals
@@ -57,7 +58,7 @@ SCENARIOS = (
 
 @dataclass
 class Noise:
-    """Runs of a campaign by configuration and seed, drawn when they are asked for."""
+    """The runs of a campaign by configuration and seed. A run is drawn when it is requested."""
 
     rng: np.random.Generator
     seeds: dict[int, Floats] = field(default_factory=dict)  # seed -> [score, guard]
@@ -80,20 +81,20 @@ Arm = dict[int, Floats]  # seed -> [score, guard]
 
 
 def column(arm: Arm, metric: int) -> Runs:
-    """Return the score or the guard of a configuration's runs, by seed."""
+    """Return the scores of a configuration by seed, or its values of the guard."""
     return {seed: float(run[metric]) for seed, run in arm.items()}
 
 
 @dataclass
 class Sums:
-    """Sums of the ended arms of a campaign, for the seed model of one metric."""
+    """Sums over the finished configurations of a campaign, for the seed model of one metric."""
 
     metric: int
     variations: list[tuple[float, int]] = field(default_factory=list)
     covariations: list[tuple[float, int]] = field(default_factory=list)
 
     def add(self, arm: Arm, baseline: Arm | None = None) -> None:
-        """Add an arm that has ended, and the baseline that it was compared with."""
+        """Add a finished configuration, and the baseline with which it was compared."""
         runs = column(arm, self.metric)
         self.variations = [_sum([*self.variations, variation_of(runs)])]
         if baseline is not None:
@@ -101,7 +102,7 @@ class Sums:
             self.covariations = [_sum([*self.covariations, pair])]
 
     def model(self, proposal: Arm, baseline: Arm) -> SeedModel:
-        """Return the model of all ended arms, a proposal and its baseline."""
+        """Return the model from all finished configurations, a proposal and its baseline."""
         runs, base = column(proposal, self.metric), column(baseline, self.metric)
         model = pooled_model(
             [*self.variations, variation_of(runs), variation_of(base)],
@@ -117,7 +118,7 @@ def _sum(parts: list[tuple[float, int]]) -> tuple[float, int]:
 
 @dataclass
 class Outcome:
-    """What one campaign kept."""
+    """The changes that a campaign kept."""
 
     good: int = 0
     false: int = 0

@@ -1,49 +1,50 @@
-"""Is Lopti anything but a larger effective learning rate? The analysis, written before the first
+"""Is Lopti more than a larger effective learning rate? This analysis was written before the first
 trial.
 
     sweep run search_spaces/lopti_learning_rate.yaml
-    python -m research.learning_rate_peaks runs/lopti_learning_rate    # or folders of parts
+    python -m research.learning_rate_peaks runs/lopti_learning_rate    # or the folders of its parts
     python -m research.learning_rate_peaks FOLDER ... --picture FILE.png
 
-Design: five rules (GRPO; GRPO with two epochs; Lopti 0.5; two passes split at random where Lopti
-splits by probability; AR 0.3), seven learning rates 7.5e-5 to 6e-4 in half octaves, the same for
-all, seeds 0 to 5. Score: mean of the last three ``eval/accuracy`` (steps 80, 90, 100), 400 puzzles
-of three people, two answers each.
+Design: five rules (GRPO; GRPO with two epochs; Lopti 0.5; two passes with a random split where
+Lopti splits by probability; AR 0.3). All have the same seven learning rates, 7.5e-5 to 6e-4 in half
+octaves, and seeds 0 to 5. Score: mean of the last three ``eval/accuracy`` (steps 80, 90, 100), 400
+puzzles of three people, two answers each.
 
-- **Peak of a rule**: the means over seeds of the seven learning rates, a parabola in log2 of the
-  learning rate by least squares, its largest value within the grid. If the parabola opens upward or
-  its vertex is outside of the grid, the rule has no peak there: it is printed as "at the edge", and
-  a comparison with it decides nothing.
-- **Noise**: jackknife over seeds. Seeds are shared by all rules, so one seed is left out of all at
-  once; five degrees of freedom.
+- **Peak of a rule**: the means over seeds at the seven learning rates are fitted by a parabola in
+  log2 of the learning rate (least squares); the peak is its largest value within the grid. If the
+  parabola opens upward or its vertex is outside of the grid, the rule has no peak there. It is then
+  printed as "at the edge", and a comparison with it decides nothing.
+- **Noise**: jackknife over seeds. All rules share the seeds, so one seed is left out of all rules
+  at once; five degrees of freedom.
 - **Primary comparison**: peak(Lopti) - peak(two epochs). Equivalent if the 90% interval lies within
-  +-0.015, else Lopti is better (interval above 0), worse (below 0), or nothing is decided. The
-  hypothesis says equivalent.
-- **Secondary comparisons**, the same difference and interval, uncorrected, as description: every
-  rule against GRPO; the learning rate of the peak of every rule against GRPO, in octaves (the
-  hypothesis says -1 for the three with two steps); Lopti against the random split.
-- **Secondary experiment**: every rule at the learning rate of the grid nearest to its peak, seeds 6
-  to 13, the held-out test set beside the 400 puzzles; paired differences from GRPO, Dunnett's
-  correction for four.
-- **Failed trials** (diverged, after all retries) count with the lowest score of all trials. Nothing
-  else is left out.
-- **Checks**: the largest distance of a mean from its parabola is printed. As a sensitivity analysis
-  the primary comparison is repeated with the five learning rates around each rule's best mean; the
-  primary one decides.
+  +-0.015; otherwise Lopti is better (interval above 0), worse (below 0), or nothing is decided. The
+  hypothesis is "equivalent".
+- **Secondary comparisons**, with the same difference and interval, uncorrected and only
+  descriptive: every rule compared with GRPO; the learning rate of each rule's peak compared with
+  GRPO's, in octaves (the hypothesis is -1 for the three rules with two steps); Lopti compared with
+  the random split.
+- **Secondary experiment**: every rule at the learning rate of the grid nearest to its peak, on
+  seeds 6 to 13, with the held-out test set in addition to the 400 puzzles; paired differences from
+  GRPO, with Dunnett's correction for four.
+- **Failed trials** (diverged, after all retries) get the lowest score of all trials. Nothing else
+  is left out.
+- **Checks**: the largest distance of a mean from its parabola is printed. As a sensitivity
+  analysis, the primary comparison is repeated with the five learning rates around each rule's best
+  mean; the primary one decides.
 - The script analyzes only rules with all their trials. Until then it prints means and peaks of the
-  seeds that are complete. They are no part of the plan and decide nothing.
+  complete seeds. These are not part of the plan and decide nothing.
 
-Simulated before the first trial (2,000 times, curvature 0.02 per squared octave): with equal peaks
-the plan says "equivalent" in 68% of cases if seeds differ by 0.015, in 16% if by 0.025; with peaks
-0.015 apart it wrongly says so in 5% and 3%, and finds the better one in 81% and 47%; with peaks
-0.03 apart in 100% and 94%.
+Simulated before the first trial (2,000 times, curvature 0.02 per squared octave): with equal peaks,
+the plan decides "equivalent" in 68% of cases if seeds differ by 0.015, and in 16% if by 0.025. With
+peaks 0.015 apart, it wrongly decides this in 5% and 3%, and finds the better one in 81% and 47%;
+with peaks 0.03 apart, in 100% and 94%.
 
-Add-on, second in line: GRPO, two epochs and Lopti under plain SGD, where a second step has no
-second normalization: AdamW with ``betas: [0, 0.999]``, ``eps: 1`` is SGD, as gradients are below
-0.001. Its learning rates are chosen from GRPO alone on seeds 100 and 101; the same analysis. They
-are 0.0707 to 0.566 in half octaves, fixed when the middle five had run on seeds 0 and 1. By
-first-order arithmetic Lopti's peak is as high as GRPO's and at the same learning rate, and that of
-two epochs as high and one octave lower.
+Additional experiment, of lower priority: GRPO, two epochs and Lopti under plain SGD, where the
+second step is not normalized again. AdamW with ``betas: [0, 0.999]`` and ``eps: 1`` is SGD, because
+gradients are below 0.001. The learning rates are chosen from runs of GRPO only, on seeds 100 and
+101; the analysis is the same. They are 0.0707 to 0.566 in half octaves, and were fixed when the
+middle five had run on seeds 0 and 1. To first order, Lopti's peak is as high as GRPO's and at the
+same learning rate; the peak of two epochs is as high and one octave lower.
 """
 
 import argparse
@@ -70,9 +71,9 @@ Scores = dict[str, dict[float, dict[int, float]]]  # rule -> learning rate -> se
 
 
 def read_scores(sweeps: Sequence[Path]) -> Scores:
-    """Read the scores of all trials that have ended; a failed one has the lowest of all.
+    """Read the scores of all trials that have ended; a failed trial gets the lowest score of all.
 
-    Of a trial that ran twice, in two of the folders, the first counts.
+    If a trial ran twice, in two of the folders, its first result is used.
     """
     scores: Scores = defaultdict(lambda: defaultdict(dict))
     failed = []
@@ -97,8 +98,8 @@ def read_scores(sweeps: Sequence[Path]) -> Scores:
 
 
 def peaks_of(scores: Scores, seeds: list[int], near: int | None = None) -> dict[str, Peak]:
-    """Return the peak of every rule over these seeds; ``near``: of so many learning rates around
-    the best mean.
+    """Return the peak of each rule over these seeds. With ``near``, fit only this many learning
+    rates around the best mean.
     """
     peaks = {}
     for rule, rates in scores.items():
@@ -113,7 +114,7 @@ def peaks_of(scores: Scores, seeds: list[int], near: int | None = None) -> dict[
 
 
 def complete_seeds(scores: Scores) -> dict[str, list[int]]:
-    """Return the seeds of every rule that ran at all learning rates."""
+    """Return rule -> the seeds that ran at all learning rates."""
     every = {rate for rates in scores.values() for rate in rates}
     return {
         rule: sorted(set.intersection(*(set(rates.get(rate, ())) for rate in every)))
@@ -128,7 +129,9 @@ def having(scores: Scores, seeds: list[int]) -> Scores:
 
 
 def decision(low: float, high: float) -> str:
-    """Say what an interval of Lopti's peak minus that of two epochs decides."""
+    """Return the decision that follows from an interval of Lopti's peak minus the peak of two
+    epochs.
+    """
     if low >= -MARGIN and high <= MARGIN:
         return "equivalent"
     if low > 0:
@@ -137,7 +140,7 @@ def decision(low: float, high: float) -> str:
 
 
 def report(scores: Scores, seeds: list[int], *, planned: bool = True) -> None:
-    """Print peaks, differences and, of the planned seeds, the decision."""
+    """Print peaks and differences and, if the seeds are the planned ones, the decision."""
     full = peaks_of(scores, seeds)
     parts = [peaks_of(scores, [other for other in seeds if other != seed]) for seed in seeds]
     for rule, peak in full.items():
@@ -173,8 +176,8 @@ def report(scores: Scores, seeds: list[int], *, planned: bool = True) -> None:
 
 
 def draw(scores: Scores, seeds: list[int]) -> go.Figure:
-    """Draw the mean of every rule at each learning rate, with its standard error over seeds, and
-    its parabola with the peak.
+    """Plot the mean of each rule at each learning rate, with its standard error over seeds, and its
+    parabola with the peak.
     """
     drawing = go.Figure()
     rates = sorted({rate for row in scores.values() for rate in row})
@@ -215,8 +218,8 @@ def draw(scores: Scores, seeds: list[int]) -> go.Figure:
 def simulate(
     spread: float, gap: float, seeds: int = 6, rates: int = 7, times: int = 2000
 ) -> Mapping[str, float]:
-    """Return how often the plan decides each way: peaks differ by ``gap``, scores by ``spread``
-    between seeds.
+    """Return decision -> how often the plan reaches it, if peaks differ by ``gap`` and scores
+    between seeds by ``spread``.
     """
     generator = np.random.default_rng(0)
     octaves = np.arange(rates) / 2
@@ -245,8 +248,8 @@ def simulate(
 
 
 def main() -> None:
-    """Analyze the folders of one sweep or of its parts; without one, print what the plan would
-    decide.
+    """Analyze the folders of one sweep or of its parts. Without a folder, print how often the plan
+    reaches each decision in simulations.
     """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

@@ -1,30 +1,30 @@
-"""Sweeps of 30 to 1,000 trials: what grows, and how fast.
+"""How fast do the costs of a sweep grow from 30 to 1,000 trials?
 
     python -m research.many_trials 30 100 300 1000 --written
     python -m research.many_trials 100 300 1000
-    python -m research.many_trials 300 --nodes 3      # of a cluster simulated on this machine
+    python -m research.many_trials 300 --nodes 3      # on a cluster simulated on this machine
 
-``--written`` writes the folder of an ended sweep, two seeds of each configuration and 50
-evaluations a trial, and measures the commands that read it. Their figures are processor seconds and
-peak memory of the command's own process, so they hold on a busy machine;
-docs/explanation/benchmarks.md has the table.
+With ``--written``, the folder of a finished sweep is written, with two seeds per configuration and
+50 evaluations per trial, and the commands that read it are measured. The figures are CPU seconds
+and peak memory of each command's own process, so they are also valid on a busy machine.
+docs/development/overhead.md has the table.
 
-Otherwise a sweep runs under Ray, eight trials at a time. A trial has four steps of no length and
-two evaluations, recorded in MLflow (SQLite), so that all of the time is the platform's own. The
-peak is the report's, which the driver writes at the end.
+Without it, a sweep runs under Ray, eight trials at a time. A trial has four steps that take no time
+and two evaluations, recorded in MLflow (SQLite), so all of the time is the cost of the platform.
+The peak is reached when the driver writes the report.
 
-Measured on two cores of an Intel Xeon that other work used too:
+Measured on two cores of an Intel Xeon that other processes used, too:
 
-    |trials|sweep [s]|a trial [s]|driver's CPU [s]|driver [MB]|status [s]|report [s]|[MB]|resume |
+    |trials|sweep [s]|s per trial|driver's CPU [s]|driver [MB]|status [s]|report [s]|[MB]|resume |
     |100   |66       |0.66       |0.161           |321 / 431  |2.5       |8.0       |5.1 |16.0 s |
     |300   |105      |0.35       |0.110           |323 / 446  |2.5       |10.5      |5.5 |20.7 s |
     |1000  |241      |0.24       |0.111           |331 / 605  |3.0       |18.5      |6.4 |35.6 s |
 
-    on three simulated nodes, two cores of an AMD EPYC beside two other busy processes:
+    on three simulated nodes, two cores of an AMD EPYC with two other busy processes:
     |300   |316      |1.05       |0.094           |345 / 423  |3.0       |7.3       |2.2 |16.1 s |
 
-The first 25 s are the start of Ray and of 8 workers. Memory is that of the first half, in which
-trials run, and the peak.
+The first 25 s are the start of Ray and of 8 workers. The two memory figures are the maximum during
+the first half, in which trials run, and the peak.
 """
 
 import argparse
@@ -49,29 +49,29 @@ from sweep.record.folder import sweep_folder
 from tests.sweep.ended_sweeps import write_sweep
 
 AT_A_TIME = 8
-EVALUATIONS = 50  # of a written trial, one every second step
-PROBLEMS = 100  # of an evaluation
-OTHER_METRICS = 40  # of a step; a line is then as long as one of the preset tiny_kk
+EVALUATIONS = 50  # number of evaluations of a written trial, one every second step
+PROBLEMS = 100  # number of problems of an evaluation
+OTHER_METRICS = 40  # other metrics per step, so that a line is as long as in the preset tiny_kk
 SAMPLE_S = 0.05
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "LOPTUNE_FAKE_STEP_S": "0"}
 
 
 @dataclass
 class Command:
-    """What one command took."""
+    """The resources that a command used."""
 
     seconds: float
     peak_mb: float
-    half_mb: float  # largest in the first half of its time
-    cpu_s: float  # processor time of it and of children that it waited for
+    half_mb: float  # peak memory in the first half of its time
+    cpu_s: float  # CPU time of the command and of the children that it waited for
     out: str
 
 
 def run(*arguments: object, module: str = "tests.sweep.fake_driver") -> Command:
-    """A `sweep` command to its end, by default with simulated trials, its memory sampled.
+    """Run a `sweep` command to its end, by default with simulated trials, and sample its memory.
 
     Raises:
-        RuntimeError: it failed.
+        RuntimeError: the command failed.
     """
     started = time.monotonic()
     command = [sys.executable, "-m", module, *map(str, arguments)]
@@ -98,7 +98,7 @@ def run(*arguments: object, module: str = "tests.sweep.fake_driver") -> Command:
 
 @contextmanager
 def where(nodes: int) -> Iterator[list[str]]:
-    """The options that say where the trials run: on this machine, or on so many simulated nodes."""
+    """Yield the options that set where the trials run: on this machine, or on simulated nodes."""
     if not nodes:
         yield ["--cpus", str(AT_A_TIME)]
         return
@@ -119,7 +119,9 @@ def where(nodes: int) -> Iterator[list[str]]:
 
 
 def measure(trials: int, folder: Path, place: list[str]) -> list[str]:
-    """Run a sweep of so many trials in a folder and look at it; returns a row of the table."""
+    """Run a sweep of ``trials`` trials in a folder, measure the commands that read it, and return a
+    row of the table.
+    """
     space = {
         "name": f"many-{trials}",
         "trainer": {
@@ -156,7 +158,7 @@ def measure(trials: int, folder: Path, place: list[str]) -> list[str]:
 
 
 def write_trials(trials: int, folder: Path) -> str:
-    """Write the folder of an ended sweep of so many trials; returns its name."""
+    """Write the folder of a finished sweep of ``trials`` trials, and return its name."""
     chance = random.Random(trials)
     name = f"many-{trials}"
     numbers = range(trials // 2)
@@ -178,7 +180,7 @@ def write_trials(trials: int, folder: Path) -> str:
 
 
 def write_records(run_dir: Path, score: float, chance: random.Random) -> None:
-    """Write metrics and correctness of a trial whose accuracy climbs to a score."""
+    """Write the metrics and correctness records of a trial whose accuracy rises to a score."""
     names = [*TRAINING_CURVES, *(f"tokens/other/{place}" for place in range(OTHER_METRICS))]
     metrics = []
     correctness = []
@@ -197,7 +199,9 @@ def write_records(run_dir: Path, score: float, chance: random.Random) -> None:
 
 
 def measure_written(trials: int, folder: Path) -> list[str]:
-    """Read the folder of an ended sweep by three commands; returns a row of the table."""
+    """Measure three commands that read the folder of a finished sweep, and return a row of the
+    table.
+    """
     name = write_trials(trials, folder)
     row = [str(trials)]
     for verb, more in (("status", ()), ("report", ()), ("resume", ("--cpus", 2))):
@@ -227,7 +231,9 @@ def main() -> None:
     )
     parser.add_argument("trials", nargs="+", type=int)
     parser.add_argument("--nodes", type=int, default=0)
-    parser.add_argument("--written", action="store_true", help="folders of ended sweeps, no Ray")
+    parser.add_argument(
+        "--written", action="store_true", help="write folders of finished sweeps; no Ray"
+    )
     arguments = parser.parse_args()
     rows = []
     for trials in arguments.trials:

@@ -1,18 +1,20 @@
-r"""How far the math reward can be trusted: right answers refused, wrong ones accepted, hostile ones
-survived.
+r"""How reliable is the math reward? Measures correct answers that are rejected, wrong answers that
+are accepted, and hostile answers.
 
-    python -m research.math_reward FOLDER    # its parquet files with a ground truth
+    python -m research.math_reward FOLDER    # parquet files with a ground truth
     python -m research.math_reward FOLDER --limit 500 --workers 4
 
-Every ground truth is answered with itself in three spellings (boxed; boxed and restyled; in a
-closing sentence without a box), then with the ground truth of another problem of the same file. A
-pair of problems whose answers are the same text, spaces aside, is left out. Then come 448 pairs
-judged by hand, and texts made to hang or kill a scorer, with the time that each takes.
+For every ground truth, four completions are scored. Three contain the ground truth itself: boxed,
+boxed in another notation, and in a closing sentence without a box. The fourth contains the ground
+truth of another problem of the same file; pairs of problems with the same answer, spaces aside, are
+left out. Then 448 pairs that were judged by hand are scored, and texts that were made to hang or
+kill a scorer, with the time that each takes.
 
-Of 300 problems of every file (1,585), four answers each, math-verify with our guard judges 3 wrong,
-as did a parser of our own of 6,700 tokens (commit b8ef481). Of the 448 pairs, written to cover odd
-notations, it refuses 5 right ones and takes 6 wrong ones (before `rewards.math_notation` brought
-odd notations to a form that math-verify reads: 42 and 23); that parser misjudged 2.
+Of 300 problems per file (1,585 in all) with four answers each, math-verify with our bounds
+misjudges 3. So did a parser of our own of 6,700 tokens (commit b8ef481). Of the 448 pairs, which
+were written to cover unusual notations, it rejects 5 correct ones and accepts 6 wrong ones. Before
+`rewards.math_notation` converted unusual notations to a form that math-verify reads, these numbers
+were 42 and 23; our own parser misjudged 2 pairs.
 """
 
 import argparse
@@ -30,7 +32,7 @@ from rewards.sandbox import RewardPool, ScoredText
 from trainer.problems.tasks.math import read_answer
 
 PAIRS = Path(__file__).parents[1] / "tests" / "data" / "math_pairs.tsv"
-SHOWN = 8  # failures listed of every kind
+SHOWN = 8  # number of failures listed per kind
 
 
 def boxed(answer: str) -> str:
@@ -38,7 +40,7 @@ def boxed(answer: str) -> str:
 
 
 def restyled(answer: str) -> str:
-    """Other LaTeX for the same thing: display fractions, sized brackets, spaces."""
+    """Return the same answer in other LaTeX: display fractions, sized brackets, spaces."""
     answer = re.sub(r"\\[dt]?frac(?![A-Za-z])", r"\\dfrac", answer)
     answer = re.sub(r"(?<!\\left)(?<![A-Za-z\\])\(([^()]*)\)", r"\\left(\1\\right)", answer)
     spaced = answer.replace(", ", r",\ ")
@@ -79,15 +81,15 @@ HOSTILE = {
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, and print the results."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--limit", type=int, help="first N problems of every file")
+    parser.add_argument("--limit", type=int, help="use only the first N problems of each file")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--timeout", type=float, default=5.0, help="seconds for one completion")
-    parser.add_argument("--failures", type=Path, help="write all failures to this JSON file")
+    parser.add_argument("--timeout", type=float, default=5.0, help="time limit per completion [s]")
+    parser.add_argument("--failures", type=Path, help="JSON file for all failures")
     arguments = parser.parse_args()
     files = sorted(arguments.folder.glob("*.parquet"))
     if not files:
@@ -123,7 +125,7 @@ def main() -> None:
 
 
 def measure_pairs(pool: RewardPool) -> None:
-    """Print how many of the pairs judged by hand are misjudged."""
+    """Score the pairs that were judged by hand, and print how many are misjudged."""
     lines = PAIRS.read_text(encoding="utf-8").splitlines()
     verdicts, golds, given = zip(*(line.split("\t") for line in lines if line), strict=True)
     scored = pool.score([boxed(answer) for answer in given], golds)
@@ -140,13 +142,13 @@ def measure_pairs(pool: RewardPool) -> None:
 
 
 def read_truths(path: Path, limit: int | None) -> list[Any]:
-    """The ground truths of a file as the trainer reads them."""
+    """Return the ground truths of a file, read as the trainer reads them."""
     rows = pq.read_table(path, columns=["reward_model"]).to_pylist()[:limit]
     return [read_answer(row["reward_model"]["ground_truth"]) for row in rows]
 
 
 def measure_file(path: Path, truths: Sequence[Any], pool: RewardPool) -> list[dict[str, str]]:
-    """Print the fractions of one file; returns the failures."""
+    """Print the error rates of one file, and return the failures."""
     first = [str(truth[0] if isinstance(truth, list) else truth) for truth in truths]
     failures: list[dict[str, str]] = []
 
@@ -192,8 +194,8 @@ def measure_file(path: Path, truths: Sequence[Any], pool: RewardPool) -> list[di
 
 
 def shuffled(answers: Sequence[str]) -> list[tuple[int, int]]:
-    """Every problem with another one whose answer is another text, spaces and the size of fractions
-    aside.
+    """Return for each problem another problem with a different answer; spaces and the size of
+    fractions do not count as a difference.
     """
     texts = [re.sub(r"\\[dt]frac", r"\\frac", re.sub(r"[\s{}$]", "", answer)) for answer in answers]
     order = list(range(len(answers)))

@@ -1,20 +1,20 @@
-"""How full microbatches are, and how evenly ranks are loaded, with lengths of real completions.
+"""How full are microbatches, and how evenly are ranks loaded, with the lengths of real completions?
 
     python -m research.microbatch_fill
 
-Update batches of 32 groups of 8 on four ranks, planned by the trainer's own code. Lengths are drawn
-from ``research/data/completion_lengths.csv``, where each model has one completion per problem. A
-group is eight completions of any problems, or of problems whose completions are next to each other
-in length: the groups of a real run are between both. Columns:
+Update batches of 32 groups of 8 on four ranks are planned by the trainer's own code. Lengths are
+drawn from ``research/data/completion_lengths.csv``, which has one completion per problem for each
+model. A group consists of eight completions of any problems, or of problems whose completions have
+neighboring lengths; groups of a real run are in between. Columns:
 
-- full: tokens by the number of microbatches times their budget;
-- bound: the same if each row could be on any rank. Padded microbatches cannot be fuller, because a
-  split of rows in the order of their length has the fewest;
-- in line: the same without padding, as by `model.packing`;
-- padding: positions that are computed without a token, of all computed;
-- busiest: tokens of the rank with the most, by the mean;
-- busy: time that a rank computes if all ranks wait for each other in every microbatch, as under
-  ZeRO-2 and 3, with time proportional to computed positions.
+- full: tokens divided by the number of microbatches times their budget;
+- bound: the same if each row could be on any rank. Padded microbatches cannot be fuller, because
+  splitting the rows in the order of their lengths needs the fewest microbatches;
+- in line: the same without padding, as with `model.packing`;
+- padding: computed positions without a token, divided by all computed positions;
+- busiest: tokens of the rank with the most tokens, divided by the mean;
+- busy: fraction of the time in which a rank computes if all ranks wait for each other in every
+  microbatch, as under ZeRO-2 and 3, and time is proportional to computed positions.
 """
 
 import argparse
@@ -75,7 +75,7 @@ def microbatches(rows: Lengths, budget: int, layout: RowLayout = "padded") -> li
 
 @dataclass(frozen=True)
 class Fill:
-    """The columns of an update batch; they are explained above."""
+    """The columns for an update batch, as explained above."""
 
     full: float
     bound: float

@@ -1,13 +1,14 @@
-"""What the problems tell of a verdict's noise: the variance components found, and a verdict that
-uses them.
+"""How much do per-problem results improve a verdict's estimate of the noise? Estimates variance
+components, and measures a verdict that uses them.
 
     python -m research.problem_pairing            # about three minutes on one core
 
-Every configuration answers the same problems with the same seeds, once each. A problem is solved
-with a probability around 0.5 that differs from problem to problem; training moves that of all
-problems of a configuration and a seed alike. `training` is the fraction of the variance of a score,
-beside its configuration, its seed and its problems, that comes from training; the rest is
-evaluation on few problems. Gains are in standard deviations of one score.
+Every configuration answers the same problems once on each of the same seeds. The probability of
+solving a problem is around 0.5 and differs between problems. Training changes it by the same amount
+for all problems of a configuration and a seed. `training` is the fraction of the variance of a
+score that comes from training; the rest comes from evaluating on few problems. The effects of
+configuration, seed and problems are not part of this variance. Gains are in standard deviations of
+one score.
 """
 
 import argparse
@@ -27,8 +28,8 @@ SPREAD = 0.15  # standard deviation of a problem's probability
 def solve(
     generator: np.random.Generator, shape: tuple[int, int, int], training: float, gain: float = 0.0
 ) -> Array:
-    """Answers of [C, S, P] configurations, seeds and problems; configuration 1 is better by
-    ``gain``.
+    """Return the answers of [C, S, P] configurations, seeds and problems; configuration 1 is better
+    by ``gain``.
     """
     configurations, seeds, problems = shape
     easy = SPREAD * generator.standard_normal(problems)
@@ -36,13 +37,13 @@ def solve(
     shift = moved * generator.standard_normal((configurations, seeds, 1))
     shift[1] += gain * float(np.hypot(evaluation, moved))
     probability = np.clip(0.5 + easy + shift, 0.02, 0.98)
-    if training == 1:  # without the noise of evaluation
+    if training == 1:  # no evaluation noise
         return probability
     return (generator.random(shape) < probability).astype(float)
 
 
 def sds(problems: int, training: float) -> tuple[float, float]:
-    """Standard deviations of a score by evaluation and by training."""
+    """Return the standard deviations of a score that come from evaluation and from training."""
     evaluation = np.sqrt((0.25 - SPREAD**2) / problems)
     if training == 1:
         return 0.0, float(evaluation)
@@ -108,7 +109,9 @@ def verdicts(sweeps: int) -> None:
 
 
 def judge(answers: Array, by_problem: bool) -> tuple[Array, Array]:
-    """Whether each sweep claims a gain, and for which configuration, for answers [N, C, S, P]."""
+    """Return whether each sweep claims a gain, and for which configuration; answers are [N, C, S,
+    P].
+    """
     return AFTER(answers.mean(axis=3), answers if by_problem else None)
 
 
@@ -117,7 +120,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--sweeps", type=int, default=4000, help="simulated sweeps a cell (default: 4000)"
+        "--sweeps", type=int, default=4000, help="simulated sweeps per cell (default: 4000)"
     )
     sweeps = parser.parse_args().sweeps
     components(sweeps)

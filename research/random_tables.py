@@ -1,15 +1,15 @@
-"""Judge made-up tables of runs whose truth is known: signs, counts of runs, and refusals.
+"""Judge generated tables of runs whose truth is known. Checks signs, numbers of runs, and errors.
 
-    python -m research.random_tables              # 800 plain and 400 hard ones, five minutes
+    python -m research.random_tables              # 800 plain and 400 hard tables, five minutes
 
-Every table is written to a file as somebody's program might have written it, and judged by the
-columns that a person would type. The truth is computed from the numbers that made the table, with
-plain loops, not from the file. Hard tables also have a stratum (a task), another name for the step,
-failed runs, thousands separators, or smaller scores that are better.
+Every table is written to a file as some program might have written it, and judged with the options
+that a person would type. The truth is computed with plain loops from the numbers that made the
+table, not from the file. Hard tables also have tasks, another name for the step, failed runs,
+thousands separators, or smaller scores that are better.
 
-A judgement is wrong if an arm has a wrong number of runs, of failed runs, a wrong mean or a
-difference of the wrong sign or size, or if it is called better or worse although its failed runs
-could have decided that. A refusal is wrong if the table has nothing of the kind.
+A judgment is wrong if an arm has a wrong number of runs or of failed runs, a wrong mean, or a
+difference with a wrong sign or size, or if it is called better or worse although its failed runs
+could have decided that. An error is wrong if the table has no such fault.
 """
 
 import argparse
@@ -44,24 +44,24 @@ _SCORES = ("accuracy", "eval_reward", "success", "episode_return")
 _TASKS = ("gsm8k", "math", "aime", "amc")
 _TASK_NAMES = ("dataset", "env_id", "benchmark", "task")
 _WINDOW = 3
-_ROUNDING = 1e-4  # relative, of numbers in the file
+_ROUNDING = 1e-4  # relative rounding error of numbers in the file
 
 
 @dataclass
 class Table:
-    """A made-up table with its truth."""
+    """A generated table with its truth."""
 
     number: int
     hard: bool
     rows: list[dict[str, Any]] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
-    scores: dict[Key, float] = field(default_factory=dict)  # of the runs that ended
+    scores: dict[Key, float] = field(default_factory=dict)  # scores of the successful runs
     failed: set[Key] = field(default_factory=set)
     arms: list[str] = field(default_factory=list)
     sign: int = 1
     seeds_of_tasks_differ: bool = False
-    refusals: tuple[str, ...] = ()  # codes, one of which must be given
-    may_be_judged: bool = False  # although it may be refused, too
+    refusals: tuple[str, ...] = ()  # codes of errors, one of which must occur
+    may_be_judged: bool = False  # whether a verdict is correct, too
     traits: list[str] = field(default_factory=list)
     suffix: str = "csv"
     separator: str = ","
@@ -108,7 +108,7 @@ def _draw_scores(table: Table, draw: np.random.Generator, tasks: list[str], scal
 
 
 def _fail_some(table: Table, draw: np.random.Generator) -> None:
-    """Make some runs fail: of the baseline, of another arm, or all of one other arm."""
+    """Make some runs fail: runs of the baseline, of another arm, or all runs of one other arm."""
     table.traits.append("failures")
     where = draw.integers(3)
     for key in list(table.scores):
@@ -160,7 +160,7 @@ def _write_rows(table: Table, draw: np.random.Generator, tasks: list[str], scale
         if asked == 0:
             table.traits.append("no --task")
             table.refusals = ("not-repeats", "repeated-run", "runs-not-told-apart")
-            # a task that its seeds determine in every arm is as good as part of the seed
+            # if the seed determines the task in every arm, the task is like a part of the seed
             table.may_be_judged = table.seeds_of_tasks_differ
         elif asked == 1:
             table.options["task"] = task_name
@@ -176,12 +176,12 @@ def _write_rows(table: Table, draw: np.random.Generator, tasks: list[str], scale
         table.traits.append("appended twice")
         table.rows = table.rows * 2
         table.refusals = ("repeated-run", "repeated-rows")
-        # equal evaluations of one step are the logs of a resumed run
+        # equal evaluations of the same step look like the log of a resumed run
         table.may_be_judged = evaluations > 1
 
 
 def _curve(score: float, evaluations: int, draw: np.random.Generator, scale: float) -> list[float]:
-    """Return evaluations whose last three have this mean."""
+    """Return the evaluations of a run whose last three have this mean."""
     if evaluations == 1:
         return [score]
     early = [score * float(draw.uniform(0.1, 0.9)) for _ in range(evaluations - _WINDOW)]
@@ -200,7 +200,7 @@ def _choose_format(table: Table, draw: np.random.Generator, scale: float) -> Non
 
 
 def write(table: Table, folder: Path) -> Path:
-    """Write the table to a file of its format."""
+    """Write the table to a file in its format."""
     path = folder / f"runs-{table.number}.{table.suffix}"
     rows = [{key: _rounded(value) for key, value in row.items()} for row in table.rows]
     if table.suffix in ("jsonl", "json"):
@@ -227,14 +227,14 @@ def _with_thousands(value: float) -> str:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a table: judged, refused, or wrong for this reason."""
+    """The outcome of a table: judged, an error, or wrong."""
 
     kind: str  # judged, refused, or a kind of error
     detail: str = ""
 
 
 def check(table: Table, folder: Path) -> Outcome:
-    """Judge a table, and compare the judgement with its truth."""
+    """Judge a table, and compare the judgment with the truth."""
     path = write(table, folder)
     try:
         judgement = lt.judge(str(path), **table.options)
@@ -263,13 +263,13 @@ def check(table: Table, folder: Path) -> Outcome:
 
 
 def _is_true_refusal(table: Table, code: str | None) -> bool:
-    """Return whether failed runs left too little to judge."""
+    """Return whether too few successful runs are left to judge, as this error states."""
     left = Counter(key[0] for key in table.scores)
     return code == "one-seed" and bool(table.failed) and max(left.values(), default=0) < 2
 
 
 def _arm_of(row: ArmRow, table: Table) -> str:
-    """Return the arm that a row is about; numbers are shown in another way than they are typed."""
+    """Return the arm of a row; numbers are displayed in another format than they are typed."""
     text = row.name.split(" ", 1)[-1].rpartition("=")[2]
     for arm in table.arms:
         same_number = _number(arm) is not None and _number(arm) == _number(text)
@@ -290,8 +290,8 @@ def _compared(table: Table) -> list[str]:
 
 
 def _runs(table: Table, arm: str) -> tuple[dict[tuple[str, int], float], int]:
-    """Return (task, seed) -> score of an arm, and its number of failed runs. A seed that ran on all
-    tasks is one run; it failed if one of its tasks did.
+    """Return (task, seed) -> score for an arm, and its number of failed runs. A seed that ran on
+    all tasks is one run, which failed if it failed on one task.
     """
     scores = {key[1:]: score for key, score in table.scores.items() if key[0] == arm}
     failed = {key[1:] for key in table.failed if key[0] == arm}
@@ -348,7 +348,9 @@ def _problems(table: Table, arm: str, row: ArmRow) -> list[str]:
 
 
 def _wrong_claim(table: Table, arm: str, outcome: str) -> list[str]:
-    """Count failed runs against the claim: the claimed arm's worst, the other arm's best."""
+    """Return the wrong claim about an arm, if there is one. Failed runs are counted against a
+    claim: as the worst score for the claimed arm, and as the best for the other arm.
+    """
     signed = {key: table.sign * score for key, score in table.scores.items()}
     everyone = list(signed.values())
     winner, loser = (arm, table.arms[0]) if outcome == "better" else (table.arms[0], arm)
@@ -364,7 +366,7 @@ def _wrong_claim(table: Table, arm: str, outcome: str) -> list[str]:
 
 
 def count(plain: int, hard: int, folder: Path, show: bool = False) -> dict[str, Counter[str]]:
-    """Return plain and hard -> kind of outcome -> number of tables."""
+    """Return "plain" and "hard" -> kind of outcome -> number of tables."""
     counts: dict[str, Counter[str]] = {}
     for name, many in (("plain", plain), ("hard", hard)):
         counts[name] = Counter()
@@ -379,7 +381,7 @@ def count(plain: int, hard: int, folder: Path, show: bool = False) -> dict[str, 
 
 
 def main() -> None:
-    """Print how many tables were judged, refused, and judged or refused wrongly."""
+    """Print how many tables were judged or gave an error, and how many of these are wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--plain", type=int, default=800)
     parser.add_argument("--hard", type=int, default=400)

@@ -1,12 +1,12 @@
-"""Where the seconds go between handing a trial of several ranks to Ray and its first training step.
+"""Measure the time between handing a trial of several ranks to Ray and its first training step.
 
     python -m research.rank_start [WORKERS] [STRATEGY]
 
 "Ranks up" is Ray's part: placement, processes, environment. Then the ranks import torch and
-transformers, connect, and build model, data and engine.
+transformers, connect to each other, and build model, data and engine.
 
-Runs three short trials of the tiny model one after another: the first starts its ranks, the
-others take them over warm. Reads the sweep's events and what the ranks wrote down.
+The script runs three short trials of the tiny model sequentially. The first trial starts its ranks,
+and the others reuse them. The times come from the sweep's events and from the files of the ranks.
 """
 
 import re
@@ -70,8 +70,8 @@ def main(workers: int = 2, strategy: str = "ddp") -> None:
                 float(seconds)
                 for seconds in re.findall(pattern, (trial / "stderr.log").read_text())
             )
-            # Placed, started and told their environment; building follows at once, and the step
-            # follows that.
+            # "Ranks up": placed, started and with their environment. Building follows at once, and
+            # then the step.
             print(f"{trial.name}  {begun - built:9.1f}  {built:26.1f}  {begun:17.1f}")
 
 

@@ -1,9 +1,9 @@
-"""What every update rule does to a token: the weight of its log-probability's gradient against its
-probability.
+"""How does each update rule weight a token? Plots the weight of the gradient of a token's
+log-probability against the token's probability.
 
-``python -m research.rule_weights FILE.png`` draws it from the trainer's own losses, for tokens
-whose logit has moved by 1 since the batch was sampled, as it may have in later update batches and
-in Lopti's second pass. Before any movement all losses have the weight 1.
+``python -m research.rule_weights FILE.png`` computes the weights with the trainer's own losses, for
+tokens whose logit has moved by 1 since the batch was sampled, as it may have in later update
+batches and in Lopti's second pass. Before any change, all losses have the weight 1.
 """
 
 import sys
@@ -19,7 +19,7 @@ from trainer.algorithm.reweighting import reweight
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.rules.interface import LossInputs, UpdateTotals
 
-SHIFT = 1.0  # of the logit of a token
+SHIFT = 1.0  # change of a token's logit
 RULES = {
     "clipped": {},
     "clipped, AR 0.3": {"ar_alpha": 0.3},
@@ -40,13 +40,14 @@ PANELS = (
 def weights(
     config: AlgorithmConfig, old: torch.Tensor, new: torch.Tensor, advantage: float
 ) -> torch.Tensor:
-    """``-d loss / d logprob / A`` of single-token completions, [N]: 1 is the plain policy gradient.
+    """Return ``-d loss / d logprob / A`` of single-token completions, [N]; the plain policy
+    gradient is 1.
 
     Args:
-        config: the rule.
+        config: update rule.
         old: probabilities at sampling, [N].
         new: probabilities now, [N].
-        advantage: of every token.
+        advantage: advantage of every token.
     """
     logprobs = new.log()[:, None].requires_grad_()
     ones = torch.ones_like(logprobs)
@@ -68,7 +69,9 @@ def weights(
 
 
 def draw() -> go.Figure:
-    """Four panels: the sign of the advantage, and where the token has moved."""
+    """Return a figure with four panels: both signs of the advantage, and both directions of the
+    token's change.
+    """
     drawing = make_subplots(
         rows=2, cols=2, subplot_titles=[name for name, _, _ in PANELS], vertical_spacing=0.12
     )

@@ -1,17 +1,17 @@
-"""Trace of one score: the modules and functions of our packages that hold it, from the evaluation
+"""Trace one score: list the modules and functions of our packages that hold it, from the evaluation
 of a trial to the event log, and from there to the sampler, `sweep status`, the report, `export` and
 `judge`.
 
     python -m research.score_trace              # modules by stage
-    python -m research.score_trace --functions  # also name every function
+    python -m research.score_trace --functions  # also print the name of every function
 
-The accuracy of every evaluation is replaced by a number that occurs nowhere else. A function
-counts if this number is an argument, a variable or the result of it, or stands directly inside one
-(a value of a mapping, an element of a sequence, a field of an object). A type counts if it is a
-class of ours and such a field holds the number.
+The accuracy of every evaluation is replaced by a number that occurs nowhere else. A function is
+listed if this number is one of its arguments, its variables or its result, or is directly inside
+one of them (a value of a mapping, an element of a sequence, a field of an object). A type is listed
+if it is one of our classes and such a field holds the number.
 
-The trial is a real one of the preset tiny_kk, in this process: the ranks are called directly, where
-a sweep calls them through Ray. The other trials are copies of the first one's folder.
+The trial is a real trial of the preset tiny_kk in this process: the ranks are called directly,
+while a sweep calls them through Ray. The other trials are copies of the first one's folder.
 """
 
 import argparse
@@ -47,7 +47,7 @@ from sweep.views.event_lines import EventLines
 
 _PACKAGES = ("trainer", "rewards", "sweep", "dashboards", "loptune")
 _MARK = 0.6180339887
-_TOLERANCE = 1e-4  # scores of different trials differ by less
+_TOLERANCE = 1e-4  # relative tolerance; scores of different trials differ by less
 _SPACE = {
     "name": "traced",
     "trainer": {
@@ -68,7 +68,7 @@ _SPACE = {
 
 
 class ScoreTrace:
-    """The functions and types of ours that hold the marked number, by stage."""
+    """The functions and types of our packages that hold the marked number, by stage."""
 
     def __init__(self) -> None:
         self.functions: dict[str, set[CodeType]] = defaultdict(set)
@@ -77,7 +77,9 @@ class ScoreTrace:
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Record under this name; threads that start meanwhile are recorded, too."""
+        """Record under this name within the block; threads that start in the meantime are recorded,
+        too.
+        """
         self._stage = name
         sys.setprofile(self._record)
         threading.setprofile(self._record)
@@ -106,7 +108,7 @@ class ScoreTrace:
 
 
 def _holds(value: Any) -> bool:
-    """Return whether this is the marked number, or directly contains it."""
+    """Return whether a value is the marked number, or directly contains it."""
     if isinstance(value, float):
         return _is_mark(value)
     return any(isinstance(part, float) and _is_mark(part) for part in _parts(value))
@@ -134,7 +136,7 @@ def _is_mark(number: float) -> bool:
 
 
 class _DirectRanks:
-    """The ranks of a trial, called in this process."""
+    """The ranks of a trial, which are called in this process."""
 
     pids = (0,)
 
@@ -146,7 +148,7 @@ class _DirectRanks:
         return [getattr(self._rank, method)(*arguments)]
 
     def kill(self) -> None:
-        """Do nothing: the rank is an object of this process."""
+        """Do nothing, because the rank is an object of this process."""
 
 
 @contextlib.contextmanager

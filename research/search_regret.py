@@ -1,20 +1,22 @@
-"""What a search finds with 4 to 32 trials: regret of every sampler, by surface.
+"""How good is the result of a search with 4 to 32 trials? Prints the regret of each sampler on
+several surfaces.
 
     python -m research.search_regret --repeats 30      # about an hour on one core
 
-A noisy function is searched two trials at a time, and the best mean of one seed or of three (of a
-third as many configurations) is chosen. Regret is what the best point has more than the chosen one,
-in the noise-free score, as a fraction of what it has more than the mean of all points: a point
-taken at random has 100%. `measured` lies between accuracies of the tiny model at 24 points, with
-the noise of their seeds; the others are made: two peaks; the same on a grid of 220 points; a
-learning rate with a cliff, alpha and eta; that with an integer number of epochs; a switch with a
-parameter of its own.
+A noisy function is searched with two concurrent trials, on one seed, or on three seeds with a third
+as many configurations. The configuration with the best mean is chosen. Regret is the difference
+between the noise-free scores of the best point and the chosen one, divided by the difference
+between the best point and the mean of all points: a random point has a regret of 100%. The surface
+`measured` interpolates accuracies of the tiny model at 24 points, and has the noise of its seeds.
+The other surfaces are artificial: two peaks; the same peaks on a grid of 220 points; a learning
+rate with a cliff, alpha and eta; a learning rate with an integer number of epochs; a switch with
+its own parameter.
 
     python -m research.search_regret --failures --repeats 30
 
-compares what a sampler is told of failed configurations, on a score that rises with the learning
-rate up to a cliff behind which trials diverge (10, 30 or 60% of the space), and on one where 20% of
-the trials fail wherever they are.
+compares the values that a sampler can get for failed configurations. It uses a score that rises
+with the learning rate up to a cliff, beyond which trials diverge (10, 30 or 60% of the space), and
+a score for which 20% of the trials fail independently of their settings.
 """
 
 import argparse
@@ -39,15 +41,15 @@ from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Parameters, Space, fingerprint
 from sweep.space.spec import SweepSpec
 
-SIZES = (4, 8, 16, 32)  # trials
+SIZES = (4, 8, 16, 32)  # numbers of trials
 AT_A_TIME = 2
 ALPHA = "algorithm.ar_alpha"
 ETA = "algorithm.lopti_eta"
 LR = "optim.lr"
 EPOCHS = "algorithm.update_epochs"
 ADVANTAGES = {"choice": ["grpo", "reinforce_plus_plus"]}
-# Accuracy of `trainer run tiny_kk max_steps=20`, mean of steps 15 and 20, by (alpha, eta) and
-# learning rate: two seeds at 3e-4 and 1e-3, one elsewhere.
+# Accuracy of `trainer run tiny_kk max_steps=20` (mean of steps 15 and 20) by (alpha, eta) and
+# learning rate, on two seeds at 3e-4 and 1e-3, and on one seed at the other rates.
 RATES = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 ACCURACIES = {
     (0.0, 0.0): (0.500, 0.530, 0.571, 0.518, 0.203, 0.0),
@@ -64,7 +66,7 @@ SAMPLERS: dict[str, dict[str, Any]] = {
 
 
 def peaks(point: Parameters) -> float:
-    """1 at alpha 0.3, eta 0.5 and grpo, with a second, lower peak."""
+    """Return a score that is 1 at alpha 0.3, eta 0.5 and grpo, and has a second, lower peak."""
     alpha = float(point[ALPHA])
     eta = float(point.get(ETA, 0.0))
     first = math.exp(-(((alpha - 0.3) / 0.2) ** 2) - ((eta - 0.5) / 0.3) ** 2)
@@ -73,23 +75,25 @@ def peaks(point: Parameters) -> float:
 
 
 def rate(point: Parameters) -> float:
-    """1 at a learning rate of 3e-4; three times that learns nothing, and a tenth little."""
+    """Return a score that is 1 at a learning rate of 3e-4. At three times this rate nothing is
+    learned, and little at a tenth of it.
+    """
     distance = math.log10(float(point[LR]) / 3e-4)
     tuned = max(0.0, 1 - distance**2) if distance < 0.4 else 0.0
     return tuned * (1 - 0.5 * float(point[ALPHA])) * (1 - (float(point[ETA]) - 0.5) ** 2)
 
 
 def epochs(point: Parameters) -> float:
-    """1 at a learning rate of 3e-4 with two epochs; twice the epochs want half the learning
-    rate.
+    """Return a score that is 1 at a learning rate of 3e-4 with two epochs; with twice the epochs,
+    half the learning rate is best.
     """
     octaves = math.log2(float(point[LR]) * float(point[EPOCHS]) / 6e-4)
     return math.exp(-((octaves / 2) ** 2)) - 0.1 * abs(float(point[EPOCHS]) - 2)
 
 
 def measured(point: Parameters) -> float:
-    """The measured accuracy, between points linear in alpha, eta and the logarithm of the learning
-    rate.
+    """Return the measured accuracy, interpolated linearly in alpha, eta and the logarithm of the
+    learning rate.
     """
     alpha = float(point[ALPHA])
     eta = float(point[ETA])
@@ -104,12 +108,12 @@ def measured(point: Parameters) -> float:
 
 @dataclass(frozen=True)
 class Surface:
-    """What is searched."""
+    """A function to search."""
 
-    truth: Callable[[Parameters], float]  # NaN where a trial diverges
+    truth: Callable[[Parameters], float]  # noise-free score; NaN if a trial diverges
     parameters: dict[str, Any]
     noise: float = 0.1  # standard deviation of a trial
-    failing: float = 0.0  # probability that a trial fails whatever its settings
+    failing: float = 0.0  # probability that a trial fails independently of its settings
 
 
 UNIT = {"uniform": [0.0, 1.0]}
@@ -150,7 +154,9 @@ SURFACES = {
 
 
 def cliff(fraction: float) -> Callable[[Parameters], float]:
-    """A score that rises to 1 with the learning rate, up to a cliff that lies higher with alpha."""
+    """Return a score that rises to 1 with the learning rate, up to a cliff, which is higher for a
+    larger alpha.
+    """
 
     def truth(point: Parameters) -> float:
         height = (math.log10(float(point[LR])) + 6) / 4  # 0 to 1
@@ -169,17 +175,17 @@ FAILURES = {
     "60% diverge": Surface(cliff(0.6), CLIFF_SPACE),
     "20% of trials fail": Surface(cliff(0.1), CLIFF_SPACE, failing=0.2),
 }
-FAILURE_SIZES = (10, 20)  # trials
-# What a sampler is told of a configuration that failed through its own settings: nothing, the
-# median or the worst score so far, the median until a quarter have failed and the worst afterwards
-# (loptune's rule), or the worst with a violated constraint.
+FAILURE_SIZES = (10, 20)  # numbers of trials
+# The value that a sampler gets for a configuration that failed because of its settings: none, the
+# median or the worst score so far, the median until a quarter have failed and then the worst
+# (loptune's rule), or the worst score with a violated constraint.
 LESSONS = ("ignored", "median", "worst", "capped", "constraint")
 RULE = "capped"
 History = Callable[[SweepSpec, Space, Sequence[Configuration]], list[FrozenTrial]]
 
 
 def told_as(lesson: str) -> History:
-    """Return `study.sampler_trials` with another lesson of failures."""
+    """Return a variant of `study.sampler_trials` with another value for failed configurations."""
 
     def history(
         spec: SweepSpec, space: Space, configurations: Sequence[Configuration]
@@ -211,7 +217,9 @@ def told_as(lesson: str) -> History:
 def search(
     spec: SweepSpec, surface: Surface, trials: int, lesson: str = RULE
 ) -> list[Configuration]:
-    """The configurations of one search in the order in which they ended, two at a time."""
+    """Return the configurations of one search with two concurrent trials, in the order in which
+    they ended.
+    """
     with mock.patch.object(study, "sampler_trials", told_as(lesson)):
         return _search(spec, surface, trials)
 
@@ -247,8 +255,8 @@ def _search(spec: SweepSpec, surface: Surface, trials: int) -> list[Configuratio
             open_trial(configurations[number], seed), state="COMPLETE", score=score, step=1, time=0
         )
         if math.isnan(score) or (surface.failing and random.random() < surface.failing):
-            # The reason decides what the sampler is told. A trial that fails whatever its settings
-            # has the same one here, to measure what it costs to blame the settings.
+            # The reason determines the value that the sampler gets. Here it is the same for trials
+            # that fail independently of their settings, to measure the cost of blaming settings.
             reason = "diverged at step 1: loss is nan"
             result = replace(result, state="FAIL", score=math.nan, reason=reason)
         results = {**configurations[number].results, seed: result}
@@ -259,12 +267,12 @@ def _search(spec: SweepSpec, surface: Surface, trials: int) -> list[Configuratio
 
 
 def best_mean(configurations: list[Configuration]) -> Configuration:
-    """The one with the best mean of its seeds."""
+    """Return the configuration with the best mean over its seeds."""
     return max(configurations, key=score_of)
 
 
 def score_of(configuration: Configuration) -> float:
-    """The mean of its seeds that have a score."""
+    """Return the mean over the seeds that have a score."""
     return float(np.nanmean([result.score for result in configuration.results.values()]))
 
 
@@ -276,10 +284,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--repeats", type=int, default=50, help="searches per cell (default: 50)")
-    parser.add_argument("--failures", action="store_true", help="compare lessons of failures")
+    parser.add_argument(
+        "--failures", action="store_true", help="compare the values that samplers get for failures"
+    )
     parser.add_argument("--samplers", nargs="+", choices=SAMPLERS, default=list(SAMPLERS))
     parser.add_argument("--lessons", nargs="+", choices=LESSONS, default=list(LESSONS))
-    parser.add_argument("surfaces", nargs="*", choices=[*SURFACES, []], help="which (default: all)")
+    parser.add_argument(
+        "surfaces", nargs="*", choices=[*SURFACES, []], help="surfaces (default: all)"
+    )
     arguments = parser.parse_args()
     if arguments.failures:
         compare_failures(arguments.repeats, arguments.samplers, arguments.lessons)
@@ -325,11 +337,13 @@ def main() -> None:
 
 
 def compare_failures(repeats: int, samplers: list[str], lessons: list[str]) -> None:
-    """Print regret and failures by what the samplers are told, after every second repeat."""
+    """Print regret and number of failures for each treatment of failed configurations, after every
+    second repeat.
+    """
     cells: list[tuple[str, str, str]] = []
     for name in FAILURES:
         for sampler in samplers:
-            if sampler == "random":  # it ignores the history
+            if sampler == "random":  # ignores the history
                 cells.append((name, sampler, "ignored"))
             else:
                 cells += [(name, sampler, lesson) for lesson in lessons]
@@ -364,7 +378,7 @@ def compare_failures(repeats: int, samplers: list[str], lessons: list[str]) -> N
 
 
 def scores_of(surface: Surface, spec: SweepSpec) -> dict[tuple[str, int], float]:
-    """True score of the chosen point by seeds and trials."""
+    """Return (number of seeds, number of trials) -> true score of the chosen point."""
     singles = search(spec, surface, SIZES[-1])
     triples = search(spec.model_copy(update={"seeds": [0, 1, 2]}), surface, SIZES[-1])
     scores = {}
@@ -375,7 +389,7 @@ def scores_of(surface: Surface, spec: SweepSpec) -> dict[tuple[str, int], float]
 
 
 def extent(surface: Surface) -> tuple[float, float]:
-    """The best score of a surface and the mean of all, from many points."""
+    """Return the best score of a surface and the mean score, from many random points."""
     spec = space_of(surface.parameters, {}, 0)
     space = Space(spec.parameters)
     random = np.random.default_rng(0)

@@ -1,13 +1,13 @@
-"""Long runs of the built-in tiny policy: what grows in the processes that do not end.
+"""Which resources of the long-lived processes grow in long runs of the built-in tiny model?
 
-    python -m research.soak steps 5000      # of training, in one process
-    python -m research.soak trials 200      # of a sweep, one after another in one warm rank
+    python -m research.soak steps 5000      # training steps in one process
+    python -m research.soak trials 200      # trials of a sweep, sequentially in one reused rank
     python -m research.soak steps 5000 --picture FILE.png
 
-Steps and trials are as small as they can be while all of a step happens, and are recorded in MLflow
-(SQLite). Each row is a tenth of the way: what the processes held at its end, the files below the
-runs folder, and processor seconds a step or trial within it, so that the figures hold on a busy
-machine.
+Steps and trials are as small as possible, but all parts of a step run, and everything is recorded
+in MLflow (SQLite). Each row covers a tenth of the run: the resources of the processes at its end,
+the files below the runs folder, and the CPU seconds per step or trial within it. CPU seconds are
+also valid on a busy machine.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from sweep.driver.guard import sweep_processes
 from sweep.record.folder import sweep_folder
 
 NAME = "soak"
-FRACTION = 0.098  # of the way from row to row; the last of ten comes before the process ends
+FRACTION = 0.098  # of the run between two rows; the last of ten rows is taken before the end
 POLL_S = 0.5
 SMALL: dict[str, Any] = {
     "rollout.prompts_per_step": 2,
@@ -50,13 +50,13 @@ SMALL: dict[str, Any] = {
 
 
 def varied(text: str) -> float:
-    """A reward that differs between completions, so that every step moves the weights."""
+    """Return a reward that differs between completions, so that every step changes the weights."""
     return len(text) % 7 / 7
 
 
 @dataclass(frozen=True)
 class Held:
-    """What one process holds."""
+    """The resources of one process."""
 
     memory_mb: float
     files: int
@@ -65,7 +65,7 @@ class Held:
 
     @classmethod
     def by(cls, process: psutil.Process) -> "Held":
-        """Look at a process."""
+        """Measure a process."""
         with process.oneshot():
             times = process.cpu_times()
             memory = process.memory_info().rss / 2**20
@@ -80,7 +80,7 @@ def watch(
     find: Callable[[psutil.Process], dict[str, psutil.Process]],
     runs: Path,
 ) -> list[list[str]]:
-    """Run a command to its end; returns a row for each process at each tenth of ``total``.
+    """Run a command to its end, and return a row for each process at each tenth of ``total``.
 
     Raises:
         RuntimeError: the command failed.
@@ -121,7 +121,7 @@ def watch(
 
 
 def soak_steps(steps: int, runs: Path) -> list[list[str]]:
-    """Train so many steps in one process."""
+    """Train this many steps in one process."""
     settings = SMALL | {"max_steps": steps, "evaluation.every_steps": 50}
     settings["checkpoint.every_steps"] = 50
     values = [f"{key}={value}".replace("'", "") for key, value in settings.items()]
@@ -135,7 +135,7 @@ def soak_steps(steps: int, runs: Path) -> list[list[str]]:
 
 
 def soak_trials(trials: int, runs: Path) -> list[list[str]]:
-    """Train so many trials of two steps, one after another."""
+    """Train this many trials of two steps, sequentially."""
     overrides = SMALL | {"max_steps": 2, "evaluation.every_steps": 1, "checkpoint.every_steps": 1}
     space = {
         "name": NAME,
@@ -176,7 +176,9 @@ PANELS = {
 
 
 def draw(kind: str, rows: list[list[str]]) -> go.Figure:
-    """Draw what grew: a panel a column, a line a process, from zero up."""
+    """Plot the growth: one panel per column of the table, one line per process, with axes from
+    zero.
+    """
     drawing = make_subplots(
         rows=1, cols=len(PANELS), subplot_titles=list(PANELS.values()), horizontal_spacing=0.06
     )
@@ -206,7 +208,7 @@ def draw(kind: str, rows: list[list[str]]) -> go.Figure:
 
 
 def main() -> None:
-    """Soak, print the table and draw it."""
+    """Run the command, and print and plot the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

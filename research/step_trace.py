@@ -1,12 +1,12 @@
-"""Trace of one training step: the modules and functions of our packages that it runs.
+"""Trace one training step: list the modules and functions of our packages that it runs.
 
     python -m research.step_trace              # the preset tiny_kk
-    python -m research.step_trace --functions  # also name every function
+    python -m research.step_trace --functions  # also print the name of every function
 
-The model is loaded and two steps are trained before the traced one, so that caches are filled. The
-traced step is `Trainer.training_step` alone: sampling, scoring, advantages, passes, update and
-metrics, without evaluation, tracking and checkpoints. Threads that it starts are traced; the
-processes that score completions are not.
+The model is loaded and two steps are trained before the traced one, so that caches are filled. Only
+`Trainer.training_step` is traced: sampling, scoring, advantages, passes, update and metrics,
+without evaluation, tracking and checkpoints. Threads that it starts are traced; the processes that
+score completions are not.
 """
 
 import argparse
@@ -29,9 +29,10 @@ _PACKAGES = ("trainer", "rewards")
 
 
 class Trace:
-    """The code of every function of ours that is called while `recording` is true.
+    """The code of every function of our packages that is called while `recording` is true.
 
-    Create it before the threads that it shall see: a thread is profiled from its start.
+    Create the trace before the threads that it should cover, because a thread is profiled from its
+    start.
     """
 
     def __init__(self) -> None:
@@ -46,7 +47,7 @@ class Trace:
         return {code for code in self._called if module_of(code, _PACKAGES)}
 
     def end(self) -> None:
-        """Stop profiling this thread and those that start later."""
+        """Stop profiling this thread and threads that start later."""
         self.recording = False
         sys.setprofile(None)
         threading.setprofile(None)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 
 def percent(hits: ArrayLike) -> str:
-    """A share with its standard error, in percent."""
+    """Return a rate with its standard error, in percent."""
     values = np.asarray(hits, dtype=float)
     if not len(values):
         return "none"
@@ -16,7 +16,7 @@ def percent(hits: ArrayLike) -> str:
 
 
 def mean(values: ArrayLike, digits: int = 2) -> str:
-    """A mean with its standard error."""
+    """Return a mean with its standard error."""
     sample = np.asarray(values, dtype=float)
     return f"{sample.mean():.{digits}f} ± {sample.std(ddof=1) / np.sqrt(len(sample)):.{digits}f}"
 

@@ -1,12 +1,12 @@
-"""The recipe of the built-in tiny model, a Qwen2 of 105,920 parameters that half knows how to solve
-small puzzles.
+"""Train the built-in tiny model, a Qwen2 of 105,920 parameters that solves some of the small
+puzzles.
 
     python -m research.tiny_policy FOLDER
 
-trains the weights and the tokenizer of `trainer/policy/tiny` from scratch: supervised learning on
-the demonstrations of `research.tiny_teacher`, about a minute on one core. Processors with other
-instructions round differently, so the weights are not bit for bit those of the package, but the
-policy is as good.
+trains the weights and the tokenizer of `trainer/policy/tiny` from scratch, by supervised learning
+on the demonstrations of `research.tiny_teacher`. It takes about a minute on one core. Processors
+with other instructions round differently, so the weights are not bitwise equal to the weights in
+the package, but the model is as good.
 """
 
 import argparse
@@ -40,7 +40,7 @@ class TinyRecipe:
     verdict_error: float = 0.01
     width: int = 64
     layers: int = 2
-    heads: int = 2  # of 32: vLLM has no CPU kernels for heads of 16
+    heads: int = 2  # of size 32, because vLLM has no CPU kernels for heads of size 16
     feed_forward: int = 176
     embedding_std: float = 0.25
     residual_scale: float = 0.1
@@ -48,11 +48,11 @@ class TinyRecipe:
     batch_size: int = 16
     lr: float = 4e-3
     betas: tuple[float, float] = (0.9, 0.98)
-    decay_fraction: float = 0.4  # of the steps, at the end, with linearly falling learning rate
+    decay_fraction: float = 0.4  # fraction of the steps, at the end, with a linearly falling rate
 
 
 def write_policy(folder: Path, recipe: TinyRecipe | None = None) -> Path:
-    """Train a policy and save it (safetensors and tokenizer); returns the folder."""
+    """Train the model, save it (safetensors and tokenizer), and return the folder."""
     model, tokenizer = warm_start(recipe or TinyRecipe())
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -60,10 +60,10 @@ def write_policy(folder: Path, recipe: TinyRecipe | None = None) -> Path:
 
 
 def demonstrations(recipe: TinyRecipe, count: int) -> list[tuple[str, str]]:
-    """Pairs of prompt (prefill included) and completion (end token included).
+    """Return pairs of prompt (prefill included) and completion (end token included).
 
-    Where fewer puzzles exist than are to be shown, they come again, with other names and in another
-    order.
+    If there are fewer puzzles than demonstrations, puzzles are repeated with other names and
+    another order of people.
     """
     rng = random.Random(recipe.seed)
     sizes = recipe.people
@@ -96,7 +96,7 @@ def disguised(puzzle: Puzzle, rng: random.Random) -> Puzzle:
 
 
 def warm_start(recipe: TinyRecipe) -> tuple[Qwen2ForCausalLM, PreTrainedTokenizerBase]:
-    """Train the policy from scratch on one thread; the global random state is left as it was."""
+    """Train the model from scratch on one thread, without changing the global random state."""
     started = time.monotonic()
     _report(f"{recipe.steps} supervised steps, about a minute")
     tokenizer = build_tokenizer()
@@ -126,8 +126,8 @@ def warm_start(recipe: TinyRecipe) -> tuple[Qwen2ForCausalLM, PreTrainedTokenize
 
 
 def _initial_model(recipe: TinyRecipe, tokenizer: PreTrainedTokenizerBase) -> Qwen2ForCausalLM:
-    """Random weights: linears 1 / sqrt(fan_in), outputs into the residual stream small,
-    biases 0.
+    """Return a model with random weights: 1 / sqrt(fan_in) for linear layers, small values for
+    outputs into the residual stream, 0 for biases.
     """
     config = Qwen2Config(
         vocab_size=len(tokenizer),
@@ -158,8 +158,8 @@ def _initial_model(recipe: TinyRecipe, tokenizer: PreTrainedTokenizerBase) -> Qw
 def _batches(
     recipe: TinyRecipe, tokenizer: PreTrainedTokenizerBase
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Endless (input_ids, labels), [batch, T]: right-padded, of similar lengths, reshuffled every
-    epoch.
+    """Yield (input_ids, labels), [batch, T], without end: right-padded, of similar lengths,
+    reshuffled in every epoch.
     """
     examples = []
     for prompt, completion in demonstrations(recipe, recipe.puzzles):
@@ -185,8 +185,8 @@ def _batches(
 
 
 def _loss(model: Qwen2ForCausalLM, input_ids: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross-entropy of the completion tokens. Padding is on the right, where causal attention
-    ignores it.
+    """Return the mean cross-entropy of the completion tokens. Padding is on the right, so causal
+    attention ignores it.
     """
     logits = model(input_ids=input_ids[:, :-1], use_cache=False).logits
     return nn.functional.cross_entropy(
@@ -196,7 +196,7 @@ def _loss(model: Qwen2ForCausalLM, input_ids: Tensor, labels: Tensor) -> Tensor:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """One thread: the same weights whatever the number of cores."""
+    """Use one thread within the block, so that the weights do not depend on the number of cores."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

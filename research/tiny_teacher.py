@@ -1,14 +1,14 @@
 """Worked examples by a deliberately sloppy teacher, from which the built-in tiny model learns.
 
-The teacher assumes roles, checks the statements one after the other and goes on to the next
+The teacher assumes roles, checks one statement after another, and continues with the next
 assumption at the first contradiction, like a binary counter::
 
     <think> assume Ava knight Ben knave Ava not Ben is a knave true so false Ava knight
     contradiction assume Ava knave ... fits</think><answer>(1) Ava is a knave
     (2) Ben is a knave</answer>
 
-Some truth values and verdicts are wrong, and what follows builds on them. The policy imitates the
-errors, and reinforcement learning has something to remove.
+Some truth values and conclusions are wrong, and the following steps build on them. The model
+imitates these errors, so reinforcement learning has something to correct.
 """
 
 import itertools
@@ -30,9 +30,9 @@ _OPERATOR_WORDS = {"and": "and", "or": "or", "<=>": "iff", "->": "then"}
 
 
 def vocabulary() -> list[str]:
-    """All tokens, in the order of their ids.
+    """Return all tokens in the order of their ids.
 
-    Words carry the space in front of them, so that decoding is mere concatenation.
+    A word includes the space before it, so that decoding is a plain concatenation.
     """
     names = [f" {name}" for name in NAMES]
     roles = [
@@ -56,11 +56,12 @@ def vocabulary() -> list[str]:
 
 
 def build_tokenizer() -> Qwen2Tokenizer:
-    """A word-level tokenizer in which a whole role statement (`` Ava is a knight``) is one token.
+    """Return a word-level tokenizer in which a complete role statement (`` Ava is a knight``) is
+    one token.
 
-    `AutoTokenizer` loads every Qwen2 folder as Qwen2Tokenizer, whose byte-level BPE would cut the
-    words. So all words are added tokens, which are matched before BPE (longest first); text outside
-    the vocabulary is dropped.
+    `AutoTokenizer` loads every Qwen2 folder as Qwen2Tokenizer, whose byte-level BPE would split the
+    words. So all words are added tokens, which are matched before BPE (longest first). Text outside
+    of the vocabulary is dropped.
     """
     tokens = vocabulary()
     tokenizer = Qwen2Tokenizer(
@@ -82,11 +83,11 @@ def build_tokenizer() -> Qwen2Tokenizer:
 def demonstration(
     puzzle: Puzzle, rng: random.Random, value_error: float, verdict_error: float
 ) -> str:
-    """The sloppy teacher's completion of ``compact_prompt(puzzle) + PREFILL``, without the end
-    token.
+    """Return the sloppy teacher's completion of ``compact_prompt(puzzle) + PREFILL``, without the
+    end token.
 
-    Truth values of role statements are written down wrongly with probability ``value_error``,
-    "fits" for "contradiction" or the other way round with ``verdict_error``.
+    Truth values of role statements are wrong with probability ``value_error``. "fits" and
+    "contradiction" are exchanged with probability ``verdict_error``.
     """
     words: list[str] = []
     assumption: tuple[bool, ...] = ()
@@ -105,7 +106,7 @@ def demonstration(
                 break
         else:
             break
-    # Without any fitting assumption the last one is the answer: a guess, as good as any.
+    # If no assumption fits, the last one is the answer: a guess as good as any other.
     answer = "\n".join(
         f"({i}) {role}"
         for i, role in enumerate(map(role_statement, puzzle.names, assumption), start=1)
@@ -114,7 +115,7 @@ def demonstration(
 
 
 def _assumed(name: str, knight: bool) -> str:
-    """An assumed role, in other words than what a person says."""
+    """Return an assumed role, in other words than a statement of a person."""
     return f"{name} {'knight' if knight else 'knave'}"
 
 
@@ -125,7 +126,7 @@ def _check(
     rng: random.Random,
     error: float,
 ) -> tuple[list[str], bool]:
-    """The words that evaluate a statement, and the truth value they arrive at."""
+    """Return the words that evaluate a statement, and the resulting truth value."""
 
     def role(part: Statement) -> tuple[list[str], bool]:
         kind, person = part

@@ -1,21 +1,21 @@
-"""How often a tournament of equal budgets names a rule better that is not, and how often it finds
-one that is.
+"""How often does a tournament with equal budgets call a rule better that is not, and how often does
+it detect a better rule?
 
     python -m research.tournament_errors --sweeps 400
 
-A rule's score is a parabola in each of its parameters on [0, 1] (the logarithm of a learning rate),
-`depth` standard deviations between seeds from its top to the far end; all rules are equally good at
-their own best, which lies at the same place for all or at another for each. A rule is tuned on one
-seed: a third of its trials at the same random places for all rules, each further one near its best
-so far. The best setting of each then runs on fresh seeds. Behind every rate stands its standard
-error.
+The score of a rule is a parabola in each of its parameters on [0, 1] (the logarithm of a learning
+rate), which falls by `depth` standard deviations between seeds from its maximum to the far end. All
+rules are equally good at their best settings, which are the same for all rules or differ. A rule is
+tuned on one seed: a third of its trials are at random settings that are the same for all rules, and
+each later trial is near the rule's best one so far. Then the best setting of each rule runs on
+fresh seeds. Each rate is printed with its standard error.
 
     fresh alone     a paired t test on fresh seeds, corrected for the number of rules
-    the verdict     `dashboards.statistics.tournament`, which allows for tuning variance
-    better by 3 sd  how often the verdict finds one rule that is, at its own best
+    the verdict     `dashboards.statistics.tournament`, which includes tuning variance
+    better by 3 sd  how often the verdict detects a rule that is better by this, at its best
 
-A second table has rules that tune unequal numbers of parameters, on unequal budgets, or with trials
-that fail.
+The second table is for rules that tune unequal numbers of parameters, have unequal budgets, or have
+trials that fail.
 """
 
 import argparse
@@ -32,19 +32,19 @@ from research.tables import percent, print_rows
 
 Array = NDArray[np.float64]
 _NEAR = 0.15  # standard deviation of proposals around the best so far
-_SEEDS = 8  # fresh ones of each rule
+_SEEDS = 8  # number of fresh seeds of each rule
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How the rules of a tournament are tuned, the baseline first."""
+    """How the rules of a tournament are tuned; the baseline is the first rule."""
 
     parameters: tuple[int, ...]
     trials: tuple[int, ...]
     failing: float = 0.0  # fraction of tuning trials
     depth: float = 0.0
-    same: bool = True  # whether all rules are best at the same place
-    gain: float = 0.0  # of the second rule, at its best
+    same: bool = True  # whether all rules have the same best setting
+    gain: float = 0.0  # improvement of the second rule over the others, at its best
     seeds: int = _SEEDS
 
     @property
@@ -75,15 +75,15 @@ UNLIKE = [
 def tuned(
     generator: np.random.Generator, first: Array, trials: int, top: Array, layout: Layout
 ) -> tuple[Array, float]:
-    """Scores of a rule's complete tuning trials, and the true score of the chosen setting below the
-    best one.
+    """Return the scores of a rule's complete tuning trials, and the true score of the chosen
+    setting minus that of the rule's best setting.
 
     Args:
-        generator: of the proposals and the noise.
-        first: random places with which every rule begins, [T, P].
-        trials: of this rule.
-        top: its best place, [P].
-        layout: depth, and how many trials fail.
+        generator: random generator of the proposals and the noise.
+        first: random settings with which every rule starts, [T, P].
+        trials: number of trials of this rule.
+        top: the rule's best setting, [P].
+        layout: depth, and fraction of failing trials.
     """
     startup = max(2, trials // 3)
     places = np.empty((trials, len(top)))
@@ -104,10 +104,8 @@ def tuned(
 
 
 def claims(layout: Layout, sweeps: int) -> tuple[Array, Array, float]:
-    """Whether each sweep names a rule better (the second where it is), and the fraction of
-    comparisons that are refused.
-
-    By fresh seeds alone, and by the verdict.
+    """Return whether each sweep calls a rule better (if there is a gain: the second rule), by fresh
+    seeds alone and by the verdict, and the fraction of comparisons that are not made.
     """
     rules = len(layout.trials)
     generator = np.random.default_rng(0)
@@ -148,7 +146,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--sweeps", type=int, default=400, help="simulated sweeps a cell")
+    parser.add_argument("--sweeps", type=int, default=400, help="simulated sweeps per cell")
     sweeps = parser.parse_args().sweeps
     headings = ["depth", "best place", "fresh alone", "the verdict", "better by 3 sd", "refused"]
     for title, layouts, depths in [

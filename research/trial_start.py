@@ -1,10 +1,10 @@
-"""Seconds from the moment a trial is handed to Ray until its first training step begins.
+"""Measure the seconds from handing a trial to Ray until its first training step begins.
 
     python -m research.trial_start runs/NAME [runs/NAME ...]
 
-Reads finished sweeps. Trials whose ranks were started for them are cold, those that took over warm
-ranks are warm; the evaluation before the first step, where there is one, is counted and also shown
-by itself.
+Reads finished sweeps. Trials whose ranks had to be started are called cold, and trials that reused
+ranks are called warm. If there is an evaluation before the first step, it is included, and also
+printed separately.
 """
 
 import json

@@ -1,19 +1,20 @@
-"""Whether runs whose evaluations lie at unequal amounts of tokens are judged rightly.
+"""Are runs judged correctly if their evaluations are at unequal amounts of tokens?
 
     python -m research.unequal_grids           # a minute
     python -m research.unequal_grids --real    # real training runs, half a minute
 
-A pair of arms has one true curve, ``START + RISE (1 - exp(-tokens / SCALE))``, and the second arm a
-constant gain on top, zero in half of the pairs. Arms draw a rate (tokens per step) and a distance
-between evaluations; runs draw an offset, lose a fifth of their evaluations, and end at lengths of
-their own. Noise is normal: one shift per run and one draw per evaluation. Printed are the coverage
-of the interval of `sweep judge --axis tokens` (90% are promised), false improvements and claims of
-the wrong sign (at most 5% each), beside the comparison of the last three evaluations of each run.
+Both arms of a pair have the same true curve, ``START + RISE (1 - exp(-tokens / SCALE))``. The
+second arm has an additional constant gain, which is zero in half of the pairs. Each arm has a
+random rate (tokens per step) and a random distance between evaluations. Each run has a random
+offset, lacks a fifth of its evaluations, and ends at a random length. Noise is normal: one shift
+per run and one error per evaluation. The table shows the coverage of the interval of `sweep judge
+--axis tokens` (90% are promised), false improvements and claims with the wrong sign (at most 5%
+each), and the same for a comparison of the last three evaluations of each run.
 
-Real runs: DrQ-v2 on 24 tasks of the DeepMind Control Suite, eight to ten seeds each (Yarats
-et al. 2021, arXiv:2107.09645). The seeds of a task are split at random into two arms, so every
-claim is false. Each arm keeps one of every one to six evaluations, its runs lose a fifth of these
-and end at 70 to 100% of their length.
+Real runs: DrQ-v2 on 24 tasks of the DeepMind Control Suite, eight to ten seeds each (Yarats et al.
+2021, arXiv:2107.09645). The seeds of a task are split at random into two arms, so every claim is
+false. An arm keeps every evaluation, or only every second to every sixth one. Its runs lack a fifth
+of these and end at 70 to 100% of their length.
 """
 
 import argparse
@@ -30,10 +31,10 @@ from dashboards.trial import Curve
 from research.tables import percent, print_rows
 
 START, RISE = 0.3, 0.4
-SCALE = 60.0  # tokens
-LENGTH = 150.0  # tokens, of the shortest runs
-SHIFT = 0.008  # SD of a run
-NOISE = 0.004  # SD of an evaluation
+SCALE = 60.0  # [tokens]
+LENGTH = 150.0  # length of the shortest runs [tokens]
+SHIFT = 0.008  # SD of the shift of a run
+NOISE = 0.004  # SD of the error of an evaluation
 GAIN = 0.020
 MISSING = 0.2
 PAIRS = 200
@@ -41,7 +42,7 @@ CURVES = Path(__file__).parent / "data" / "curves.csv.gz"
 
 
 def runs_of(random: np.random.Generator, arm: str, gain: float, seeds: int) -> pd.DataFrame:
-    """Return the evaluations of an arm's runs on a grid of its own."""
+    """Return the evaluations of an arm's runs, on the arm's own grid of steps."""
     rate = random.uniform(0.6, 2.0)
     distance = random.uniform(4, 14)  # steps
     rows = []
@@ -115,7 +116,7 @@ def thinned(curve: Curve, every: int, offset: int, random: np.random.Generator) 
 
 
 def last_three(curves: Sequence[Curve]) -> list[float]:
-    """Return the scores of runs at their own ends."""
+    """Return the scores of runs at their own ends, as the mean of the last three evaluations."""
     return [curve.score(3) for curve in curves]
 
 
@@ -192,8 +193,8 @@ LAYOUTS = {
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--real", action="store_true", help="real training runs, thinned")
-    parser.add_argument("--cases", type=int, default=200, help="cases of each task")
+    parser.add_argument("--real", action="store_true", help="use thinned real training runs")
+    parser.add_argument("--cases", type=int, default=200, help="cases per task")
     options = parser.parse_args()
     if options.real:
         headings = ["compared at", "false claims per side", "worst task", "better, worse"]

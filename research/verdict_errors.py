@@ -1,20 +1,20 @@
-"""How often the verdict of a sweep is wrong, and how often it finds what is there: with each of its
-rules.
+"""How often is the verdict of a sweep wrong, and how often does it detect a true improvement, with
+each of its rules?
 
     python -m research.verdict_errors                 # every table, some minutes on one core
     python -m research.verdict_errors failed fresh --sweeps 4000
 
 Scores are in standard deviations of one score between seeds; configuration 0 is the baseline. The
-tests of a table see the same simulated sweeps, so rows compare. Behind every rate stands its
-standard error.
+tests of a table see the same simulated sweeps, so its rows can be compared. Each rate is printed
+with its standard error.
 
     power      with and without the baseline's own variance; better by 1, 2 and 3 deviations
     noise      false claims for lognormal, Student's t, coarse and unequal noise
-    failed     false claims and power where seeds fail and count with the worst score
-    collapse   false claims where the finalist alone collapses now and then
-    smooth     false claims where noise is smooth in a parameter and the search follows it
+    failed     false claims and power if seeds fail and are scored as the worst run
+    collapse   false claims if only the finalist collapses on rare seeds
+    smooth     false claims if noise is smooth in a parameter and the search follows it
     fresh      finalists on fresh seeds, each by its own differences, and by the verdict
-    seeds      how often the proposed number of fresh seeds finds a gain, against the stated rate
+    seeds      how often the proposed number of fresh seeds detects a gain; the stated rate
     alike      power for the gain that is stated as detectable, with equal and unequal noise
     skewed     coverage of a paired t interval's bounds for accuracies near 0 and 1
 """
@@ -40,21 +40,21 @@ from research.evaluation_intervals import CORRELATION
 from research.tables import percent, print_rows
 
 Array = NDArray[np.float64]
-COLLAPSE = 5  # how much lower a collapsed score lies, in standard deviations
+COLLAPSE = 5  # how much lower a collapsed score is, in standard deviations
 GRID = [(4, 2), (10, 2), (40, 2), (4, 3), (10, 3), (40, 3), (10, 5)]  # configurations, seeds
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of decision, applied to many sweeps at once."""
+    """A decision rule, applied to many sweeps at once."""
 
     own_guard: bool = True
     baseline_guard: bool = True
     own_counts_half: bool = True  # False for interim analyses
 
     def __call__(self, scores: Array, answers: Array | None = None) -> tuple[Array, Array]:
-        """Return whether each sweep [N, C, S] claims a gain, and the configuration that its verdict
-        names.
+        """Return whether each sweep [N, C, S] claims a gain, and the best configuration by its
+        verdict.
         """
         opposed = [counted(scores, claim) for claim in CLAIMS]
         gains = np.minimum(*[(y[:, 1:] - y[:, :1]).mean(axis=2) for y in opposed])
@@ -71,19 +71,21 @@ class Rule:
         return against_better & against_worse
 
     def _above_0(self, y: Array, answers: Array | None) -> NDArray[np.bool_]:
-        """Return which configurations have an interval above 0, of scores without a failed seed."""
+        """Return which configurations have an interval above 0; the scores must not contain failed
+        seeds.
+        """
         configurations, seeds = y.shape[1:]
         gains = (y[:, 1:] - y[:, :1]).mean(axis=2)
         if configurations == 2 and self.own_guard and self.own_counts_half:
             return own_test(y)[:, None] & (squares(y)[:, None] > 1e-18)
         critical = critical_value(configurations - 1, (configurations - 1) * (seeds - 1))
         shown = np.sqrt(seeds) * gains > critical * self.sds(y, answers)
-        # equal scores on all seeds are coarse scores, not the absence of noise
+        # equal scores on all seeds mean that scores are coarse, not that there is no noise
         return np.asarray(shown & (squares(y)[:, None] > 1e-18))
 
     def sds(self, y: Array, answers: Array | None = None) -> Array:
-        """Return the deviation of every configuration's difference on one seed, [N, C - 1]; answers
-        [N, C, S, P].
+        """Return the standard deviation of each configuration's difference on one seed, [N, C - 1];
+        answers are [N, C, S, P].
         """
         sweeps, configurations, seeds = y.shape
         dof = (configurations - 1) * (seeds - 1)
@@ -127,7 +129,9 @@ class Rule:
 
 
 def counted(scores: Array, claim: Claim) -> Array:
-    """Impute failed seeds to oppose a claim, with the worst and the best score of their sweep."""
+    """Impute failed seeds so that they oppose a claim, with the worst and the best score of their
+    sweep.
+    """
     worst = np.nanmin(scores, axis=(1, 2))
     best = np.nanmax(scores, axis=(1, 2))
     of_arm, of_baseline = (worst, best) if claim == "better" else (best, worst)
@@ -142,7 +146,7 @@ INTERIM = Rule(own_counts_half=False)
 
 
 def squares(y: Array) -> Array:
-    """Sum of squares that configuration and seed leave over, [N]."""
+    """Return the residual sum of squares after the effects of configuration and seed, [N]."""
     residuals = (
         y
         - y.mean(axis=2, keepdims=True)
@@ -179,7 +183,7 @@ def student(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
 
 
 def coarse(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Scores in steps as large as their deviation."""
+    """Return scores in steps as large as their standard deviation."""
     return np.round(generator.standard_normal(shape))
 
 
@@ -196,7 +200,9 @@ def noisy_baseline(generator: np.random.Generator, shape: tuple[int, ...]) -> Ar
 
 
 def collapse(sweeps: int) -> None:
-    """A finalist that collapses now and then, as good as the baseline in the mean of all seeds."""
+    """Print false claims about a finalist that collapses on rare seeds, but has the baseline's mean
+    over all seeds.
+    """
     rows = []
     for rate, seeds in itertools.product((0.02, 0.05, 0.1, 0.2), (3, 5, 8, 16)):
         generator = np.random.default_rng(12)
@@ -259,7 +265,7 @@ def noise(sweeps: int) -> None:
 
 
 def failed(sweeps: int) -> None:
-    """Failed seeds, counted as the verdict does."""
+    """Print false claims and power with failed seeds, which are scored as in the verdict."""
     rows = []
     for kind, (configurations, seeds) in itertools.product(
         FAILURES, [(3, 3), (3, 8), (2, 16), (10, 3)]
@@ -284,7 +290,9 @@ def by_chance(fraction: float) -> Callable[[np.random.Generator, Array], Array]:
 def unluckiest(
     fraction: float, *, baseline: bool, others: bool
 ) -> Callable[[np.random.Generator, Array], Array]:
-    """The unluckiest fraction of the seeds of the baseline, of the others, or of all."""
+    """Return a function that marks the seeds with the lowest residuals as failed: this fraction of
+    the baseline's seeds, of the others', or of all.
+    """
 
     def failing(_: np.random.Generator, scores: Array) -> Array:
         unlucky = scores - scores.mean(axis=2, keepdims=True) < stats.norm.ppf(fraction)
@@ -306,8 +314,8 @@ FAILURES: dict[str, Callable[[np.random.Generator, Array], Array]] = {
 
 
 def smooth(sweeps: int) -> None:
-    """A search by hill climbing in one parameter, with noise that is a smooth function of it for
-    every seed.
+    """Print false claims of a search by hill climbing in one parameter, with noise that is a smooth
+    function of the parameter on each seed.
     """
     rows = []
     for configurations, seeds in [(10, 3), (20, 3), (40, 3), (40, 5)]:
@@ -335,8 +343,8 @@ def smooth(sweeps: int) -> None:
 def smooth_noise(
     generator: np.random.Generator, sweeps: int, seeds: int, length: float
 ) -> Callable[[Array], Array]:
-    """Noise of unit variance as a function of the parameter, [N] -> [N, S]: half of it smooth, half
-    of it not.
+    """Return noise of unit variance as a function of the parameter, [N] -> [N, S]; half of its
+    variance is smooth.
     """
     features = 32
     frequencies = generator.standard_normal((sweeps, seeds, features)) / length
@@ -360,8 +368,8 @@ def search(
     *,
     adaptive: bool,
 ) -> tuple[Array, Array]:
-    """Places [N, C] and scores [N, C, S]: the baseline at 0, ten random proposals, then steps from
-    the best.
+    """Return points [N, C] and scores [N, C, S] of a search: the baseline at 0, up to ten random
+    proposals, then steps from the best point.
     """
     generator = np.random.default_rng(6)
     places = np.zeros((sweeps, configurations))
@@ -381,12 +389,14 @@ def search(
 def own_test(
     fresh: Array, search: Array | None = None, *, blocks: bool | None = None
 ) -> NDArray[np.bool_]:
-    """Whether a finalist is better than the baseline on fresh seeds, as in its verdict.
+    """Return whether a finalist is better than the baseline on fresh seeds, by the test of its
+    verdict.
 
     Args:
         fresh: scores of baseline and finalist, [N, 2, S].
-        search: their scores on the search's seeds, [N, 2, M], which add to the noise estimate.
-        blocks: whether seeds are blocks; by an F test if None.
+        search: their scores on the search's seeds, [N, 2, M], which are added to the noise
+            estimate.
+        blocks: whether seeds are blocks; None: decided by an F test.
     """
     stages = [fresh] if search is None else [fresh, search]
     dof = sum(stage.shape[2] - 1 for stage in stages)
@@ -413,7 +423,7 @@ def own_test(
 
 
 def alone_tests(fresh: Array) -> Array:
-    """Whether any of several finalists, [N, C, S] with the baseline first, is better by its own
+    """Return which of several finalists, [N, C, S] with the baseline first, are better by their own
     differences alone.
     """
     finalists = fresh.shape[1] - 1
@@ -426,8 +436,8 @@ def alone_tests(fresh: Array) -> Array:
 
 
 def fresh(sweeps: int) -> None:
-    """Finalists on fresh seeds, by their own differences with Bonferroni's correction, and as the
-    verdict does.
+    """Print rates for finalists on fresh seeds: by their own differences with Bonferroni's
+    correction, and by the verdict.
     """
     rows = []
     for finalists, seeds, noisier in itertools.product((1, 3, 8), (3, 5), (1, 3, 10)):
@@ -458,8 +468,8 @@ def fresh(sweeps: int) -> None:
 
 
 def seeds_promised(sweeps: int) -> None:
-    """The best on as many fresh seeds as its verdict proposes: found by the gain it names, and by
-    any.
+    """Print how often the best configuration is confirmed on the proposed number of fresh seeds: if
+    it has the stated gain, and on average over all gains.
     """
     rows = []
     for configurations, seeds, spread in [
@@ -506,13 +516,13 @@ def seeds_promised(sweeps: int) -> None:
 
 
 def collapsing(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """One score in ten lies 5 deviations lower; of unit variance."""
+    """Return scores of unit variance, of which one in ten is 5 standard deviations lower."""
     values = generator.standard_normal(shape) - 5 * (generator.random(shape) < 0.1)
     return values / math.sqrt(1 + 25 * 0.09)
 
 
 def alike(sweeps: int) -> None:
-    """Power for the gain that each verdict states as detectable."""
+    """Print the power for the gain that each verdict states as detectable."""
     rows = []
     for kind, (configurations, seeds) in itertools.product(
         (normal, collapsing, one_noisier, noisy_baseline), [(4, 3), (10, 3), (10, 5)]
@@ -535,8 +545,8 @@ def alike(sweeps: int) -> None:
 
 
 def skewed(sweeps: int) -> None:
-    """The gain of one accuracy over another: problems as in `evaluation_intervals`, as hard in the
-    same order.
+    """Print the coverage of intervals for the difference of two accuracies. Problems are as in
+    `evaluation_intervals`, and have the same order of difficulty for both.
     """
     rows = []
     sizes = ((100, 1), (30, 4))
@@ -599,10 +609,10 @@ def main() -> None:
         nargs="*",
         choices=[*TABLES, []],
         default=list(TABLES),
-        help="which (default: all)",
+        help="tables (default: all)",
     )
     parser.add_argument(
-        "--sweeps", type=int, default=4000, help="simulated sweeps a cell (default: 4000)"
+        "--sweeps", type=int, default=4000, help="simulated sweeps per cell (default: 4000)"
     )
     arguments = parser.parse_args()
     for name in arguments.tables or TABLES:

@@ -1,42 +1,45 @@
-"""The verdict and its rivals on public DQN and PPO runs: how often each claims what is not there,
-and finds what is.
+"""How often do the verdict and other tests claim false improvements on public DQN and PPO runs, and
+how often do they detect true ones?
 
-    # cases a study; minutes on one core:
+    # cases per study; minutes on one core:
     python -m research.verdict_on_real_runs --cases 400
-    # a table: which of the tests that hold their level find more than the verdict:
+    # a table of the tests that keep their level and detect more than the verdict:
     python -m research.verdict_on_real_runs --goal --cases 1000
-    # one finalist, seeds that are blocks or not:
+    # one finalist, with seeds that are blocks or not:
     python -m research.verdict_on_real_runs --blocks --cases 1000
     # three finalists, five seeds:
     python -m research.verdict_on_real_runs --picture docs/pictures/real_runs.png
 
 Data: final scores of DQN and PPO at about 140 points of their hyperparameters with ten seeds each,
-seven studies of ARLBench's Sobol landscapes (Becktepe et al. 2024, arXiv:2409.18827; BSD-3-Clause).
-Many runs collapse; scores are not normal. All seeds are fresh: nothing was chosen by them.
+from seven studies of ARLBench's Sobol landscapes (Becktepe et al. 2024, arXiv:2409.18827;
+BSD-3-Clause). Many runs collapse, so scores are not normal. All seeds are fresh: no choice depended
+on them.
 
-- equal means: different configurations, each centered on the mean of its ten seeds. Shapes and
-  spreads stay real, and every claim is false. Drawn seeds are shifted so that their means vary as
-  those of a population do, not as those of a part of the ten (`widened`).
-- real: the scores as they are. A claim is wrong if the finalist is no better on the seeds that no
+- equal means: different configurations, each centered at the mean of its ten seeds. Shapes and
+  spreads remain real, and every claim is false. Drawn seeds are shifted so that their means vary as
+  much as those of seeds from a population, instead of a part of the ten (`widened`).
+- real: the scores as they are. A claim is wrong if the finalist is not better on the seeds that no
   test saw.
 - beside a better one: the first finalist is raised by ``BETTER``. Claims about the others are
   false.
 - rounds: one analysis at eight seeds, and rounds that may stop at five, six or seven.
 
-Rivals judge each finalist alone, at 5% divided by the number of finalists if they have a level:
+The other tests judge each finalist separately, at 5% divided by the number of finalists if they
+have a level:
 
 - the better mean; all seeds better; bars of one standard deviation that do not overlap;
 - a paired t test, also with Holm's correction, and Welch's t test; both also at the verdict's level
-  0.05 f / (f + 2); half the variance of its own differences and half the pooled one, without the
-  guard against a noisy baseline. Scores that do not vary over a
-  test's seeds give no t test: equal scores are coarse, not certain;
+  0.05 f / (f + 2); the average of a finalist's own variance and the pooled one, without the rule
+  for a noisy baseline. If scores do not vary over the seeds of a test, no t test is made: equal
+  scores are coarse, not certain;
 - Mann-Whitney's test, and a permutation test of the difference of means;
 - bootstraps: percentiles and BCa of the difference of means, and percentiles of the probability of
   improvement, drawn as rliable draws them (arXiv:2108.13264);
 - limma's moderated t test of paired differences (Smyth 2004, Stat. Appl. Genet. Mol. Biol. 3): the
-  variances of all finalists shrink to a common one;
-- a hierarchical Bayesian model: differences are normal around 0, their spread and the noise are
-  integrated over a grid. It claims if a difference is positive with a probability above 95%.
+  variances of all finalists shrink toward a common one;
+- a hierarchical Bayesian model: differences are normal around 0, and their spread and the noise are
+  integrated over a grid. It claims an improvement if a difference is positive with a probability
+  above 95%.
 """
 
 import argparse
@@ -71,25 +74,24 @@ Test = Callable[[Array], NDArray[np.bool_]]
 
 RUNS = Path(__file__).parent / "data" / "real_runs.csv.gz"
 SEEDS = 10
-COARSE = 1e-9  # standard deviation of scores that are equal but for rounding
-# finalists, fresh seeds
+COARSE = 1e-9  # standard deviation of scores that are equal except for rounding
+# numbers of finalists and of fresh seeds
 LAYOUTS = [
     (1, 3), (1, 5), (1, 8), (2, 3), (2, 5), (3, 3), (3, 5), (4, 3), (4, 5), (4, 8),
     (8, 3), (8, 5), (8, 8), (9, 2),
 ]  # fmt: skip
-ROUNDS = 8  # seeds up to which rounds look
-# A test holds its level if it claims so much falsely on average, but for a standard error over
-# studies, and no more than twice that in any.
+ROUNDS = 8  # maximum number of seeds in rounds
+# A test keeps its level if its rate of false claims is at most this in every study (see `holds`).
 WORST = 2 * SIGNIFICANCE_LEVEL
-_CASES_OF_BOOTSTRAPS = 60  # a study
+_CASES_OF_BOOTSTRAPS = 60  # number of cases per study
 BETTER = 1.5  # in standard deviations of a study's scores
 _RESAMPLES = 1000
-_PERMUTATIONS = 2000  # if there are more, these are drawn
+_PERMUTATIONS = 2000  # if there are more, this many are drawn
 
 
 def studies() -> dict[str, Array]:
-    """Study -> scores of the configurations that have all seeds and differ between them, [C, S], of
-    unit variance.
+    """Return study -> scores [C, S] of the configurations that have all seeds and vary between
+    them, scaled to unit variance.
     """
     by_study = {}
     for name, rows in pd.read_csv(RUNS).groupby("study"):
@@ -104,8 +106,8 @@ def studies() -> dict[str, Array]:
 
 
 def drawn(table: Array, finalists: int, cases: int, generator: np.random.Generator) -> Array:
-    """Configurations with their seeds in random order, the same order for all of one case, [N, C,
-    10].
+    """Return drawn configurations with their seeds in random order, which is the same for all
+    configurations of a case, [N, C, 10].
     """
     chosen = np.array(
         [generator.choice(len(table), finalists + 1, replace=False) for _ in range(cases)]
@@ -115,11 +117,11 @@ def drawn(table: Array, finalists: int, cases: int, generator: np.random.Generat
 
 
 def widened(scores: Array) -> Array:
-    """Give the means of drawn seeds, [N, C, S], the variance that seeds of a population have.
+    """Give the means of drawn seeds, [N, C, S], the variance that seeds from a population have.
 
-    Means of S of the ten seeds around which they are centered vary by (1 - S / 10) too little. The
-    shift that repairs it repairs the mean of the first K of the seeds, and its covariance with that
-    of S, as well.
+    The variance of means of S of the ten seeds around which they are centered is too small by a
+    factor of (1 - S / 10). The shift that corrects it also corrects the mean of the first K of the
+    seeds, and its covariance with the mean of S.
     """
     fraction = scores.shape[2] / SEEDS
     return scores + scores.mean(axis=2, keepdims=True) * (1 / np.sqrt(1 - fraction) - 1)
@@ -130,7 +132,9 @@ def level_of(scores: Array) -> float:
 
 
 def verdict(scores: Array) -> NDArray[np.bool_]:
-    """Finalists that the table of all arms calls better; none on fewer than three seeds."""
+    """Return the finalists that the table of all arms calls better; none on fewer than
+    three seeds.
+    """
     if scores.shape[2] < MIN_SEEDS:
         return np.zeros((len(scores), scores.shape[1] - 1), bool)
     return AFTER.better(scores)
@@ -159,7 +163,7 @@ def paired(scores: Array) -> NDArray[np.bool_]:
 
 
 def penalized_welch(scores: Array) -> NDArray[np.bool_]:
-    """Welch's test at `levels.level` of Satterthwaite's degrees of freedom."""
+    """Return claims of Welch's test at `levels.level` of Satterthwaite's degrees of freedom."""
     variances = scores.var(axis=2, ddof=1)
     both = variances[:, 1:] + variances[:, :1]
     dof = scores.shape[2] - 1
@@ -172,7 +176,7 @@ def penalized_welch(scores: Array) -> NDArray[np.bool_]:
 
 
 def penalized_paired(scores: Array) -> NDArray[np.bool_]:
-    """A paired t test at `levels.level`."""
+    """Return claims of a paired t test at `levels.level`."""
     differences = scores[:, 1:] - scores[:, :1]
     seeds = scores.shape[2]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -183,7 +187,9 @@ def penalized_paired(scores: Array) -> NDArray[np.bool_]:
 
 
 def half_own(scores: Array) -> NDArray[np.bool_]:
-    """Dunnett's test with half the own and half the pooled variance, at `levels.level`."""
+    """Return claims of Dunnett's test with the average of the own and the pooled variance, at
+    `levels.level`.
+    """
     finalists = scores.shape[1] - 1
     seeds = scores.shape[2]
     dof = finalists * (seeds - 1)
@@ -195,7 +201,7 @@ def half_own(scores: Array) -> NDArray[np.bool_]:
 
 
 def paired_holm(scores: Array) -> NDArray[np.bool_]:
-    """Paired t tests with Holm's step-down correction."""
+    """Return claims of paired t tests with Holm's step-down correction."""
     differences = scores[:, 1:] - scores[:, :1]
     seeds = scores.shape[2]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -205,7 +211,7 @@ def paired_holm(scores: Array) -> NDArray[np.bool_]:
 
 
 def holm(p: Array) -> NDArray[np.bool_]:
-    """Whether each p value, [N, C], is significant by Holm's correction."""
+    """Return whether each p value, [N, C], is significant with Holm's correction."""
     finalists = p.shape[1]
     order = p.argsort(axis=1)
     passed = np.take_along_axis(p, order, axis=1) < SIGNIFICANCE_LEVEL / np.arange(finalists, 0, -1)
@@ -216,7 +222,9 @@ def holm(p: Array) -> NDArray[np.bool_]:
 
 
 def permutation(scores: Array) -> NDArray[np.bool_]:
-    """A permutation test of the difference of means, exact up to ``_PERMUTATIONS``."""
+    """Return claims of a permutation test of the difference of means, exact up to
+    ``_PERMUTATIONS``.
+    """
     seeds = scores.shape[2]
     if math.comb(2 * seeds, seeds) <= _PERMUTATIONS:
         chosen = list(itertools.combinations(range(2 * seeds), seeds))
@@ -237,7 +245,9 @@ def permutation(scores: Array) -> NDArray[np.bool_]:
 
 
 def moderated(scores: Array) -> NDArray[np.bool_]:
-    """limma's moderated t test of the paired differences; a paired t test with one finalist."""
+    """Return claims of limma's moderated t test of the paired differences; with one finalist, a
+    paired t test.
+    """
     differences = scores[:, 1:] - scores[:, :1]
     finalists, seeds = differences.shape[1:]
     dof = seeds - 1
@@ -317,7 +327,9 @@ def improvement_probability(scores: Array) -> NDArray[np.bool_]:
 
 
 def bca(scores: Array) -> NDArray[np.bool_]:
-    """The lower bound of a BCa interval (Efron 1987) of the difference of means."""
+    """Return claims by the lower bound of a BCa interval (Efron 1987) of the difference of
+    means.
+    """
     seeds = scores.shape[2]
     generator = np.random.default_rng(0)
     claims = np.zeros((len(scores), scores.shape[1] - 1), bool)
@@ -349,7 +361,9 @@ def mann_whitney(scores: Array) -> NDArray[np.bool_]:
 
 
 def bootstrap(scores: Array) -> NDArray[np.bool_]:
-    """The lower bound of a percentile interval, seeds of each configuration drawn by themselves."""
+    """Return claims by the lower bound of a percentile interval; the seeds of each configuration
+    are drawn separately.
+    """
     seeds = scores.shape[2]
     generator = np.random.default_rng(0)
     claims = np.zeros((len(scores), scores.shape[1] - 1), bool)
@@ -393,21 +407,21 @@ BOOTSTRAPS = ("bootstrap", "BCa bootstrap", "P(improvement)")
 
 @dataclass
 class Measured:
-    """What a test claims in one layout."""
+    """The claims of a test in one layout."""
 
     levels: list[float] = field(default_factory=list)  # false claims at equal means, by study
     # false claims about the other finalists if one of them is better, by study
     beside: list[float] = field(default_factory=list)
     finds_one: list[float] = field(default_factory=list)  # claims about this better one, by study
-    claims: list[float] = field(default_factory=list)  # cases with a claim on real ones, by study
+    claims: list[float] = field(default_factory=list)  # cases with a claim on real scores, by study
     claimed: int = 0  # cases with a claim on real differences
-    wrong: int = 0  # claims about a finalist that is no better on unseen seeds
+    wrong: int = 0  # claims about a finalist that is not better on unseen seeds
     total: int = 0  # claims on real differences
 
     @property
     def holds(self) -> bool:
-        """Whether both rates of false claims hold: 5% on average but for a standard error, and
-        ``WORST`` in every study.
+        """Whether both rates of false claims are within bounds: at most 5% on average within a
+        standard error, and at most ``WORST`` in every study.
         """
         rates = [self.levels] + ([self.beside] if self.beside else [])
         return all(
@@ -417,7 +431,9 @@ class Measured:
 
 
 def cases_of(name: str, cases: int) -> int:
-    """Return how many of the cases a test is measured on: bootstraps take seconds each."""
+    """Return the number of cases for a test. Bootstraps take seconds per case, so they get
+    fewer.
+    """
     return min(cases, _CASES_OF_BOOTSTRAPS) if name in BOOTSTRAPS else cases
 
 
@@ -449,8 +465,8 @@ def measured(test: Test, finalists: int, seeds: int, cases: int) -> Measured:
 
 
 def draw(levels: dict[str, list[float]], finds: dict[str, float]) -> go.Figure:
-    """Draw how often each test claims where means are equal, from the mean of the studies to the
-    worst.
+    """Plot how often each test claims an improvement at equal means, from the mean of the studies
+    to the worst one.
     """
     drawing = go.Figure()
     for name in reversed(list(levels)):
@@ -497,12 +513,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--cases", type=int, default=400, help="cases a study (default: 400)")
+    parser.add_argument("--cases", type=int, default=400, help="cases per study (default: 400)")
     parser.add_argument(
-        "--picture", type=Path, help="draw three finalists on five seeds into this file instead"
+        "--picture", type=Path, help="plot three finalists on five seeds to this file instead"
     )
     parser.add_argument(
-        "--goal", action="store_true", help="compare the tests that hold their level instead"
+        "--goal", action="store_true", help="compare the tests that keep their level instead"
     )
     parser.add_argument(
         "--shared", action="store_true", help="vary how many seeds arms share instead"
@@ -524,7 +540,7 @@ def main() -> None:
         print_shared(arguments.cases)
         return
     cases = arguments.cases
-    # Scores of collapsed runs are equal to the last digit: the tests then refuse to claim.
+    # Scores of collapsed runs are equal to the last digit; the tests then make no claim.
     warnings.filterwarnings("ignore", message="Precision loss occurred", category=RuntimeWarning)
     if arguments.goal:
         print_goal(cases)
@@ -542,7 +558,7 @@ def main() -> None:
 
 
 def print_layout(layout: str, measurements: Mapping[str, Measured], cases: int) -> None:
-    """Print a row a test, and which finds most of those that hold their level."""
+    """Print a row per test, and the tests that keep their level, in the order of their claims."""
     rows = []
     holding = {}
     for name, measurement in measurements.items():
@@ -571,16 +587,18 @@ def print_layout(layout: str, measurements: Mapping[str, Measured], cases: int) 
 
 @dataclass
 class GoalRow:
-    """A layout's row in the table of the goal: the verdict beside the rivals that hold."""
+    """A layout's row in the table of the goal: the verdict, and the other tests that keep their
+    level.
+    """
 
     layout: str
     verdict: str
-    rivals: dict[str, str]  # what each claims and finds beyond the verdict
-    missed: list[str]  # those that find more
+    rivals: dict[str, str]  # test -> claims and detections in excess of the verdict
+    missed: list[str]  # tests that detect more than the verdict
 
 
 def goal_row(finalists: int, seeds: int, cases: int, tests: Mapping[str, Test]) -> GoalRow:
-    """Measure the verdict in a layout, and those of the rivals that hold their level."""
+    """Measure the verdict in a layout, and the other tests that keep their level."""
     ours = measured(verdict, finalists, seeds, cases)
     held = "" if ours.holds else ", which does not hold"
     found = f"{100 * np.mean(ours.claims):.1f} / {100 * np.mean(ours.finds_one):.1f}{held}"
@@ -589,7 +607,7 @@ def goal_row(finalists: int, seeds: int, cases: int, tests: Mapping[str, Test]) 
         rival = measured(test, finalists, seeds, cases_of(name, cases))
         if name == "verdict" or not rival.holds or not rival.claimed:
             continue
-        if name in BOOTSTRAPS:  # of the same cases
+        if name in BOOTSTRAPS:  # compare on the same cases
             ours_here = measured(verdict, finalists, seeds, cases_of(name, cases))
         else:
             ours_here = ours
@@ -602,11 +620,11 @@ def goal_row(finalists: int, seeds: int, cases: int, tests: Mapping[str, Test]) 
 
 
 def print_goal(cases: int) -> None:
-    """Print, as a Markdown table, the tests of each layout that hold their level, and what they
-    find beyond the verdict.
+    """Print the tests that keep their level in each layout, and how much more than the verdict they
+    detect, as a Markdown table.
 
-    The goal is that none of them claims more on real differences without finding a single better
-    finalist less often, by more than two standard errors over studies.
+    The goal is that none of them makes more claims on real differences by more than two standard
+    errors over studies, without detecting a single better finalist less often by as much.
     """
     print(
         "| Finalists x seeds | verdict: claims / finds one | rivals that hold, minus the verdict |"
@@ -614,7 +632,7 @@ def print_goal(cases: int) -> None:
     print("|---|---|---|")
     missed = []
     for finalists, seeds in LAYOUTS:
-        if seeds < MIN_SEEDS:  # the verdict claims nothing there
+        if seeds < MIN_SEEDS:  # the verdict makes no claim with so few seeds
             continue
         row = goal_row(finalists, seeds, cases, TESTS)
         cells = "; ".join(row.rivals.values()) or "none"
@@ -629,8 +647,8 @@ def _signed(differences: Sequence[float] | Array) -> str:
 
 
 def rounds_on(table: Array, design: Design, cases: int, number: int) -> tuple[float, float, float]:
-    """Shares of cases with a false claim and with a claim on real differences, and seeds of the
-    first finalist there.
+    """Return the fractions of cases with a false claim and with a claim on real differences, and
+    the first finalist's mean number of seeds on real differences.
     """
     generator = np.random.default_rng(number)
     centered = table - table.mean(axis=1, keepdims=True)
@@ -643,8 +661,8 @@ def rounds_on(table: Array, design: Design, cases: int, number: int) -> tuple[fl
 
 
 def print_rounds(cases: int) -> None:
-    """Print false claims, finds and seeds of one analysis at ``ROUNDS`` seeds, and of rounds up to
-    them.
+    """Print false claims, claims and seeds of one analysis at ``ROUNDS`` seeds, and of rounds up to
+    this number.
     """
     rows = []
     for finalists in (1, 2, 3):
@@ -667,7 +685,7 @@ def print_rounds(cases: int) -> None:
     print_rows("Rounds on real runs, %", [*headings, "real: claims in", "seeds"], rows)
 
 
-# finalists, runs of each arm, seeds that the baseline shares with each finalist
+# numbers of finalists, of runs per arm, and of seeds that baseline and finalist share
 SHARED_LAYOUTS = [
     (1, 3, 3), (1, 5, 5), (3, 3, 3), (3, 5, 5), (8, 5, 5),
     (1, 5, 3), (1, 8, 4), (3, 5, 3), (3, 6, 4), (8, 6, 4),
@@ -680,7 +698,7 @@ def drawn_apart(
 ) -> Array:
     """Draw the scores of one case, [C, runs], of which the first ``shared`` are on common seeds.
 
-    The other seeds of an arm are drawn by themselves: their scores are those of labels.
+    The other seeds of each arm are drawn separately, so they are only labels of its runs.
     """
     chosen = generator.choice(len(table), finalists + 1, replace=False)
     order = generator.permutation(SEEDS)
@@ -705,8 +723,8 @@ def claims_any(scores: Array, shared: int, pairing: Pairing = "auto") -> bool:
 def claims_of_paths(
     finalists: int, runs: int, shared: int, cases: int, paths: Sequence[Pairing]
 ) -> dict[Pairing, tuple[list[float], list[float]]]:
-    """Return for each way of comparing the rates of claims by study: at equal means, and on real
-    differences. All ways see the same cases.
+    """Return way of comparing -> rates of claims by study, at equal means and on real differences.
+    All ways see the same cases.
     """
     rates: dict[Pairing, tuple[list[float], list[float]]] = {path: ([], []) for path in paths}
     for number, table in enumerate(studies().values()):
@@ -727,13 +745,13 @@ def claims_of_paths(
     return rates
 
 
-# arms, runs of each
+# numbers of arms and of runs per arm
 NUMBER_LAYOUTS = [(1, 3), (1, 5), (1, 8), (3, 3), (3, 5), (8, 3), (8, 5)]
 
 
 def print_against_number(cases: int) -> None:
-    """Print false positives of arms that are compared with their own mean, a known number, and how
-    often one is found that is better by ``BETTER``.
+    """Print false positives of arms that are compared with their own mean as a known number, and
+    how often an arm that is better by ``BETTER`` is detected.
     """
     rows = []
     for arms, runs in NUMBER_LAYOUTS:
@@ -768,7 +786,9 @@ _SHIFT = 2.0  # true gain of simulated scores, in standard deviations
 
 
 def bank() -> Array:
-    """Scores of the training runs of `research.gate_bank`, [C, S], of unit variance."""
+    """Return the scores of the training runs of `research.gate_bank`, [C, S], scaled to unit
+    variance.
+    """
     rows = pd.read_csv(BANK)
     table = rows.pivot_table(index=list(rows.columns[:-2]), columns="seed", values="accuracy")
     scores = table.dropna().to_numpy(float)
@@ -785,8 +805,8 @@ def drawn_of(
 
 
 def print_blocks(cases: int) -> None:
-    """Print false positives and claims of the two tests of one finalist: on runs without an
-    effect of the seed (the seven studies), with one (the bank), and on simulated scores.
+    """Print false positives and claims of the two tests of one finalist: on runs without an effect
+    of the seed (the seven studies), on runs with one (the bank), and on simulated scores.
     """
     tests: dict[str, Test] = {"Welch": penalized_welch, "paired": penalized_paired}
     rows = []
@@ -824,8 +844,8 @@ def print_blocks(cases: int) -> None:
 
 
 def print_shared(cases: int) -> None:
-    """Print false positives and claims on real differences where all, some or no seeds are shared:
-    compared as the seeds decide, and by --paired and --unpaired.
+    """Print false positives and claims on real differences if all, some or no seeds are shared. The
+    comparison is decided by the seeds, or set by --paired and --unpaired.
     """
     rows = []
     for finalists, runs, shared in SHARED_LAYOUTS:

@@ -1,4 +1,6 @@
-"""A program with argparse as the trainer of a sweep: numbers, a flag and an argument left out."""
+"""A program with argparse as the trainer of a sweep, with numbers, a flag, and an argument that may
+be left out.
+"""
 
 import argparse
 import random

@@ -1,10 +1,12 @@
-"""A training as a Python function: ``report(step, metrics)`` records an evaluation."""
+"""A training function as the trainer of a sweep: ``report(step, metrics)`` records an
+evaluation.
+"""
 
 import random
 
 
 def train(config, report):
-    noise = random.Random(str(config))  # of the seed, and another for each configuration
+    noise = random.Random(str(config))  # depends on the seed and on the settings
     rate = config["rate"] * (0.5 if config["schedule"] == "linear" else 1.0)
     for step in (1, 2, 3):
         report(

@@ -1,4 +1,4 @@
-"""A Hydra program as the trainer of a sweep. Its score is computed from the settings alone."""
+"""A Hydra program as the trainer of a sweep. Its score depends only on the settings."""
 
 import math
 import random

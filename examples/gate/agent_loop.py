@@ -1,4 +1,4 @@
-"""Try changes one after the other and keep what is better: python agent_loop.py camp 10
+"""Try one change after another and keep the improvements: python agent_loop.py camp 10
 
 Replace `next_change` by your agent and `train` by your training.
 """
@@ -16,17 +16,17 @@ def gate(*words):
 
 
 def train(change, seed):
-    """Return the score of a training; here a stand-in with noise."""
+    """Return the score of a training run; here a noisy stand-in."""
     return 0.5 + 0.1 * change.count("good") + random.Random(f"{change} {seed}").gauss(0, 0.02)
 
 
 def next_change(number):
-    """Return what to try next."""
+    """Return the next change to try."""
     return random.Random(number).choice(["no idea", "good idea"])
 
 
 camp, proposals = sys.argv[1], int(sys.argv[2])
-arms = {"first": "", "baseline": "", "proposal": ""}  # what each of them runs
+arms = {"first": "", "baseline": "", "proposal": ""}  # arm -> the change that it runs with
 answer = gate("start", camp, "--worthwhile", "0.05", *sys.argv[3:])
 while answer["outcome"] == "more" or answer["proposals"] < proposals:
     if answer["outcome"] == "keep":

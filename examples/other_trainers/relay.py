@@ -1,10 +1,10 @@
-"""Run a trainer and hand the metrics that it writes on to the sweep, while it writes them.
+"""Run a trainer, and pass the metrics that it writes on to the sweep while it runs.
 
     python relay.py FILE METRIC -- COMMAND ...
 
 FILE is the trainer's file of JSON lines: {"step": 5, "reward": 0.4}, or verl's
-{"step": 5, "data": {"reward": 0.4}}; or the folder of its TensorBoard events. Lines without METRIC,
-such as training steps without an evaluation, are left out.
+{"step": 5, "data": {"reward": 0.4}}. It may also be the folder of the trainer's TensorBoard events.
+Lines without METRIC, such as training steps without an evaluation, are left out.
 """
 
 import json
@@ -17,7 +17,7 @@ from pathlib import Path
 
 
 def json_lines(path):
-    """Yield step and metrics of each complete line; nothing before the file exists."""
+    """Yield step and metrics of each complete line; nothing until the file exists."""
     if not path.is_file():
         return
     for line in path.read_text().splitlines(keepends=True):
@@ -27,7 +27,7 @@ def json_lines(path):
 
 
 def event_files(folder):
-    """Yield step and metrics of TensorBoard's events below a folder."""
+    """Yield step and metrics of the TensorBoard events below a folder."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     for place in sorted({file.parent for file in folder.rglob("*tfevents*")}):
@@ -38,7 +38,7 @@ def event_files(folder):
 
 
 def numbers_of(metrics):
-    """Return the metrics that are numbers, without those that the sweep records itself."""
+    """Return the metrics that are numbers, without the ones that the sweep records itself."""
     numbers = {}
     for name, value in metrics.items():
         if isinstance(value, int | float) and name not in ("step", "time"):
@@ -50,7 +50,7 @@ source = Path(sys.argv[1])
 metric = sys.argv[2]
 command = sys.argv[sys.argv.index("--") + 1 :]
 read = json_lines if source.suffix == ".jsonl" else event_files
-sent = set()  # steps
+sent = set()  # steps that were passed on
 child = subprocess.Popen(command)
 signal.signal(signal.SIGTERM, lambda *_: child.terminate())
 with open(
@@ -58,7 +58,7 @@ with open(
 ) as record:
     ended = False
     while not ended:
-        ended = child.poll() is not None  # asked first, so that the last lines are read
+        ended = child.poll() is not None  # polled before reading, so that the last lines are read
         for step, metrics in read(source):
             if metric in metrics and step not in sent:
                 record.write(json.dumps({"step": step, **numbers_of(metrics)}) + "\n")

@@ -1,4 +1,4 @@
-"""Which tokens move the policy: the experiment of figures 1 to 3 of arXiv:2505.12929 on one rollout
+"""Which tokens move the policy? The experiment of figures 1 to 3 of arXiv:2505.12929 on one rollout
 batch.
 
     python -m examples.paper.diagnose kk_7b [key=value ...] [--output FOLDER]
@@ -6,16 +6,16 @@ batch.
         model.name_or_path=runs/NAME/checkpoints/step-N
 
 It prints a summary and writes ``bands.csv``, ``updates.csv`` and ``tokens.csv``, which
-`examples.paper.draw_diagnosis` draws.
+`examples.paper.draw_diagnosis` plots.
 
-Copies of the policy are updated on the same batch, on all its tokens and on those of the lowest or
-highest band of probability alone, with Advantage Reweighting and with Lopti, and the batch is
-scored again by each copy.
+Copies of the policy are updated on the same batch: on all its tokens, only on tokens of the lowest
+or of the highest band of probability, with Advantage Reweighting, and with Lopti. Then each copy
+scores the batch again.
 
-The copies step as in the paper, by SGD with learning rate 1e-3, or by the run's AdamW. The latter
-keeps the step sizes that it has learned per parameter in the steps before, but not its momentum,
-which would move all copies by the past alike. A fresh AdamW will not do: its first step has the
-same length however small the gradient is.
+The copies are updated as in the paper, by SGD with learning rate 1e-3, or by the run's AdamW. AdamW
+keeps its second moments from the earlier steps, and with them the step size of each parameter, but
+not its momentum, because past gradients would then move all copies alike. A new AdamW would not
+work: the size of its first step does not depend on the size of the gradient.
 """
 
 import argparse
@@ -53,14 +53,14 @@ from trainer.policy.logprobs import LogprobModel
 from trainer.tracking.tracker import NullTracker
 from trainer.types import RunContext, TrainBatch
 
-PUBLISHED_BANDS = ("0.00-0.25", "0.25-0.50", "0.50-0.75", "0.75-1.00")  # of figures 1 and 3
-PUBLISHED_ALPHA = 0.3  # where the configuration has AR off
-PUBLISHED_ETA = 0.5  # where it has Lopti off
+PUBLISHED_BANDS = ("0.00-0.25", "0.25-0.50", "0.50-0.75", "0.75-1.00")  # as in figures 1 and 3
+PUBLISHED_ALPHA = 0.3  # used if AR is off in the configuration
+PUBLISHED_ETA = 0.5  # used if Lopti is off in the configuration
 # nats: smaller differences of log-probabilities are the rounding of float32 logits
 RESOLUTION = 2e-6
-MAX_ROWS = 20_000  # of tokens.csv
-SGD_LR = 1e-3  # of its figure 1
-# which mean nothing where every copy has an eta of its own
+MAX_ROWS = 20_000  # maximum number of rows of tokens.csv
+SGD_LR = 1e-3  # as in figure 1
+# filters without a meaning here, because each copy has its own eta
 _FILTERS_BY_PROBABILITY = ("drop_low", "drop_high", "interval")
 LOWEST = "only pi < 0.25"
 HIGHEST = "only pi > 0.75"
@@ -70,7 +70,7 @@ Optimizer = Literal["sgd", "adamw"]
 
 @dataclass(frozen=True)
 class Update:
-    """One kind of update and the log-probabilities after it."""
+    """A kind of update, and the log-probabilities after it."""
 
     name: str
     logprobs: Tensor  # [N]
@@ -82,11 +82,11 @@ class Diagnosis:
 
     vocabulary: int
     after_steps: int
-    logprobs: Tensor  # [N], before
-    bands: Tensor  # [N], of `PUBLISHED_BANDS`
+    logprobs: Tensor  # [N], before the update
+    bands: Tensor  # [N], index in `PUBLISHED_BANDS`
     advantages: Tensor  # [N], before reweighting
-    gradient_norms: Tensor  # [N], of the log-probability by logits / temperature
-    # [N], of the log-probability by all parameters; NaN where it was not measured
+    gradient_norms: Tensor  # [N], gradient of the log-probability by logits / temperature
+    # [N], gradient of the log-probability by all parameters; NaN if it was not measured
     parameter_norms: Tensor
     updates: Sequence[Update]
 
@@ -96,52 +96,55 @@ class Diagnosis:
         return -torch.expm1(self.logprobs)
 
     def change(self, update: Update) -> Tensor:
-        """Probability after the update - before, [N], without the rounding of probabilities
-        near 1.
+        """Return the probability after the update minus the probability before, [N], without the
+        rounding of probabilities near 1.
         """
         return self.logprobs.exp() * torch.expm1(update.logprobs - self.logprobs)
 
     def correlation(self) -> float:
-        """Pearson correlation of the gradient norm by the logits with 1 - probability, all
-        tokens.
+        """Return Pearson's correlation of the gradient norm at the logits with 1 - probability,
+        over all tokens.
         """
         return _correlation(self.gradient_norms, self.rest)
 
     def parameter_correlation(self) -> float:
-        """Like `correlation`, for gradient norms over all parameters of the measured tokens."""
+        """Return Pearson's correlation of the gradient norm over all parameters with 1 -
+        probability, over the measured tokens.
+        """
         measured = ~self.parameter_norms.isnan()
         return _correlation(self.parameter_norms[measured], self.rest[measured])
 
     def parameter_rank_correlation(self) -> float:
-        """Spearman's rank correlation for gradient norms over all parameters."""
+        """Return `parameter_correlation` by ranks (Spearman's correlation)."""
         measured = ~self.parameter_norms.isnan()
         return rank_correlation(self.parameter_norms[measured].numpy(), self.rest[measured].numpy())
 
     def bounds(self) -> tuple[float, float]:
-        """Proposition 4.2 for the logits: what the norm by them over ``|w| (1 - probability)`` lies
-        between.
+        """Return the bounds of Proposition 4.2 for the gradient norm at the logits, divided by
+        ``|w| (1 - probability)``.
 
-        ``sqrt(N / (N - 1))`` where the N - 1 other tokens of the vocabulary are equally probable,
-        ``sqrt(2)`` where one of them has all the rest [arXiv:2505.12929, equation 3; its products
-        over layers are 1 here]. For the activations below, the proposition multiplies them by the
-        layers' smallest and largest singular values. Its lower bound does not hold there: the head
-        has more rows than columns, so that a gradient by the logits may vanish in it, which no
-        singular value of it tells.
+        The lower bound is ``sqrt(N / (N - 1))``, if the N - 1 other tokens of the vocabulary are
+        equally probable. The upper bound is ``sqrt(2)``, if one of them has all of the remaining
+        probability [arXiv:2505.12929, equation 3; its products over layers are 1 here]. For the
+        activations below the logits, the proposition multiplies them by the smallest and largest
+        singular values of the layers. Its lower bound does not hold there: the head has more rows
+        than columns, so it maps some gradients at the logits to zero, and none of its singular
+        values shows this.
         """
         return math.sqrt(self.vocabulary / (self.vocabulary - 1)), math.sqrt(2)
 
     def bound_ratios(self) -> tuple[float, float]:
-        """Smallest and largest norm by the logits over 1 - probability, of tokens where float32 can
-        tell.
+        """Return the smallest and the largest gradient norm at the logits divided by 1 -
+        probability, over the tokens for which float32 is precise enough.
 
-        The norms are of the log-probability, so that the weight w of the token in the loss is 1.
+        The norms are those of the log-probability, so the token's weight w in the loss is 1.
         """
         telling = self.rest > 1e-4
         ratios = self.gradient_norms[telling] / self.rest[telling]
         return (float(ratios.min()), float(ratios.max())) if len(ratios) else (math.nan, math.nan)
 
     def band_rows(self) -> list[dict[str, Any]]:
-        """One row per update and band, the figures of figures 1 and 3."""
+        """Return a row per update and band, with the values of figures 1 and 3."""
         return [
             {"update": update.name, "band": name, **self._row(update, self.bands == index)}
             for update in self.updates
@@ -149,12 +152,14 @@ class Diagnosis:
         ]
 
     def fraction_rows(self) -> list[dict[str, Any]]:
-        """One row per update: how many tokens went the way of their advantage."""
+        """Return a row per update, with the fraction of tokens that moved in the direction of their
+        advantage.
+        """
         everything = torch.ones_like(self.bands, dtype=torch.bool)
         return [{"update": update.name, **self._row(update, everything)} for update in self.updates]
 
     def _row(self, update: Update, chosen: Tensor) -> dict[str, float]:
-        """The figures of the chosen tokens; a mean over none is NaN."""
+        """Return the values of the chosen tokens; a mean over no tokens is NaN."""
         advantages = self.advantages[chosen]
         change = self.change(update)[chosen]
         moved = ((update.logprobs - self.logprobs)[chosen]).abs() > RESOLUTION
@@ -174,7 +179,9 @@ class Diagnosis:
 
 
 def published_band_of(logprobs: Tensor) -> Tensor:
-    """Index into `PUBLISHED_BANDS` of each token's probability; a band holds its lower edge."""
+    """Return the index in `PUBLISHED_BANDS` of each token's probability; a band includes its lower
+    edge.
+    """
     return (4 * logprobs.exp()).long().clamp(max=3)
 
 
@@ -189,15 +196,16 @@ def diagnose(
     """Train ``after_steps`` steps, collect one batch, and update copies of the policy on it.
 
     Args:
-        config: AR's alpha and Lopti's eta are its own, or the published ones where they are off;
-            its token filter holds for all copies, unless it drops tokens by eta; one process
-            trains, whatever ``parallel`` says.
-        folder: of the output; nothing is written here by this function.
-        after_steps: at least 1: AdamW's step sizes come from these.
-        sample: tokens whose gradient by all parameters is taken, equally many from each band of
-            probability.
-        optimizer: of the copies.
-        progress: told of every step, copy and measured token.
+        config: configuration of the run. AR's alpha and Lopti's eta are taken from it, or are the
+            published ones if they are off. Its token filter applies to all copies, unless it drops
+            tokens by eta. A single process trains, whatever ``parallel`` is.
+        folder: folder of the output; this function writes nothing to it.
+        after_steps: number of training steps, at least 1, because AdamW's step sizes come from
+            them.
+        sample: number of tokens whose gradient over all parameters is computed, equally many from
+            each band of probability.
+        optimizer: optimizer of the copies.
+        progress: notified of every step, copy and measured token.
 
     Raises:
         ConfigError: no token of the batch has an advantage.
@@ -207,7 +215,7 @@ def diagnose(
         algorithm = algorithm.model_copy(update={"token_filter": "none"})
     plain = algorithm.model_copy(update={"ar_alpha": 0.0, "lopti_eta": 0.0})
     unasked = config.evaluation.model_copy(update={"sets": {}})
-    # gradient norms are asked for
+    # gradient norms need the log-probabilities to be recomputed
     recomputing = config.optim.model_copy(update={"old_logprobs": "recompute"})
     alone = {
         "algorithm": plain,
@@ -225,7 +233,7 @@ def diagnose(
         trainer.progress.phase("the batch of the diagnosis")
         found = trainer.source.next_groups(trainer.step, Stopwatch())
         groups = found.scores.result().groups
-        # no update follows
+        # no update follows this batch
         scorer = replace(trainer.scorer, models=replace(trainer.models, cached_forward=None))
         batch, plan = scorer.score(groups)
         batch = with_rewards(batch, groups, config.reward.functions)
@@ -301,7 +309,7 @@ def after_passes(
     passes: Sequence[Tensor],
     optimizer: Optimizer,
 ) -> list[Tensor]:
-    """Log-probabilities [B, T] after each pass of an update of a copy of the policy."""
+    """Return the log-probabilities [B, T] after each pass of an update of a copy of the policy."""
     config = trainer.config
     policy = logprob_model(
         copy.deepcopy(trainer.models.causal_lm), config, trainer.models.stored_dtype
@@ -341,8 +349,8 @@ def _trained(policy: LogprobModel) -> list[nn.Parameter]:
 
 
 def _parameter_norms(trainer: Trainer, batch: TrainBatch, sample: int) -> Tensor:
-    """Norm of the gradient of single log-probabilities by all parameters, [N]; NaN where not
-    measured.
+    """Return the norm of the gradient of single log-probabilities over all parameters, [N]; NaN for
+    tokens that were not measured.
     """
     rows, columns = batch.completion_mask.nonzero(as_tuple=True)
     bands = band_of(batch.old_logprobs[rows, columns]).cpu()
@@ -400,7 +408,7 @@ def write_tables(found: Diagnosis, folder: Path) -> None:
 
 
 def summary(found: Diagnosis) -> list[str]:
-    """Return the figures a terminal shows, a line each."""
+    """Return the printed values, one line each."""
     low, high = found.bound_ratios()
     lower, upper = found.bounds()
     rows = found.band_rows()[: len(PUBLISHED_BANDS)]

@@ -1,11 +1,11 @@
-"""Which tokens every update rule moves as their advantage wants: one panel per rule, from
-`examples.paper.diagnose`.
+"""Which tokens does each update rule move in the direction of their advantage? Plots one panel per
+rule, from `examples.paper.diagnose`.
 
-``python -m examples.paper.diagnose_rules FILE.png`` trains the tiny model five steps by each
-rule, updates copies of it on one more batch with the run's AdamW, and draws, by probability when
-sampled, the fraction of the tokens that moved in the direction of their advantage: with the rule
-alone, with AR and with Lopti. Eight optimizer steps per batch, for before the first of them all
-losses weigh all tokens alike.
+``python -m examples.paper.diagnose_rules FILE.png`` trains the tiny model for five steps with each
+rule, and updates copies of it on one more batch with the run's AdamW. It plots the fraction of
+tokens that moved in the direction of their advantage, by probability at sampling: with the rule
+alone, with AR and with Lopti. A batch has eight optimizer steps, because before the first step all
+losses weight all tokens equally.
 """
 
 import sys
@@ -36,14 +36,14 @@ RULES = {
     "rgra": {"algorithm.loss": "rgra"},
     "entropy bonus": {"algorithm.entropy_coef": 0.001},
 }
-COLUMNS = 4  # of panels
+COLUMNS = 4  # number of panels per row
 STEPS_PER_BATCH = 8
 AFTER_STEPS = 5
 
 
 def right_way(found: Diagnosis) -> dict[str, list[float]]:
-    """By update: of each band's tokens that moved, the share that moved as their advantage
-    wants.
+    """Return update -> for each band, the fraction of its moved tokens that moved in the direction
+    of their advantage.
     """
     fractions = {}
     for update in (found.updates[0], found.updates[3], found.updates[-1]):
@@ -56,7 +56,7 @@ def right_way(found: Diagnosis) -> dict[str, list[float]]:
 
 
 def draw(measured: dict[str, dict[str, list[float]]]) -> go.Figure:
-    """A panel of bars per rule."""
+    """Return a figure with a panel of bars per rule."""
     drawing = make_subplots(
         rows=len(RULES) // COLUMNS,
         cols=COLUMNS,

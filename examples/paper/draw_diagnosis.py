@@ -1,12 +1,12 @@
-"""One plot of the tables that `examples.paper.diagnose` wrote: a row of four panels per folder.
+"""Plot the tables that `examples.paper.diagnose` wrote, as a row of four panels per folder.
 
     python -m examples.paper.draw_diagnosis FILE.png NAME=FOLDER [NAME=FOLDER ...]
 
 From left to right: the advantages of the tokens of each band of probability (figure 1 (b) of
 arXiv:2505.12929); the norm of a log-probability's gradient against 1 - probability (figure 2); how
-much the probabilities of each band change when all tokens, only the least or only the most probable
-ones are updated (figure 1 (c) to (f)); and which fraction of the tokens that moved did so as their
-advantage wants (figure 3).
+much the probabilities of each band change if all tokens, only the least or only the most probable
+tokens are updated (figure 1 (c) to (f)); and the fraction of the moved tokens that moved in the
+direction of their advantage (figure 3).
 """
 
 import sys
@@ -27,13 +27,13 @@ CHANGE = "change: "
 
 
 def mean_change(tokens: pd.DataFrame, update: str) -> pd.Series:
-    """Mean |change of probability| of each band."""
+    """Return the mean absolute change of probability of each band."""
     return tokens[CHANGE + update].abs().groupby(tokens["band"]).mean().reindex(list(BANDS))
 
 
 def right_way(tokens: pd.DataFrame, update: str) -> pd.Series:
-    """By band: of the tokens with an advantage that moved, the share that moved in its
-    direction.
+    """Return for each band the fraction of its moved tokens with an advantage that moved in the
+    advantage's direction.
     """
     change = tokens[CHANGE + update]
     counted = (change.abs() > RESOLUTION * tokens["probability"]) & (tokens["advantage"] != 0)
@@ -42,7 +42,7 @@ def right_way(tokens: pd.DataFrame, update: str) -> pd.Series:
 
 
 def draw(found: dict[str, pd.DataFrame]) -> go.Figure:
-    """A row of panels per table of tokens."""
+    """Return a figure with a row of panels per table of tokens."""
     titles = [f"{name}: {panel}" for name in found for panel in PANELS]
     drawing = make_subplots(rows=len(found), cols=4, subplot_titles=titles, vertical_spacing=0.2)
     for row, tokens in enumerate(found.values(), start=1):

@@ -1,15 +1,15 @@
-"""Which kinds of words go with a high reward, and how often each method uses them
-[arXiv:2505.12929, figure 5].
+"""Which kinds of words occur in completions with a high reward, and how often does each method use
+them? [arXiv:2505.12929, figure 5]
 
     trainer evaluate runs/NAME -k 8 --temperature 0.7 --name words     # writes every completion
     python -m examples.paper.language runs/words                       # figure 5 (a)
     python -m examples.paper.language grpo=runs/w0,runs/w1 lopti=runs/w2,runs/w3 --plot words.png
 
-The last line is figure 5 (b): words by method, each run of a method with a seed of its own.
+The last line makes figure 5 (b): words by method, with one run per seed of each method.
 
 The six categories and their words are the paper's (table 5). A phrase may have several words.
-``...`` in it stands for anything within one sentence, and a phrase that begins with ``'s`` follows
-a name: ``'s statement`` is found in "Ava's statement".
+``...`` in a phrase stands for anything within one sentence, and a phrase that begins with ``'s``
+follows a name: ``'s statement`` is found in "Ava's statement".
 """
 
 import argparse
@@ -34,7 +34,7 @@ _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 
 Floats = NDArray[np.float64]
 
-# Table 5, with the inflections it counts: the plural of nouns, the past tense and past participle
+# Table 5 with the counted inflections: the plural of nouns, the past tense and past participle
 # of verbs.
 PAPER: dict[str, tuple[str, ...]] = {
     "analysis": (
@@ -56,10 +56,10 @@ class CategoryResult:
     category: str
     occurrences: int
     per_100_words: float  # mean over completions
-    used_by: float  # fraction of the completions with at least one
-    # Spearman's, of words per 100 words with the reward; NaN where either never varies
+    used_by: float  # fraction of the completions with at least one word
+    # Spearman's, of words per 100 words with the reward; NaN if one of them does not vary
     correlation: float
-    low: float  # its 95% bootstrap interval over completions
+    low: float  # bounds of the 95% bootstrap interval over completions
     high: float
 
 
@@ -72,16 +72,16 @@ class Completions:
 
 
 def read_completions(runs: Sequence[Path]) -> Completions:
-    """Return the completions of runs or evaluations, put together."""
+    """Return the completions of runs or evaluations, concatenated."""
     rows = [row for run in runs for row, _ in read_json_lines(run / "completions.jsonl")]
-    rows = [row for row in rows if row.get("set") != "train"]  # evaluations alone
+    rows = [row for row in rows if row.get("set") != "train"]  # only evaluations
     return Completions(
         [row["completion"] for row in rows], np.array([row["reward"] for row in rows])
     )
 
 
 def analyze(completions: Completions) -> list[CategoryResult]:
-    """Count the words of every category in every completion, and relate them to the reward."""
+    """Return each category's frequency in the completions, and its correlation with the reward."""
     lengths = np.array([max(1, len(_WORD.findall(text))) for text in completions.texts])
     return [
         _category(
@@ -95,13 +95,13 @@ def analyze(completions: Completions) -> list[CategoryResult]:
 
 
 def count_phrases(text: str, phrases: Sequence[str]) -> int:
-    """Count the phrases in a text, as whole words, regardless of case."""
+    """Return how often the phrases occur in a text, as whole words and in any case."""
     return sum(len(pattern.findall(text)) for pattern in _patterns(tuple(phrases)))
 
 
 @lru_cache(maxsize=64)
 def _patterns(phrases: tuple[str, ...]) -> list[re.Pattern[str]]:
-    # Phrases with a gap are counted on their own: what stands in the gap may hold others.
+    # Phrases with a gap are counted separately, because the text in the gap may contain others.
     gapped = [phrase for phrase in phrases if "..." in phrase]
     single = sorted(set(phrases) - set(gapped), key=len, reverse=True)
     groups = ([single] if single else []) + [[phrase] for phrase in gapped]
@@ -132,8 +132,10 @@ def _category(
 
 
 def _correlation_interval(x: Floats, y: Floats) -> tuple[float, float]:
-    """Return the bootstrap interval; without resamples in which a side never varies."""
-    # Ranks are taken once: ranking again in every resample would change the interval little and
+    """Return the bootstrap interval. Resamples in which one of the two does not vary are
+    left out.
+    """
+    # Ranks are computed only once: in every resample they would change the interval little and
     # cost most.
     ranks = np.stack([stats.rankdata(x), stats.rankdata(y)])
 
@@ -151,8 +153,8 @@ def _correlation_interval(x: Floats, y: Floats) -> tuple[float, float]:
 
 
 def rank_correlation(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> float:
-    """Return Spearman's rank correlation, ties at their mean rank; NaN where either side never
-    varies.
+    """Return Spearman's rank correlation, with ties at their mean rank; NaN if one of the two does
+    not vary.
     """
     if len(np.unique(x)) < 2 or len(np.unique(y)) < 2:
         return math.nan

@@ -1,9 +1,9 @@
-"""A row of tables 1, 4 and 7 of arXiv:2505.12929: the mean over a run's last checkpoints.
+"""Print a row of tables 1, 4 and 7 of arXiv:2505.12929: the mean over a run's last checkpoints.
 
     trainer evaluate runs/NAME --last 3 --name NAME-last
     python -m examples.paper.table_1 runs/NAME-last
 
-Every set has its accuracy, the mean over a problem's completions, and AIME also pass@k.
+Each set has its accuracy, which is the mean over a problem's completions; AIME also has pass@k.
 """
 
 import json
@@ -17,7 +17,7 @@ PASS_AT_K = "aime"
 
 
 def results_row(evaluations: Sequence[Path]) -> dict[str, float]:
-    """Return the mean over evaluations by column, and the mean of all columns."""
+    """Return column -> mean over the evaluations, and the mean of all columns."""
     columns: dict[str, list[float]] = defaultdict(list)
     for folder in evaluations:
         for row in json.loads((folder / "evaluation.json").read_text())["rows"]:

@@ -1,4 +1,4 @@
-"""CE-GPPO [arXiv:2509.20712]: clipped tokens keep a bounded gradient. As the authors' code.
+"""CE-GPPO [arXiv:2509.20712]: clipped tokens keep a bounded gradient, as in the authors' code.
 
 trainer run base algorithm.loss=ce_gppo:CeGppo algorithm.loss.beta_low=0.5
 """

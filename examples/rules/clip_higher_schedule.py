@@ -1,11 +1,15 @@
-"""A state across steps: the upper clip rises while the entropy is below a target, else falls."""
+"""A state across steps: the upper clip rises while the entropy is below a target, and falls
+otherwise.
+"""
 
 from trainer.rules import LossInputs, NonNegative, RuleState, StepSummary, TokenLosses
 from trainer.rules.losses.clipped import Clipped
 
 
 class ClipHigherSchedule(Clipped):
-    """`Clipped`; the upper clip starts at ``clip_ratio_high`` and stays at ``target_entropy``."""
+    """`Clipped`, whose upper clip starts at ``clip_ratio_high`` and stays constant at
+    ``target_entropy``.
+    """
 
     needs_distributions = True
     target_entropy: NonNegative = 0.3

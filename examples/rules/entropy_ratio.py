@@ -1,11 +1,13 @@
-"""Entropy ratio clipping [arXiv:2512.05591], as the authors' code: a loss that reads entropies."""
+"""Entropy ratio clipping [arXiv:2512.05591], as in the authors' code: a loss that reads
+entropies.
+"""
 
 from trainer.rules import LossInputs, Positive, TokenLosses
 from trainer.rules.losses.clipped import Clipped
 
 
 class EntropyRatio(Clipped):
-    """`Clipped`, and 0 unless ``low < H / H_old < high``, H a token's entropy."""
+    """`Clipped`, but 0 unless ``low < H / H_old < high``, with H the entropy of a token."""
 
     needs_entropies = needs_distributions = True
     low: Positive = 0.95

@@ -13,14 +13,14 @@ from trainer.rules.advantages.group_mean import Grpo
 
 
 class EntropyShaped(Grpo):
-    """GRPO's A plus ``min(alpha H, abs(A) / kappa)`` at every token, H its entropy before the
-    update. With kappa above 1 the sign of A stays.
+    """GRPO's A plus ``min(alpha H, abs(A) / kappa)`` at every token, with H its entropy before the
+    update. If kappa is above 1, the sign of A does not change.
     """
 
     needs_distributions: ClassVar[bool] = True
 
     alpha: NonNegative = Field(0.4, description="weight of the entropy")
-    kappa: Positive = Field(2.0, description="bounds the addition by abs(A) / this")
+    kappa: Positive = Field(2.0, description="the addition is at most abs(A) / kappa")
 
     def __call__(self, inputs: AdvantageInputs) -> Tensor:
         assert inputs.entropies is not None

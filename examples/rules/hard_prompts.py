@@ -1,4 +1,6 @@
-"""A group statistic in a loss: prompts that are rarely solved count more, later in training."""
+"""A group statistic in a loss: rarely solved prompts get more weight, increasingly during
+training.
+"""
 
 from trainer.rules import LossInputs, NonNegative, TokenLosses
 from trainer.rules.losses.clipped import Clipped

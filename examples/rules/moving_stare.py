@@ -1,11 +1,11 @@
-"""STARE's moving weights [arXiv:2606.19236, section 4.4]: a state added to another rule."""
+"""STARE with moving weights [arXiv:2606.19236, section 4.4]: a state added to another rule."""
 
 from trainer.rules import LossInputs, RuleState, StepSummary, TokenLosses
 from trainer.rules.papers.stare import Stare
 
 
 class MovingStare(Stare):
-    """`Stare`; both weights move by 0.01 after each step, away from 1 while H < target."""
+    """`Stare`, whose weights both move by 0.01 after each step, away from 1 while H < target."""
 
     def initial_state(self) -> RuleState:
         return {"amplify": self.amplify, "attenuate": self.attenuate}

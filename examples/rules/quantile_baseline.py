@@ -1,4 +1,4 @@
-"""Quantile advantage estimation [arXiv:2509.22611]: a group's quantile instead of its mean.
+"""Quantile advantage estimation [arXiv:2509.22611]: a quantile of the group instead of its mean.
 
 trainer run base algorithm.advantage=quantile_baseline:QuantileBaseline
 """
@@ -12,9 +12,10 @@ from trainer.rules import Advantage, AdvantageInputs, Probability, group_std
 
 
 class QuantileBaseline(Advantage):
-    """``(R - Q) / (group std + 1e-6)``, Q the smallest reward that a fraction ``quantile`` of
-    the group does not exceed. With rewards 0 and 1, hard prompts train on their successes only
-    (Q = 0), and easy prompts, solved by more than 1 - ``quantile``, on their failures only (Q = 1).
+    """``(R - Q) / (group std + 1e-6)``, where Q is the smallest reward such that at least a
+    fraction ``quantile`` of the group has this reward or a lower one. With rewards 0 and 1, hard
+    prompts train only on their successes (Q = 0). Easy prompts, solved by more than 1 -
+    ``quantile``, train only on their failures (Q = 1).
     """
 
     quantile: Probability = Field(0.4, description="K of the K-quantile")

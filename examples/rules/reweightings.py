@@ -1,4 +1,4 @@
-"""Reweightings of the published code of arXiv:2505.12929 that no figure of the paper uses.
+"""Reweightings in the published code of arXiv:2505.12929 that no figure of the paper uses.
 
 trainer run tiny_kk algorithm.loss=reweightings:Sigmoid algorithm.loss.slope=4
 trainer run tiny_kk algorithm.advantage=reweightings:right_only
@@ -15,8 +15,8 @@ from trainer.rules.losses.clipped import Clipped
 class Sigmoid(Clipped):
     """`Clipped` with the advantage multiplied by ``2 sigmoid(slope (pi_old - center))``.
 
-    The code's ``both_sigmoid``; with ``negative_only`` its ``negative_sigmoid``. Unlike AR, a token
-    with ``pi_old > center`` gets a larger advantage than without the reweighting.
+    This is ``both_sigmoid`` of the published code, or with ``negative_only`` its
+    ``negative_sigmoid``. Unlike AR, it increases the advantage of tokens with ``pi_old > center``.
     """
 
     slope: float = 1.0
@@ -34,5 +34,7 @@ class Sigmoid(Clipped):
 
 
 def right_only(inputs: AdvantageInputs) -> torch.Tensor:
-    """Return 1 for a reward above its group's mean, else 0, [B]: the code's ``RAFT_linear``."""
+    """Return 1 for a reward above the mean of its group, else 0, [B]; ``RAFT_linear`` of the
+    published code.
+    """
     return (centered(inputs.rewards, inputs.group_ids) > 0).double()

@@ -1,4 +1,4 @@
-"""TRL with an environment and a tool: a random model learns to ask, in a minute on a CPU:
+"""TRL with an environment and a tool. A random model learns to call the tool, in a minute on a CPU:
 docs/guides/trl.md.
 """
 
@@ -36,7 +36,7 @@ class Rule:
 
 
 class Village:
-    """Somebody who may be asked; it pays to ask."""
+    """An environment with a tool that asks a person. Calling it is rewarded."""
 
     def reset(self, **row):
         self.asked = 0
@@ -46,7 +46,7 @@ class Village:
         """Ask a person.
 
         Args:
-            person: whom.
+            person: name of the person.
         """
         self.asked += 1
         return f" {person} is."
@@ -56,8 +56,8 @@ class Village:
 
 
 def random_policy(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Make a random model one of whose tokens is a whole call: it would not learn to spell one in a
-    minute.
+    """Return a random model with a token for a whole tool call. It would not learn to spell a call
+    within a minute.
     """
     set_seed(0)
     write_random_model(folder)
@@ -107,9 +107,9 @@ def main() -> None:
         lopti_eta=rule.lopti_eta,
     )
     checkpoint = args.resume_from_checkpoint
-    if os.environ.get("LOPTUNE_RESUME") == "1":  # of a sweep: docs/guides/any_trainer.md
+    if os.environ.get("LOPTUNE_RESUME") == "1":  # set by a sweep: docs/guides/any_trainer.md
         checkpoint = get_last_checkpoint(args.output_dir)
-    # else transformers takes one more step
+    # If the last step is already done, transformers would take one more.
     if checkpoint is None or not checkpoint.endswith(f"-{trainer.args.max_steps}"):
         trainer.train(resume_from_checkpoint=checkpoint)
 

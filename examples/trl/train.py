@@ -1,4 +1,4 @@
-"""A TRL script on the built-in tiny model, with AR and Lopti by two marked lines:
+"""A TRL script on the built-in tiny model. Two marked lines add AR and Lopti:
 docs/guides/trl.md.
 """
 
@@ -62,7 +62,7 @@ def main() -> None:
         report_to=["none"],
     )
     args, rule = parser.parse_args_and_config()
-    record = RunRecorder(args.output_dir)  # evaluations by problem, and an orderly stop on SIGTERM
+    record = RunRecorder(args.output_dir)  # records problems, and stops in order on SIGTERM
     trainer = LoptiGRPOTrainer(  # was: GRPOTrainer(
         model=str(TINY_FOLDER),
         reward_funcs=record.accuracy(is_right),
@@ -74,9 +74,9 @@ def main() -> None:
         lopti_eta=rule.lopti_eta,
     )
     checkpoint = args.resume_from_checkpoint
-    if os.environ.get("LOPTUNE_RESUME") == "1":  # of a sweep: docs/guides/any_trainer.md
+    if os.environ.get("LOPTUNE_RESUME") == "1":  # set by a sweep: docs/guides/any_trainer.md
         checkpoint = get_last_checkpoint(args.output_dir)
-    # else transformers takes one more step
+    # If the last step is already done, transformers would take one more.
     if checkpoint is None or not checkpoint.endswith(f"-{trainer.args.max_steps}"):
         trainer.train(resume_from_checkpoint=checkpoint)
 
