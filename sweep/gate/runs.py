@@ -142,7 +142,7 @@ class _Round:
         self._places: dict[str, Place] = {}  # by revision
 
     def finish(self, needed: Sequence[_NeededBatch]) -> _Results:
-        """Run the needed batches, and the batches of proposals that are made in the meantime. Return
+        """Run the needed batches, and batches of proposals that are made in the meantime. Return
         the results in the order in which the batches were requested.
 
         Raises:
