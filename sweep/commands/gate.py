@@ -485,7 +485,10 @@ def log(
     *,
     search: Annotated[
         str,
-        Option("show only proposals whose change, note or reason contains TEXT", metavar="TEXT"),
+        Option(
+            "show only proposals whose change, note or reason contains TEXT (case-insensitive)",
+            metavar="TEXT",
+        ),
     ] = "",
 ) -> Log:
     """Show what was tried. Look here before you propose a change.
