@@ -29,7 +29,7 @@ def main() -> None:
     """Train missing runs until none is left or the time is up."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument(
-        "--hours", type=float, default=1.0, help="start no training later than this (default: 1)"
+        "--hours", type=float, default=1.0, help="start no run after this many hours (default: 1)"
     )
     hours = parser.parse_args().hours
     os.environ.setdefault("OMP_NUM_THREADS", "1")

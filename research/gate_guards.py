@@ -37,9 +37,9 @@ class Scenario:
     """The gains and losses of a campaign's proposals."""
 
     name: str
-    gain: float = 0.0  # in SD, of ``gains_in`` of the proposals
-    gains_in: float = 0.1
-    loss: float = 0.0  # of every proposal, in margins
+    gain: float = 0.0  # gain of the proposals that have one [SD]
+    gains_in: float = 0.1  # fraction of the proposals that have a gain
+    loss: float = 0.0  # loss of every proposal, in margins
     harmful_in: float = 0.0  # fraction of the gains that lose `harm` margins
     harm: float = 2.0
     guarded: bool = True

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Folder = Annotated[str | Path, Option("folder of the campaign", is_path=True)]
 Parallel = Annotated[
-    Count | None, Option("number of concurrent runs (default: as many as fit the machine)")
+    Count | None, Option("number of concurrent runs (default: as many as fit on the machine)")
 ]
 Run = Annotated[bool, Option("start the required runs now, which may take hours")]
 
@@ -115,7 +115,9 @@ def start(
             metavar="PATH",
         ),
     ] = (),
-    max_runs: Annotated[Count | None, Option("runs after which the campaign ends")] = None,
+    max_runs: Annotated[
+        Count | None, Option("number of runs after which the campaign ends")
+    ] = None,
     max_hours: Annotated[Positive | None, Option("hours after which the campaign ends")] = None,
     deadline: Annotated[
         str | None, Option("date and time at which the campaign ends", metavar="DATE")

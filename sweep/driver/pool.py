@@ -3,9 +3,10 @@ reused.
 
 `sweep.gate.pool` starts it as ``python -m sweep.driver SETTINGS``, with the fields of `Settings` as
 JSON. Each line of standard input is a batch to run, with the fields of `Request`. Batches run side
-by side, as many trials at a time as fit the machine. When a batch has ended, a line with its name
-goes to standard output, with the error if it could not run. Its results are in its folder, which is
-the folder of a sweep without a search. Everything else that is printed goes to standard error.
+by side, as many trials at a time as fit on the machine. When a batch has ended, a line with its
+name goes to standard output, with the error if it could not run. Its results are in its folder,
+which is the folder of a sweep without a search. Everything else that is printed goes to standard
+error.
 
 The line ``null`` ends the process once all batches have ended. If standard input is closed without
 ``null``, the process that needs the results has ended, and this process stops the trials in an
@@ -94,7 +95,7 @@ class _Attempt:
 
     batch: "_Batch"
     number: str  # distinguishes the trials of the batch
-    config: dict[str, Any]  # from the searcher
+    config: dict[str, Any]  # configuration that the searcher returned
 
     @property
     def trial(self) -> str:

@@ -29,7 +29,7 @@ class Arm:
 
     @property
     def program(self) -> tuple[dict[str, Any], list[str] | None, str | None]:
-        """The settings, command and revision of its runs."""
+        """Settings, command and revision of the configuration's runs."""
         return self.settings, self.command, self.revision
 
     def values(self, metric: str | None) -> dict[int, float]:

@@ -11,7 +11,7 @@ from sweep.gate.verdict import GateVerdict, Need, numbers
 
 
 def campaign_fields(campaign: Campaign, verdict: GateVerdict) -> dict[str, Any]:
-    """Return the state of a campaign with the keys of ``--json``."""
+    """Return the state of a campaign as ``--json`` prints it."""
     model = campaign.model()
     noise: dict[str, Any] = {"sd": None, "correlation": None}
     if model is not None:

@@ -52,7 +52,7 @@ class RunPool:
     Args:
         folder: contains the program's search space; the sweeps go to its subfolder "runs".
         resume: command that continues after an interruption.
-        parallel: number of parallel runs; None: as many as fit the machine.
+        parallel: number of parallel runs; None: as many as fit on the machine.
     """
 
     def __init__(self, folder: Path, *, resume: str, parallel: int | None = None) -> None:

@@ -35,18 +35,18 @@ class Proposal(Arm):
 
     @property
     def runs(self) -> int:
-        """The number of its finished runs."""
+        """Number of finished runs of the proposal, including earlier comparisons."""
         arms = [self, *(arm for _, arm in self.earlier)]
         return sum(len(arm.scores) + len(arm.failed) for arm in arms)
 
     @property
     def all_by_hand(self) -> list[int]:
-        """The seeds whose results were recorded by hand, also of earlier comparisons."""
+        """Seeds whose results were recorded by hand, including earlier comparisons."""
         arms = [*(arm for _, arm in self.earlier), self]
         return [seed for arm in arms for seed in arm.by_hand]
 
     def compare_with(self, index: int, configuration: Arm) -> None:
-        """Start the comparison with another baseline, on its seeds."""
+        """Start the comparison with another baseline, on the seeds of that baseline."""
         before = Arm(self.settings, self.command, self.revision, self.note, self.files)
         before.scores, before.failed, before.by_hand = self.scores, self.failed, self.by_hand
         before.guards = self.guards

@@ -51,7 +51,7 @@ def run_until_decided(folder: Path, *, parallel: int | None = None) -> GateVerdi
 
     Args:
         folder: the campaign's folder.
-        parallel: maximum number of concurrent runs; None: as many as fit the machine.
+        parallel: maximum number of concurrent runs; None: as many as fit on the machine.
 
     Raises:
         ConfigError: the campaign has no program, or its runs cannot finish.

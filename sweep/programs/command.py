@@ -338,8 +338,8 @@ class CommandProgram(Program):
         return self.function or Path([*self._scripts, *self.command][0]).name
 
     def rule_of(self, resolved: Overrides) -> tuple[str, str]:
-        """Return an empty algorithm, because all trials run the same program, and the non-numeric
-        values or else the name of the command.
+        """Return an empty algorithm, because all trials run the same program. The update rule is
+        named by the non-numeric values, or by the command if there are none.
         """
         chosen = []
         for key, value in resolved.items():

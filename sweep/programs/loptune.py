@@ -239,7 +239,7 @@ class LoptuneProgram(Program):
             if not key.startswith(_INPUTS):
                 continue
             for value in values:
-                with contextlib.suppress(ConfigError):  # valid only together with other values
+                with contextlib.suppress(ConfigError):  # it may be valid only with other values
                     yield self.configure({key: value})
 
     def with_settings(self, settings: Overrides, command: Sequence[str] | None) -> "LoptuneProgram":

@@ -324,7 +324,7 @@ def frozen_trial(
     if not for_sampler:
         attributes = _user_attributes(configuration)
     state = TrialState[result.state]
-    if None in values and state == TrialState.COMPLETE:  # older than the second objective
+    if None in values and state == TrialState.COMPLETE:  # recorded without the second objective
         state = TrialState.FAIL
     trial = optuna.create_trial(
         state=state,

@@ -52,7 +52,7 @@ class ObjectiveSpec(Section):
     metric: str | Annotated[list[str], AfterValidator(_unique), Field(min_length=2)] = (
         "eval/accuracy"
     )
-    """evaluation metric; a list becomes one score by `composite`"""
+    """evaluation metric; a list of metrics is combined into one score by `composite`"""
     composite: Literal["mean", "iqm"] | dict[str, NonNegative] = "mean"
     """how several metrics become one score: mean, iqm (interquartile mean), or metric -> weight"""
     mode: Literal["max", "min"] = "max"

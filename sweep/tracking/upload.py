@@ -1,4 +1,4 @@
-"""Send records to MLflow later: an offline sweep, or trials that could not reach the server."""
+"""Send records to MLflow afterwards, if a sweep was offline or trials did not reach the server."""
 
 from collections.abc import Iterable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Start or connect to Ray, and check that a trial fits the machine or cluster."""
+"""Start Ray or connect to it, and check that a trial fits on the machine or cluster."""
 
 import ipaddress
 import logging
