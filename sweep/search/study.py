@@ -42,7 +42,7 @@ _RANDOM_ATTEMPTS = 20
 _MAX_SCORE = 1e100  # samplers square scores
 
 _DIGITS = 12  # significant digits of a proposed value
-_MANY_FAILED = 0.25  # fraction of configurations
+_MANY_FAILED = 0.25  # fraction of failed configurations
 
 # Silence Optuna's log of studies and trials; the sweep prints its own.
 optuna.logging.set_verbosity(optuna.logging.ERROR)
