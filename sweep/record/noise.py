@@ -26,7 +26,7 @@ from sweep.space.scoring import scoring_of
 from sweep.space.spec import SchedulerSpec, SweepSpec
 
 FIRST_RUNS, SECOND_RUNS = "seeds-", "again-"  # prefixes of the batch names of `sweep noise`
-_MAX_NAMED = 3  # maximum number of sweeps in a text
+_MAX_NAMED = 3  # maximum number of sweeps named in a message
 _NOISE_SEEDS = [0, 1, 2]
 _NOISE_SUFFIX = "-noise"
 
