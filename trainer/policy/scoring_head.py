@@ -221,7 +221,7 @@ class _Details:
         self.entropies[chunk] = -logprobs - difference.mul_(logits).sum(dim=-1)
 
     def token_statistics(self) -> Tensor | None:
-        """Return the statistics of all tokens, [N]; None if there is none."""
+        """Return the statistics of all tokens, [N]; None if none were computed."""
         return torch.cat(self.statistics) if self.statistics else None
 
 

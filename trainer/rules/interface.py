@@ -280,7 +280,7 @@ class PolicyLoss(Rule):
         the result as ``token_statistics``. A loss that defines it sets ``needs_distributions``.
 
         Args:
-            probabilities: [n, V], the distribution of each token; may not be changed in place.
+            probabilities: [n, V], the distribution of each token; must not be changed in place.
             tokens: [n, 1] int64, the tokens of the completions.
         """
         return None

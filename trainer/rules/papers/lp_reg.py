@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 
-_PROXY_MIN_P = 0.02  # relative to the largest probability
+_PROXY_MIN_P = 0.02  # the proxy drops tokens below this fraction of the largest probability
 
 
 class LpReg(PolicyLoss):
