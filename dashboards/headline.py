@@ -122,7 +122,7 @@ def _costs(results: Results, name: Name) -> str:
 
 def _about_arms(results: Results, name: Name) -> list[str]:
     """Return the facts that the table of all arms adds to the headline: how arms were compared,
-    missing and failed runs, worse arms, and arms that are not worse by a margin.
+    missing and failed runs, worse arms, and arms shown to be not worse by a margin.
     """
     rows = results.arm_table
     judged = results if results.fresh is None else results.fresh

@@ -149,8 +149,8 @@ def _with_other_scores(results: Results) -> pd.DataFrame:
 
 
 def _plain_cells(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table in which a spreadsheet program evaluates no cell: a string that would be a
-    formula gets an apostrophe in front.
+    """Return a table whose cells no spreadsheet program evaluates: a string that would be a formula
+    gets a leading apostrophe.
     """
     plain = table.map(_plain)
     plain.columns = [_plain(column) for column in table.columns]
