@@ -147,7 +147,7 @@ def test_guards_by_command(tmp_path, monkeypatch, capsys):
     assert length["larger_is_better"] is False
     assert said["history"][0]["guards"] == said["guards"]
     assert said["baseline"]["guards"]["memory"] == 12
-    main(["gate", "log", "camp", "--search", "margin on length"])
+    main(["gate", "log", "camp", "--search", "worse on length"])
     assert "longer answers" in capsys.readouterr().out
 
 
