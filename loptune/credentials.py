@@ -27,8 +27,8 @@ def split_credentials(url: str) -> tuple[str, str, str]:
 
 
 def has_credentials(url: str) -> bool:
-    """Return whether a URL holds a secret: a password, or a user name for HTTP, which is often a
-    token. A database's user name is not secret.
+    """Return whether a URL contains a secret: a password, or the user name of an HTTP URL, which is
+    often a token. The user name of a database is not a secret.
     """
     clean, name, password = split_credentials(url)
     return bool(password or (name and clean.startswith("http")))

@@ -1,4 +1,4 @@
-"""Declarations of all metrics the trainer logs, loaded from ``declared.yaml``."""
+"""Declarations of all metrics that the trainer logs, loaded from ``declared_metrics.yaml``."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ class Metric:
 
 _TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 _DECLARED = [Metric(name, *declared) for name, declared in _TABLE.items()]
-# the last part of the name comes from the data or the configuration
+# families of metrics: the last part of each name comes from the data or the configuration
 METRIC_FAMILIES = {metric.name: metric for metric in _DECLARED if metric.name.endswith("/")}
 METRICS = {metric.name: metric for metric in _DECLARED if metric.name not in METRIC_FAMILIES}
 

@@ -48,7 +48,7 @@ def listed(names: Sequence[str], most: int, separator: str = ", ") -> str:
 
 
 def joined(names: Sequence[str]) -> str:
-    """Return all names in a sentence: ``a, b and c``."""
+    """Join all names for a sentence: ``a, b and c``."""
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
@@ -58,7 +58,7 @@ def shortened(text: str, most: int) -> str:
 
 
 class UserError(Exception):
-    """An error that the user can fix, printed as three lines and mapped to an exit code.
+    """An error that the user can fix, printed as up to three lines and mapped to an exit code.
 
     ``where`` is the file, key or resource at fault, ``hint`` the next thing to type or change.
     ``code`` identifies the kind of problem in kebab case. It is printed at the end of the first
@@ -88,11 +88,11 @@ class UserError(Exception):
 
 
 class ConfigError(UserError):
-    """Usage or configuration: exit code 2."""
+    """Usage or configuration error, exit code 2."""
 
 
 class MissingError(UserError):
-    """Missing resources, data or model files, exit code 3."""
+    """Missing resource, package, data or model file, exit code 3."""
 
     exit_code = 3
 
@@ -116,7 +116,7 @@ class StoppedError(UserError):
 
 
 class RewardError(UserError):
-    """Scoring failed for too many completions."""
+    """Scoring failed for too many completions, exit code 2."""
 
 
 class EngineError(UserError):

@@ -30,7 +30,7 @@ _REMEDIES = {  # errno -> suggested fix
     errno.EPERM: "change the permissions",
     **dict.fromkeys(
         (errno.EISDIR, errno.EEXIST, errno.ENOTDIR, errno.ELOOP),
-        "remove or rename what is at that path",
+        "remove or rename the file or folder at that path",
     ),
 }
 
@@ -43,13 +43,13 @@ def storage_error(
     """Convert a file system error to a StorageError with the failed action, the free space and a
     suggested fix.
 
-    ``action`` completes "cannot ...", such as "write a checkpoint"; ``code`` names the kind of
+    ``action`` completes "cannot ...", such as "write a checkpoint"; ``code`` identifies the kind of
     fault. The path need not exist. The OSError may be wrapped in a library's exception.
     """
     text = first_line(error)
     number = getattr(error, "errno", 0)
     reason = getattr(error, "strerror", None) or text
-    remedy = "put it back" if number in _GONE else _REMEDIES.get(number, "fix that")
+    remedy = "restore it" if number in _GONE else _REMEDIES.get(number, "fix the problem")
     if "No space left" in text or "disk is full" in text:
         remedy = _FULL if _has_inodes(path) else "the disk has no free inodes: delete some files"
     return StorageError(
@@ -61,14 +61,14 @@ def storage_error(
 
 
 def text_encoding(start: bytes) -> str:
-    """Return the encoding of a file from its first bytes: UTF-16 with its byte order mark, else
-    UTF-8 with or without one.
+    """Return the encoding of a file that starts with these bytes: UTF-16 after its byte order mark,
+    otherwise UTF-8 with or without one.
     """
     return "utf-16" if start.startswith(_UTF16) else "utf-8-sig"
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file for reading without ever blocking, as opening a pipe would.
+    """Open a file for reading. This never blocks: a pipe, which would block, is rejected.
 
     Raises:
         StorageError: the path is a pipe, device, socket or folder.
@@ -87,18 +87,19 @@ def check_regular(path: Path) -> None:
     """Check that a path is a file, not a pipe, device, socket or folder.
 
     Raises:
-        StorageError: it is something else.
-        OSError: it does not exist.
+        StorageError: the path is something else.
+        OSError: the path does not exist.
     """
     if not stat.S_ISREG(path.stat().st_mode):
         raise _not_regular(path)
 
 
 def check_downloaded(path: Path) -> None:
-    """Raise if a file is only a pointer to the data, which ``git clone`` writes without Git LFS.
+    """Raise if a file is a Git LFS pointer instead of the data, as after ``git clone`` without Git
+    LFS.
 
     Raises:
-        StorageError: it is a pointer.
+        StorageError: the file is a pointer.
     """
     with path.open("rb") as file:
         start = file.read(len(LFS_POINTER))
@@ -136,7 +137,8 @@ def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> Non
     """
     # per-process name: a driver and a report may write the same file at once
     draft = path.with_name(f".{path.name}.{os.getpid()}.new")
-    # It may be left over from a dead writer, or a planted symlink: never write through it.
+    # A draft may already exist, left by a dead writer or planted as a symlink: never write through
+    # it.
     new = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     try:
         draft.unlink(missing_ok=True)
@@ -161,8 +163,8 @@ def as_storage_error(error: Exception, *written: Path) -> StorageError | None:
     errors.
 
     Also converts wrong file types, such as a folder where a file should be. An error without a file
-    name is attributed to the fullest of the disks of ``written``, the current folder and the
-    temporary folder.
+    name is attributed to the disk with the least free space among those of ``written``, the current
+    folder and the temporary folder.
     """
     if isinstance(error, StorageError):
         return error
@@ -222,7 +224,7 @@ class JsonLines:
         with self._opened() as descriptor:
             size = os.fstat(descriptor).st_size
             try:
-                # another process truncated the file in between
+                # the last line is incomplete if another process truncated the file in the meantime
                 if size and os.pread(descriptor, 1, size - 1) != b"\n":
                     data = b"\n" + data
                 _write_all(descriptor, data)
@@ -285,7 +287,7 @@ def read_json_lines(
 
     Raises:
         StorageError: the file cannot be read, or a complete line is not a JSON object (the error
-        names its number).
+            shows the line number).
     """
     try:
         file = path.open("rb")
@@ -351,7 +353,7 @@ def _existing(path: Path) -> Path:
 
 
 def _has_inodes(path: Path) -> bool:
-    """Return whether the disk has free inodes. File systems that do not count them always have."""
+    """Return whether the disk has free inodes; True for file systems that do not count inodes."""
     disk = os.statvfs(_existing(path))
     return disk.f_files == 0 or disk.f_favail > 0
 

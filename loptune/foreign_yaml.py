@@ -1,4 +1,4 @@
-"""Read YAML files of other programs: plain values only, in time and memory proportional to the
+"""Read YAML files of other programs: plain values only, in time and memory proportional to their
 size.
 """
 
@@ -15,7 +15,7 @@ MAX_VALUES = 100_000
 _MAX_CHARS = 1 << 20  # length limit of all values, including repetitions by aliases
 _MAX_DEPTH = 64
 _MERGE = "<<"
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # only its events are used
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # only its parser events are used
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class _Node:
     """A value with its size, including repetitions by aliases."""
 
     value: Any
-    count: int  # values
-    chars: int
+    count: int  # number of values
+    chars: int  # number of characters
 
 
 class ForeignYamlError(ValueError):
@@ -42,8 +42,8 @@ def read_foreign_yaml(text: str, *, typed: bool = True) -> Any:
         typed: whether to convert numbers, booleans and null; otherwise every scalar is a string.
 
     Raises:
-        ForeignYamlError: the text is invalid, larger than `MAX_BYTES`, more than `MAX_VALUES`
-            values, or nested too deeply.
+        ForeignYamlError: the text is invalid, is larger than `MAX_BYTES`, has more than
+            `MAX_VALUES` values, or is nested too deeply.
     """
     if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise ForeignYamlError(f"more than {MAX_BYTES >> 10} KiB")

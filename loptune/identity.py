@@ -1,4 +1,4 @@
-"""Assign an id to each run or sweep, which is stored in its folder.
+"""Assign an id to each run or sweep, and store it in the folder of the run or sweep.
 
 Names and paths do not identify a run: a run that is deleted and started again has the same name and
 path, and two people may use the same name on one tracking server.
@@ -11,12 +11,12 @@ from pathlib import Path
 from loptune.errors import StorageError
 from loptune.files import storage_error, write_atomically
 
-IDENTITY = "identity.json"  # file in the folder
+IDENTITY = "identity.json"  # file in the folder of a run or sweep
 
 
 def identity(folder: Path, earlier: str = "") -> str:
     """Return the id of the run in a folder; create it on the first call. A moved folder keeps its
-    id. A copied one gets a new id, so that both can continue.
+    id. A copied folder gets a new id, so that both can continue.
 
     Args:
         folder: the run's folder, which exists.
@@ -54,7 +54,9 @@ def known_identity(folder: Path) -> str | None:
 
 
 def _is_copy(folder: Path, known: dict[str, str]) -> bool:
-    """Return whether the folder is a copy of the folder in ``known``, which still exists."""
+    """Return whether the folder is a copy of the folder in ``known``, and the original still
+    exists.
+    """
     source = Path(known["folder"])
     if source == folder.resolve():
         return False

@@ -11,14 +11,15 @@ if TYPE_CHECKING:
 RUN_TAG = "loptune.run"
 SWEEP_TAG = "loptune.sweep"  # name of the sweep
 PARENT_TAG = "mlflow.parentRunId"  # trial -> its sweep's MLflow run
-NOTE_TAG = "mlflow.note.content"  # description in Markdown: a sweep's verdict, why a trial failed
+NOTE_TAG = "mlflow.note.content"  # Markdown description: a sweep's verdict, or why a trial failed
 COLOR_TAG = "mlflow.runColor"
 
-CHANGES_TAG = "loptune.accepted_changes"  # changes of data and reward files accepted on resume
+# changes to data and reward files that were accepted on resume
+CHANGES_TAG = "loptune.accepted_changes"
 
 # Tags of a trial's run.
 TRIAL_TAG = "loptune.trial"  # c003-s0
-# 3; for a finalist, its number in the original sweep
+# number of the configuration, such as 3; for a finalist, its number in the original sweep
 CONFIGURATION_TAG = "loptune.configuration"
 SEED_TAG = "loptune.seed"
 ARM_TAG = "loptune.arm"  # value of the tune_within parameter

@@ -30,7 +30,7 @@ def read_csv(path: Path) -> Iterator[Values]:
         raise ConfigError(
             f"the columns are separated by {others[0]!r} instead of commas",
             f"{path}, line 1",
-            "separate the columns by commas",
+            "separate the columns with commas",
             code="csv-separator",
         )
     for row in reader:

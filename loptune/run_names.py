@@ -21,11 +21,12 @@ NAME_RULE = (
 )
 _RULE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME_LENGTH - 1}}}")
 CAMPAIGN = "campaign"  # locked by a process that records events of a campaign
-RUNNER = "the runner of campaign"  # locked by a process that runs a campaign's training runs
-RUNS = "the runs folder of"  # locked by the process in which the runs of the folder train
+# locked by the process that decides which training runs a campaign needs
+RUNNER = "the runner of campaign"
+RUNS = "the runs folder of"  # locked by the process that starts the runs in the folder
 MEASUREMENT = "the folder"  # locked by a process that measures seed noise in it
 _STARTING = "this machine, just starting"
-_LOOK_S = 0.5  # longer than `lock_owner` holds the lock in another process
+_LOCK_WAIT_S = 0.5  # longer than another process holds the lock in `lock_owner`
 _OWN_FOLDER = Path(__file__).resolve().parent
 
 
@@ -33,8 +34,8 @@ SHUTDOWN_S = 900  # time for the last step and its checkpoint after a signal [s]
 
 
 def command_line(*words: str, runs_dir: Path | None = None) -> str:
-    """Return a command for a message, quoted for a shell. It works in the current folder: a runs
-    folder other than the default is included.
+    """Return a command for a message, quoted for a shell. It works in the current folder: it
+    includes ``--runs-dir`` unless the runs folder is the default.
     """
     place: list[str] = []
     if runs_dir is not None and runs_dir.resolve() != Path("runs").resolve():
@@ -117,7 +118,7 @@ def run_path(given: str, runs_dir: Path) -> Path:
 
 @contextmanager
 def lock_folder(
-    folder: Path, what: str = "run", *, create: bool = True, patience: float = _LOOK_S
+    folder: Path, what: str = "run", *, create: bool = True, patience: float = _LOCK_WAIT_S
 ) -> Iterator[None]:
     """Lock a folder for this process. The lock is released when the process exits for any reason.
 
@@ -149,10 +150,10 @@ def lock_folder(
 
 def check_folder(folder: Path) -> None:
     """Raise if a folder contains a module that would shadow the package ``loptune`` in the workers
-    of a sweep. Workers find the other packages through it.
+    of a sweep. Workers find the other packages through ``loptune``.
 
     Raises:
-        ConfigError: there is such a file or folder.
+        ConfigError: the folder contains such a file or package.
     """
     for path in (folder / "loptune.py", folder / "loptune" / "__init__.py"):
         if path.is_file() and path.parent.resolve() != _OWN_FOLDER:
@@ -178,7 +179,7 @@ def _locked_error(folder: Path, other: str, what: str) -> NameInUseError:
         hint = "wait for it, stop it, or choose another --output"
     if what == RUNNER:
         name = folder.parent.name
-        hint = "it also runs what is proposed in the meantime; wait for it, or stop it"
+        hint = "wait for it, or stop it; it also handles changes proposed in the meantime"
     if what == RUNS:
         name = folder.parent.name
         hint = "an earlier process is still stopping its runs: try again in a minute"

@@ -53,8 +53,8 @@ def find_own_packages_first() -> None:
 
 def prepare_worker() -> None:
     """Prepare a Ray worker: find loptune's packages first, and collect garbage rarely during
-    imports. Imports allocate a lot without leaving garbage, and collections would take a fifth of
-    their time. Once a rank has imported its trainer, it collects as usual.
+    imports. Imports allocate a lot of memory but leave no garbage, and collections would take 20%
+    of the import time. Once a rank has imported its trainer, it collects as usual.
     """
     gc.set_threshold(RARELY)
     find_own_packages_first()
@@ -62,7 +62,7 @@ def prepare_worker() -> None:
 
 def missing_attribute(package: str, name: str) -> str:
     """Return the message of an AttributeError. If the package hides a user's file in the current
-    folder, the message includes it.
+    folder, the message includes its path.
     """
     text = f"module {package!r} has no attribute {name!r}"
     hidden = Path.cwd() / f"{package}.py"

@@ -17,7 +17,7 @@ from pathlib import Path
 MARK = "loptune-error-"  # prefix of a rank's error mark, see `loptune.terminal.main`
 _FOLDER = "loptune-tmp-"
 _OURS = re.compile(rf"({_FOLDER}|{MARK}).*|loptune-[a-z0-9_]{{8}}")
-_SWEEPS = "owner"  # file in the scratch folder of a sweep, which `sweep clean` removes
+_SWEEPS = "owner"  # marks the scratch folder of a sweep, which `sweep clean` removes
 # age at which files count as leftovers: no process takes this long to lock a new folder or to read
 # a mark
 _OLD_S = 3600.0

@@ -1,4 +1,4 @@
-"""YAML configuration reader whose errors name file, line and the nearest valid key."""
+"""YAML configuration reader whose errors show file, line and the nearest valid key."""
 
 import contextlib
 import difflib
@@ -126,8 +126,8 @@ def read_yaml(path: Path) -> YamlDocument:
 
     Raises:
         MissingError: the file does not exist.
-        ConfigError: it is larger than 256 KiB, not valid YAML, has a Python tag or a duplicate key,
-            or is not a mapping.
+        ConfigError: the file is larger than 256 KiB, is not valid YAML, has a Python tag or a
+            duplicate key, or is not a mapping.
     """
     try:
         with path.open("rb") as file:
@@ -150,7 +150,9 @@ def read_yaml(path: Path) -> YamlDocument:
 
 
 def _files_beside(path: Path) -> str:
-    """Return a hint with the closest name of a YAML file in the folder of a missing file."""
+    """Return a hint with the YAML file whose name is closest to that of a missing file in its
+    folder.
+    """
     folder = path.parent
     if not folder.is_dir():
         return f"there is no folder {folder}: check the path"
@@ -212,7 +214,7 @@ def parse_value(text: str, where: str) -> Any:
         raise ConfigError(
             f"invalid YAML value: {shortened(text, 80)} ({_problem(error)[0]})",
             where,
-            "quote it",
+            "quote the value",
             code="invalid-yaml",
         ) from None
 
@@ -323,7 +325,7 @@ def validate(model: type[Model], document: YamlDocument) -> Model:
         ) from None
 
 
-# pydantic's type of an error -> how to write the value
+# pydantic error type -> how to write the value
 _FORMS = {
     "dict_type": "write it as `key: value` lines",
     "float_parsing": "write a number without a unit or a percent sign",
@@ -380,7 +382,7 @@ def _right_form(error: Any) -> str:
     if kind == "list_type" and not isinstance(given, dict):
         values = [] if given is None else [given]
         if isinstance(given, str):
-            with contextlib.suppress(ValueError):  # an open quote
+            with contextlib.suppress(ValueError):  # an unclosed quote
                 values = shlex.split(given)
         return f"write a list: {_in_one_line(values)}"
     if kind == "string_type" and isinstance(given, bool | int | float):
@@ -389,7 +391,7 @@ def _right_form(error: Any) -> str:
 
 
 def _in_one_line(values: list[Any]) -> str:
-    """Return a list as YAML."""
+    """Return a list as one line of YAML, shortened if it is long."""
     text = yaml.safe_dump(values, default_flow_style=True, width=math.inf, allow_unicode=True)
     return shortened(text.strip(), 200)
 

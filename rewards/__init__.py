@@ -1,10 +1,10 @@
 """Reward functions that score completions.
 
-To add a built-in one, write ``score(text, answer) -> Score`` in this package and register it in
-``REWARDS``. A user's own function can be anywhere on the import path; the configuration names it
-``module:function``. `rewards.custom` lists the supported signatures. The module may define
-``prepare()``, called once before the first completion, and ``MINIMUM``, the score of a completion
-that could not be scored.
+To add a built-in reward, write ``score(text, answer) -> Score`` in this package and register it in
+``REWARDS``. A user's own function can be anywhere on the import path; the configuration refers to
+it as ``module:function``. `rewards.custom` lists the supported signatures. The module of a function
+may define ``prepare()``, which is called once before the first completion, and ``MINIMUM``, the
+score of a completion that could not be scored.
 """
 
 import sys
@@ -34,7 +34,7 @@ __all__ = [
     "prepare",
 ]
 
-OVERLONG_PART = "overlong"  # breakdown entry of the length penalty, which no function may use
+OVERLONG_PART = "overlong"  # breakdown entry of the length penalty; no function may use this name
 REWARDS: dict[str, RewardFunction] = {
     "knights_knaves": knights_knaves.score,
     "math": math_answers.score,
@@ -80,7 +80,7 @@ def _weighted_sum(functions: Weights, scores: Sequence[Score | Exception]) -> Sc
         breakdown[parts[name]] = weight * score.reward
         by_name[name] = score
     judge = by_name[correctness_reward(functions)]
-    if len(by_name) == 1:  # the function's own parts
+    if len(by_name) == 1:  # keep the breakdown of a single function
         [(name, weight)] = functions.items()
         breakdown = {}
         for part, value in judge.breakdown.items():
@@ -90,8 +90,8 @@ def _weighted_sum(functions: Weights, scores: Sequence[Score | Exception]) -> Sc
 
 
 def part_names(functions: Weights) -> dict[str, str]:
-    """Return function -> its entry in the breakdown: the name without the module, or the full name
-    if the short one would be ambiguous.
+    """Map each function to its entry in the breakdown: the name without the module, or the full
+    name if the short one would be ambiguous.
     """
     counts = Counter(map(_short, functions))
     counts[OVERLONG_PART] += 1
@@ -135,8 +135,8 @@ def prepare(functions: Weights) -> None:
 
 
 def minimum(functions: Weights) -> float:
-    """Return the weighted sum of the functions' ``MINIMUM``. A function without one, or with a
-    negative weight, counts as 0.
+    """Return the weighted sum of the functions' ``MINIMUM`` values. A function without a
+    ``MINIMUM``, or with a negative weight, contributes 0.
     """
     total = 0.0
     for name, weight in functions.items():

@@ -1,7 +1,7 @@
 """A user's own reward functions, named ``module:function``.
 
-Two signatures, each plain or ``async``. A function returns a ``Score`` or a number; a positive
-number counts as correct::
+A function scores one completion or a batch, and may be ``async``. It returns a ``Score`` or a
+number; a positive number counts as correct::
 
     def exact(text, answer):                # one completion
         return float(text.strip() == answer)
@@ -47,8 +47,8 @@ def load_function(name: str) -> Function:
     """Return the function behind ``module:function``.
 
     Raises:
-        ValueError: it cannot be loaded (`UserCodeError`), or was written for another trainer; the
-        message suggests a fix.
+        ValueError: the function cannot be loaded (`UserCodeError`), or was written for another
+            trainer; the message suggests a fix.
     """
     function = load_named(name, "reward")
     if not callable(function):
@@ -114,9 +114,7 @@ def as_batch(function: Function, name: str) -> BatchRewardFunction:
 
 
 def columns_of(function: Function) -> dict[str, bool]:
-    """Return the dataset columns among a function's parameters -> whether the column is
-    required.
-    """
+    """Map each dataset column among a function's parameters to whether it is required."""
     given = _given_by_name(function) or _given_by_position(function)
     return {
         name: parameter.default is inspect.Parameter.empty
@@ -163,7 +161,7 @@ def _caller(
 
 
 class _Call:
-    """Calls a user's function with those of the available values that its signature names."""
+    """Calls a user's function with the values that its signature accepts."""
 
     def __init__(self, function: Function, name: str) -> None:
         self._function = function
@@ -177,13 +175,13 @@ class _Call:
         for column, is_required in self._columns.items():
             if is_required and column not in given:
                 remedy = (
-                    "name its parameters text, answer (or texts, answers) and columns of the data, "
-                    "or give them defaults"
+                    "rename it to text or answer (texts or answers for a batch) or to a column, or "
+                    "give it a default"
                 )
                 if self._by_name == {"answers"}:
                     remedy = (
-                        "answers makes it a batch function: name its parameters texts, answers, or "
-                        "text, answer for one completion"
+                        "answers makes it a batch function: use texts and answers for a batch, or "
+                        "text and answer for one completion"
                     )
                 if column in _ANSWERS:
                     beside, meant = _ANSWERS[column]
@@ -216,7 +214,7 @@ async def _gather(call: Function, each: Sequence[Mapping[str, Any]]) -> list[Any
     async def result_of(given: Mapping[str, Any]) -> Any:
         return await call(given)
 
-    import asyncio  # most rewards are not coroutines
+    import asyncio  # imported here, because most rewards are not coroutines
 
     return await asyncio.gather(*map(result_of, each), return_exceptions=True)
 
@@ -240,7 +238,7 @@ def _is_batch(function: Function) -> bool:
 
 
 def _given_by_name(function: Function) -> set[str]:
-    """Return the parameters that are the texts and the answers, not columns."""
+    """Return the parameters that receive texts and answers, not columns."""
     names = _BATCH_PARAMETERS if _is_batch(function) else _PARAMETERS
     return {
         name

@@ -4,7 +4,7 @@
 class CodedValueError(ValueError):
     """A value, function or setting that cannot be used.
 
-    ``code`` names the kind of fault in kebab case; it stays the same when the wording changes.
+    ``code`` identifies the kind of fault in kebab case; it stays the same when the wording changes.
     """
 
     def __init__(self, message: str, code: str = "") -> None:

@@ -26,7 +26,7 @@ _HEDGED = re.compile(
     r"only|never|false|untrue|wrong|incorrect|impossible|cannot|contradict\w*|unknown|unclear)\b|n't\b"
     # "Zoey is a knight => Noah is a knave", "Zoey is a knight?"
     r"|\b(?:knight|knave)\b\W*?(?:\?|[-=]+>|[→⇒⟹↔⇔⟺]|\\(?:implies|iff|(?:long)?(?:left)?rightarrow))"
-    # words that also have other uses: only in the clause of a statement
+    # words with other uses count only in the clause of a role statement
     r"|\b(?:when|whenever|whereas|given|provided|providing|as\s+long\s+as|in\s+case|in\s+which\s+case|"
     r"otherwise|else|should|were|would|may|let|lets|let's|say|says|said|saying|claim|claims|claimed|"
     r"claiming|state|states|stated|stating|tell|tells|told|assert|asserts|asserted|accuses?|"
@@ -57,8 +57,8 @@ def score(text: str, answer: Any) -> Score:
 
 
 def fraction_correct(text: str, answer: Any) -> Score:
-    """Return the fraction of people whose last stated role is correct, in any format. For policies
-    too weak to learn the format.
+    """Score the fraction of people whose last stated role is correct, in any format. This reward is
+    for policies that are too weak to learn the format.
 
     Raises:
         ValueError: the solution contains no role statement.
@@ -103,7 +103,7 @@ def _given_roles(answer: str, names: tuple[str, ...]) -> dict[str, str] | None:
     lowered = answer.lower()
     if lowered.count("knight") + lowered.count("knave") != len(names):
         return None
-    # a person may have the name of a hedging word: May, Chance
+    # a person's name may be a hedging word: May, Chance
     without_names = lowered
     for name in names:
         without_names = re.sub(rf"\b{re.escape(name.lower())}\b", "_", without_names)

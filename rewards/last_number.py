@@ -37,7 +37,7 @@ def number_of(answer: Any) -> Decimal:
     """Return an accepted answer as a number; text around the answer is ignored.
 
     Raises:
-        ValueError: it is not a number.
+        ValueError: the answer is not a number.
     """
     if isinstance(answer, str | int | float) and not isinstance(answer, bool):
         text = without_grouping(plain_answer(str(answer))).removeprefix("+")

@@ -1,8 +1,9 @@
 r"""Binary reward for mathematics: 1 if the final answer equals an accepted answer, else 0.
 
 The final answer is the content of the last ``\boxed{...}``, else the text after the last ``####``,
-else the last formula or number that math-verify finds. Math-verify compares the answers.
-`rewards.math_guard` limits answer size and comparison time.
+else a choice such as "the answer is (D)" at the end, else the last formula or number that
+math-verify finds. Math-verify compares the answers. `rewards.math_guard` limits answer size and
+comparison time.
 """
 
 import logging
@@ -17,9 +18,9 @@ from rewards.score import Score
 
 MINIMUM = 0.0
 
-_ROUNDING = 10  # decimals
+_ROUNDING = 10  # decimals to which math-verify rounds
 _RELATIVE = 1e-8  # largest relative difference of equal numbers
-_DIGITS = 20
+_DIGITS = 20  # precision of evaluated formulas [decimal digits]
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _BETWEEN_BOXES = re.compile(
     r"(?:[\s$,;&.]|\\[,;: ()\[\]]|\\q?quad|\band\b|\bor\b|\\text\s*\{\s*(?:and|or)\s*\}|"
@@ -31,14 +32,14 @@ _CHOICE_IN_WORDS = re.compile(
     r"(?:\\\w+\{)?\(?([A-J])[)}\s.*$]*\Z"
 )
 _END_CHARS = 10_000  # number of characters at the end that are searched for \boxed{}
-_TAIL_CHARS = 600
+_TAIL_CHARS = 600  # number of characters at the end that are searched for an unmarked answer
 
 
 def prepare() -> None:
-    """Import math-verify and sympy and compile their patterns now, so that the first completion's
-    time limit does not include it.
+    """Import math-verify and sympy and compile their patterns now, so that the time limit of the
+    first completion does not include this.
     """
-    # silence its warning that its own time limits are off
+    # math-verify warns that its own time limits are off
     logging.getLogger("math_verify").setLevel(logging.ERROR)
     _equal(_parse(_box("x + 1")), _parse("2"))
 
@@ -81,13 +82,15 @@ def _given_forms(final: str) -> list[_Form]:
 
 
 def _forms(answer: str) -> list[_Form]:
-    if not is_safe_to_parse(answer):  # its patterns may take long on it
+    if not is_safe_to_parse(answer):  # the patterns of `spellings` may be slow on such a text
         return [(Spelling(answer), [])]
     return [(form, _parse(_box(form.formula))) for form in spellings(answer)]
 
 
 def _comparable(parsed: list[Any]) -> list[Any]:
-    """Leave out a formula that is too large to be evaluated; its text remains."""
+    """Return a parsed answer without its formula if the formula is too large to evaluate; its text
+    remains.
+    """
     return parsed if parsed and is_safe_to_evaluate(parsed[0]) else parsed[-1:]
 
 
@@ -124,8 +127,8 @@ def final_answer(text: str) -> str:
 
 
 def _last_boxes(text: str) -> list[str]:
-    r"""Return the content of the last ``\\boxed{}`` and of the boxes right before it in one list,
-    such as ``\\boxed{1} and \\boxed{2}``.
+    r"""Return the content of the last ``\\boxed{}`` and of the boxes that precede it in the same
+    list, such as ``\\boxed{1} and \\boxed{2}``.
     """
     boxes: list[str] = []
     end = 0

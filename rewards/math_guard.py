@@ -39,7 +39,7 @@ def is_safe_to_evaluate(formula: Any) -> bool:
 
 
 def _digits(formula: Any) -> float:
-    """Return an upper bound on log10 of the absolute value of any part, taking every symbol as
+    """Return an upper bound on log10 of the absolute value of any part, with every symbol set to
     10.
     """
     if getattr(formula, "is_Rational", False):

@@ -1,8 +1,8 @@
-r"""Notations that math-verify misreads, brought to a form that it reads.
+r"""Rewrite notations that math-verify misreads into forms that it reads.
 
 ``spellings`` returns the forms of an answer; two answers are equal if a form of one equals a form
 of the other. Ratios, units, percentages, names of points and number bases are compared here,
-because math-verify drops or mixes them.
+because math-verify drops or confuses them.
 """
 
 import itertools
@@ -86,7 +86,7 @@ class Spelling:
     is_ratio: bool = False
     percent: bool = False
     points: str = ""  # "ABC" in \angle ABC, which math-verify reads as a product of symbols
-    is_continued: bool = False  # 4.0\ldots
+    is_continued: bool = False  # ends in dots: 4.0\ldots
 
     @property
     def text(self) -> str:
@@ -129,7 +129,9 @@ def spellings(answer: str) -> list[Spelling]:
 
 
 def comparable(gold: Spelling, given: Spelling) -> bool:
-    """Return whether units, ratios and names do not already distinguish the two."""
+    """Return whether math-verify may compare two answers; False if their units, ratios or names of
+    points already differ.
+    """
     if gold.is_ratio != given.is_ratio or gold.is_continued != given.is_continued:
         return False
     if gold.points and given.points:
@@ -142,8 +144,9 @@ def comparable(gold: Spelling, given: Spelling) -> bool:
 def _same_structure(gold: str, given: str) -> bool:
     r"""Return whether math-verify may compare two formulas that contain lists.
 
-    It treats ``(1,2)``, ``1,2`` and ``\{1,2\}`` as equal, and so ``1,2,2`` and ``1,2``, ``\{5\}``
-    and 5, ``2t`` and 2. Equations and ``\pm`` write lists of values in other ways.
+    Math-verify treats ``(1,2)``, ``1,2`` and ``\{1,2\}`` as equal, and likewise ``1,2,2`` and
+    ``1,2``, ``\{5\}`` and 5, ``2t`` and 2. Formulas with equations or ``\pm`` may write the same
+    list in other ways, so they are always compared.
     """
     if not gold or not given:
         return True
@@ -280,7 +283,7 @@ def _as_ratio(text: str) -> Spelling | None:
 
 
 def _as_time(text: str) -> Spelling | None:
-    """Return the time ``3:30 PM``, or None."""
+    """Return a time such as ``3:30 PM`` with the unit am or pm, or None."""
     time = _TIME.fullmatch(text)
     if time is None:
         return None
@@ -301,7 +304,7 @@ def _plain(text: str, unwrapped: str) -> Spelling:
 
 
 def _from_base(digits: str, base: int) -> str:
-    """Return the number in decimal digits, or "" if these are not digits of the base."""
+    """Convert a number to decimal digits; return "" if a digit is not valid in the base."""
     try:
         return str(int(digits, base))
     except ValueError:

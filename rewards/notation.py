@@ -1,4 +1,4 @@
-"""Notations of numbers and answers, brought to one form before answers are compared."""
+"""Normalize the notation of numbers and answers before answers are compared."""
 
 import re
 
@@ -22,7 +22,7 @@ _CURRENCY = re.compile(r"^(-?)\s*(?:\\?\$|€|£|¥|USD|EUR)\s*(?=[-\d.])|(?<=\d
 
 
 def plain_characters(text: str) -> str:
-    """Return the text with full-width digits, minus signs and narrow spaces as ASCII."""
+    """Return the text with full-width characters, minus signs and special spaces as ASCII."""
     return text.translate(_FULL_WIDTH).translate(_SPACES).translate(_MINUS_SIGN)
 
 
@@ -33,7 +33,7 @@ def without_grouping(text: str) -> str:
 
 
 def plain_answer(answer: str) -> str:
-    """Return an accepted answer as from `unwrapped_answer`, but without a currency sign."""
+    """Return an accepted answer as `unwrapped_answer` does, but without a currency sign."""
     text = answer
     before = ""
     while text != before:

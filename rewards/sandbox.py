@@ -26,13 +26,13 @@ from rewards.worker import MAX_REPLY_BYTES, as_request
 
 MAX_FAILURE_RATE = 0.2  # largest fraction of a rank's completions that may fail in one step
 _START_LIMIT_S = 120.0  # includes importing the user's module
-_MAX_IN_FLIGHT = 256
+_MAX_IN_FLIGHT = 256  # jobs per worker
 _END_LIMIT_S = 10.0
 _GRACE_S = 0.1  # extra time to read a reply that arrived while this process was busy
 # Waking up for every reply of a fast function would cost more than scoring, so a short pause
 # batches them.
 _GATHER_S = 0.0005
-_GATHER_ABOVE = 64
+_GATHER_ABOVE = 64  # pause only with more jobs in flight
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class PoolClosedError(RuntimeError):
 class ScoringFailedError(RuntimeError):
     """Scoring failed for too many completions of one call.
 
-    ``failure`` is the message of the first failed completion, without the counts, ``cause`` its
-    cause and ``withheld`` the withheld variables that scoring asked for.
+    ``failure`` is the message of the first failed completion without the counts, ``cause`` is its
+    cause, and ``withheld`` lists the withheld environment variables that scoring asked for.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class ScoringFailedError(RuntimeError):
 
 
 class ScoringRefusedError(ValueError):
-    """A reward function cannot be used; has the attributes of `ScoringFailedError`."""
+    """A reward function cannot be used; has the ``cause`` and ``withheld`` of the failure."""
 
     def __init__(self, text: str, cause: FailureCause, withheld: Sequence[str]) -> None:
         super().__init__(text)
@@ -90,8 +90,7 @@ class RewardPool:
         memory_mb: address space that scoring may use per process, in addition to the imports [MiB].
         workers: number of processes.
         max_failure_rate: fraction of failed completions above which `score` raises.
-        environment: environment variables to pass to the workers although their names look like
-            secrets.
+        environment: environment variables to pass to the workers although they look like secrets.
 
     Raises:
         ValueError: unknown reward, or its module cannot be imported.
@@ -138,13 +137,13 @@ class RewardPool:
         self, texts: Sequence[str], answers: Sequence[Any], rows: Rows = ()
     ) -> list[ScoredText]:
         """Score prefill + completion for each completion; results are in the order of ``texts``.
-        Answers and columns reach the functions as they are.
+        Answers and columns are passed to the functions unchanged.
 
-        ``rows`` has each problem's dataset columns; may be empty if no function uses any.
+        ``rows`` has each problem's dataset columns; it may be empty if no function uses columns.
 
         Raises:
-            ScoringFailedError: more than ``max_failure_rate`` of them failed. Raised as soon as
-            that is certain, because each failure may take the full time limit.
+            ScoringFailedError: more than ``max_failure_rate`` of the completions failed. Raised as
+                soon as that is certain, because each failure may take the full time limit.
             RuntimeError: a worker cannot be restarted.
         """
         if not self._workers:
@@ -209,8 +208,8 @@ class RewardPool:
         self.close()
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine on the pool's thread and wait: this thread may already run a notebook's
-        event loop.
+        """Run a coroutine on the pool's thread and wait. The calling thread cannot run it, because
+        it may already run the event loop of a notebook.
         """
         asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
@@ -384,7 +383,7 @@ class _WorkerLostError(Exception):
 
 @dataclass(frozen=True)
 class _Job:
-    indices: range  # number of completions
+    indices: range  # positions of the job's completions in the call
     token: str  # echoed in the reply; hidden from reward functions
     request: bytes
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 ScoringStatus = Literal["ok", "timeout", "error"]
-# limit that made scoring fail, as far as it is known: ``environment`` is a withheld variable
+# why scoring failed, if known: a time or memory limit, or a withheld environment variable
 FailureCause = Literal["", "time", "memory", "environment"]
 
 

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-# of prctl(2)
+# options of prctl(2)
 _SET_CHILD_SUBREAPER = 36
 _SET_PARENT_DEATH_SIGNAL = 1
 _OWNER_CHECK_S = 2.0
@@ -22,7 +22,7 @@ def supervise(lifeline: int, allow_linger: Callable[[], bool] = lambda: False) -
     The supervisor is a child subreaper: the kernel reparents orphaned descendants to it, so neither
     a new session or process group nor the death of a parent lets a process escape. The child is
     killed when the other end of the lifeline is closed or the owner process dies. The lifeline is
-    the read end of a pipe on which nothing is written. While ``allow_linger()`` is true after the
+    the read end of a pipe to which nothing is written. While ``allow_linger()`` is true after the
     child's exit, its descendants in this process group may finish on their own.
     """
     owner = os.getppid()
@@ -68,15 +68,15 @@ def _wait(child: int, deaths: int, lifeline: int, owner: int) -> None:
 
 
 def _others_run(child: int) -> bool:
-    """Return whether any process of this group other than the child is still running."""
+    """Return whether any other child in this process group is still running."""
     group = [pid for pid in _children() if pid != child and os.getpgid(pid) == os.getpgrp()]
     running = [os.waitpid(pid, os.WNOHANG)[0] == 0 for pid in group]
     return any(running)
 
 
 def _kill_all(child: int) -> int:
-    """Kill children until none are left; grandchildren of killed processes are reparented here.
-    Return the wait status of ``child``.
+    """Kill children until none are left; the children of killed processes are reparented to this
+    process. Return the wait status of ``child``.
     """
     status = 0
     while True:

@@ -44,7 +44,7 @@ _POWERS = {"square": "^2", "sq": "^2", "cubic": "^3", "cu": "^3"}
 _ONE_LETTER_UNITS = frozenset("mgslhLNJWVAKCF")
 # words after a number that belong to the formula
 _NO_UNITS = frozenset(("and", "or", "to", "mod", "pi", "sqrt", "inf", "infty", "i", "e", "x", "y"))
-# a size without its unit: no information about the unit
+# words that stand for a unit without naming it
 _ANY_UNIT = frozenset(("unit", "unit^2", "unit^3", "way"))
 
 
@@ -59,8 +59,8 @@ def is_glued_unit(word: str) -> bool:
 
 
 def canonical_unit(text: str) -> str:
-    """Return one spelling for the spellings of a unit: ``cm^2`` for ``square centimeters``. Empty
-    for a unit that names no quantity, such as ``units``.
+    """Return the canonical spelling of a unit: ``cm^2`` for ``square centimeters``. Empty for a
+    word that names no specific unit, such as ``units``.
     """
     words = re.sub(r"\^?\{?\^?([23])\}?", r"^\1", text.replace("~", " ").strip(" ."))
     words = words.replace("²", "^2").replace("³", "^3")
@@ -86,6 +86,6 @@ def _canonical_word(text: str) -> str:
             break
     else:
         name = name.lower()
-        if len(name) > 2:  # shorter ones have no plural
+        if len(name) > 2:  # shorter names have no plural
             name = name.removesuffix("s")
     return name + (mark + exponent or power)

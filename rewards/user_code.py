@@ -21,14 +21,14 @@ _MAX_MESSAGE = 300  # characters of a quoted exception
 
 
 class UserCodeError(CodedValueError):
-    """A user's code cannot be loaded. The message names the code, the place and the fix."""
+    """A user's code cannot be loaded. The message shows the code, its place and the fix."""
 
 
 def load_named(name: str, kind: str, folder: str | Path | None = None) -> Any:
     """Return the object behind ``module:name``.
 
     Args:
-        name: ``module:name``; the module is searched on the import path, then in ``folder``.
+        name: ``module:name``; the module is looked up on the import path, then in ``folder``.
         kind: the kind of code in words, for the message: ``reward``.
         folder: folder of the user's modules; the current folder if None.
 
@@ -52,7 +52,7 @@ def load_named(name: str, kind: str, folder: str | Path | None = None) -> Any:
 
 
 def folder_of(name: str) -> str:
-    """Return the folder on the import path in which the loaded module of ``module:name`` is."""
+    """Return the folder on the import path that contains the loaded module of ``module:name``."""
     module_name = name.partition(":")[0]
     file = Path(str(sys.modules[module_name].__file__))
     is_package = file.name == "__init__.py"
@@ -82,12 +82,14 @@ def _import_module(module_name: str, label: str, folder: Path) -> ModuleType:
     except (Exception, SystemExit) as error:
         file = f"{module_name.replace('.', '/')}.py"
         place = place_of(error, module_name)
+        where = f", {place}"
         if not place:
-            place = f"run in the folder of {file}, or add it to PYTHONPATH; searched {folder}"
+            where = f"; add the folder of {file} to PYTHONPATH, or run the command there"
+            where += f" (searched {folder})"
         reason = shortened(described(error), _MAX_MESSAGE)
         clash, clash_code = _clash(module_name)
         raise UserCodeError(
-            f"{label}: cannot import {module_name}: {reason}, {place}{clash}",
+            f"{label}: cannot import {module_name}: {reason}{where}{clash}",
             code=clash_code or "not-imported",
         ) from error
 

@@ -1,5 +1,5 @@
-"""Environment variables whose names look like secrets, which scoring gets only if the configuration
-names them.
+"""Environment variables whose names or values look like secrets, which are passed to scoring only
+if the configuration lists them.
 """
 
 import os
@@ -29,9 +29,10 @@ def split_environment(
 
 
 class WithheldVariables:
-    """The withheld variables that this process asks for. From now on, look-ups are noted.
+    """Record of the withheld variables that this process looks up, from its creation on.
 
-    A reward without its key may raise any exception, or return 0 for every completion.
+    It explains failures: a reward without its API key may raise any exception, or return 0 for
+    every completion.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -46,7 +47,7 @@ class WithheldVariables:
                 value: str = super().__getitem__(key)
                 return value
 
-        # in place: modules may have imported the object
+        # change the class in place: modules may already have imported the object
         os.environ.__class__ = Noting
 
     def asked_for(self) -> list[str]:
@@ -54,7 +55,7 @@ class WithheldVariables:
         return sorted(self._asked_for)
 
     def look_in(self, message: str) -> None:
-        """Note the names that an error message contains: a child process may have asked."""
+        """Note the names that an error message contains: a child process may have used them."""
         self._asked_for.update(self._names.intersection(re.findall(r"\w+", message)))
 
     def _note(self, key: object) -> None:

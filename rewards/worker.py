@@ -3,9 +3,10 @@ descriptor.
 
 A request has texts, answers and dataset columns, for one completion or for a batch. It is pickled,
 because JSON would turn decimals, dates and bytes of the data into text; only the trusted parent
-writes requests. Replies are JSON, because model-written code could forge them. The reply has
-the scores or error messages, and echoes the request's token. Without the token, output that a
-reward function or model-written code writes to the descriptor is not accepted as a reply.
+writes requests. Replies are JSON, because model-written code could forge them, and unpickling a
+forged reply would execute code. The reply has the scores or error messages, and echoes the
+request's token. Without the token, output that a reward function or model-written code writes to
+the descriptor is not accepted as a reply.
 
 `rewards.sandbox` starts it as ``python -m rewards.worker SETTINGS``. `rewards.supervisor` can kill
 it with all its descendants, even if native code never returns to the interpreter.
@@ -32,7 +33,7 @@ from rewards.withheld import WithheldVariables
 _MESSAGE_CHARS = 500
 MAX_REPLY_BYTES = 1 << 20
 _LENGTH = struct.Struct(">Q")  # length of a pickled request [bytes]
-MAX_REWARD = 1e15  # squares of larger ones overflow in float32
+MAX_REWARD = 1e15  # keeps sums of squared rewards far below the maximum of float32
 
 
 def main() -> None:
@@ -156,7 +157,7 @@ def _failure(error: Exception, memory_mb: int, withheld: WithheldVariables) -> d
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception, and the ones during whose handling it was raised."""
+    """Yield an exception and the chain of its causes and contexts."""
     seen: set[int] = set()
     following: BaseException | None = error
     while following is not None and id(following) not in seen:

@@ -19,7 +19,7 @@ from trainer.commands.start import Start, existing_run, run_name, start_run
 from trainer.run_folder import RunFolder
 
 _SUMMARY_LIMIT_S = 60  # limit for rank 0 to close its record after training
-_summaries = itertools.count()  # one key for each call of `train` in this process
+_summaries = itertools.count()  # numbers the calls of `train` in this process, for unique keys
 
 
 def train(
@@ -85,7 +85,7 @@ def _summary_of_rank_0(folder: Path) -> RunSummary:
         store.wait([key], timedelta(seconds=_SUMMARY_LIMIT_S))
     except RuntimeError as error:
         raise StorageError(
-            f"rank 0 has not finished the run's record within {_SUMMARY_LIMIT_S} s",
+            f"rank 0 did not finish the run's record within {_SUMMARY_LIMIT_S} s",
             str(folder),
             "look for the error of rank 0",
             code="no-summary",

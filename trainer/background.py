@@ -9,7 +9,7 @@ Result = TypeVar("Result")
 
 
 def in_background(call: Callable[[], Result], name: str) -> Future[Result]:
-    """Run ``call`` in a daemon thread of this name; the future has its result or exception.
+    """Run ``call`` in a daemon thread with this name, and return a future of its result.
 
     Objects that ``call`` references are released before the future is done.
     """

@@ -25,8 +25,7 @@ examples, in the order of work:
   trainer status ar                        from another terminal; after Ctrl-C: trainer resume ar
   trainer evaluate ar -k 8                 accuracy and pass@k, with intervals
   trainer export ar                        the model, for transformers, vLLM or the Hub
-  trainer options learning rate            the keys of a configuration, also by their names in other
-  tools
+  trainer options learning rate            find a key, also by its name in another tool
 """
 # Command -> module of trainer.commands that defines it, in the order of work.
 COMMANDS = {
@@ -48,7 +47,7 @@ COMMANDS = {
     "doctor": "doctor",
     "serve": "serve",
 }
-# command -> the optional package without which it cannot do its work
+# command -> optional package that it needs
 _NEEDED = {
     **dict.fromkeys(("run", "resume", "evaluate", "export", "rehearse"), "torch"),
     **dict.fromkeys(("ui", "upload"), "mlflow"),

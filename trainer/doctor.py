@@ -17,6 +17,7 @@ from typing import Literal
 import psutil
 
 from loptune.errors import MissingError, listed
+from loptune.terminal.table import counted
 from trainer.parallel.gpus import check_compiler, driver_version, query_gpus, visible_gpus
 
 State = Literal["ok", "missing", "problem", "unknown"]
@@ -38,7 +39,8 @@ LIBRARIES = (
 TORCH_TIMEOUT_S = 60.0  # importing torch takes 2 to 20 s, longer from a slow disk
 MIN_FREE_BYTES = 2 * 10**9  # disk space below which even a small run may fail to write a checkpoint
 _GB = 10**9
-# Importing torch and initializing CUDA can hang or crash with a broken driver: another process.
+# Importing torch and initializing CUDA can hang or crash with a broken driver, so another process
+# runs this.
 _TORCH = """
 import json, torch
 found = {"version": torch.__version__, "cuda": torch.version.cuda, "gpus": [], "reason": ""}
@@ -84,7 +86,9 @@ class TorchReport:
 
 
 def examine(folder: Path, torch_report: TorchReport) -> list[Finding]:
-    """Return what this machine has for runs in ``folder``. ``torch_report`` is `ask_torch`'s."""
+    """Return what this machine has for runs in ``folder``. ``torch_report`` is the result of
+    `ask_torch`.
+    """
     return [
         Finding("Python", "ok", f"{platform.python_version()} on {platform.platform()}"),
         _driver(),
@@ -148,7 +152,7 @@ def ask_torch(timeout_s: float = TORCH_TIMEOUT_S) -> TorchReport:
         return TorchReport(error="torch is not installed")
     try:
         done = subprocess.run(
-            # -P: a file torch.py in the current folder must not answer instead
+            # -P: do not import a file torch.py in the current folder instead
             [sys.executable, "-P", "-c", _TORCH],
             capture_output=True,
             text=True,
@@ -156,7 +160,7 @@ def ask_torch(timeout_s: float = TORCH_TIMEOUT_S) -> TorchReport:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return TorchReport(error=f"torch gave no answer in {timeout_s:g} s")
+        return TorchReport(error=f"torch did not answer within {timeout_s:g} s")
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
         return TorchReport(error=f"torch cannot be imported: {lines[-1]}")
@@ -171,7 +175,7 @@ def _driver() -> Finding:
     version = driver_version()
     if version is None:
         return Finding(
-            "NVIDIA driver", "problem", "nvidia-smi fails or gives no answer", "run nvidia-smi"
+            "NVIDIA driver", "problem", "nvidia-smi fails or does not answer", "run nvidia-smi"
         )
     return Finding("NVIDIA driver", "ok", version)
 
@@ -212,7 +216,7 @@ def _torch(report: TorchReport, wanted: int) -> Finding:
     build = f"CUDA {report.cuda}" if report.cuda else "a build for CPUs"
     found = f"{report.version}, {build}"
     if report.gpus:
-        found += f"; uses {len(report.gpus)}: {', '.join(sorted(set(report.gpus)))}"
+        found += f"; uses {counted(len(report.gpus), 'GPU')}: {', '.join(sorted(set(report.gpus)))}"
     if len(report.gpus) >= wanted:
         return Finding("torch", "ok", found)
     found += f"; uses {len(report.gpus)} of {wanted} GPUs"
@@ -259,7 +263,9 @@ def _processors() -> Finding:
     if available is not None and available < cores:
         found = f"{available} of {cores} cores for this process, load {load:.1f}"
     busy = load > (available or cores)
-    advice = "other programs run: OMP_WAIT_POLICY=PASSIVE keeps steps from slowing" if busy else ""
+    advice = (
+        "other programs are running: OMP_WAIT_POLICY=PASSIVE limits the slowdown" if busy else ""
+    )
     return Finding("CPU", "ok", found, advice)
 
 

@@ -55,8 +55,8 @@ def unreachable(what: str, model: str) -> MissingError:
     return MissingError(
         f"cannot load {missing}: the Hub is not reachable and the model is not in the cache",
         "model.name_or_path",
-        "check the network, or download it elsewhere (`hf download NAME --local-dir FOLDER`) and "
-        "pass the folder",
+        "check the network, or download the model elsewhere (`hf download NAME --local-dir "
+        "FOLDER`) and pass the folder",
         code="hub-unreachable",
     )
 

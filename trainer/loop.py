@@ -65,7 +65,7 @@ from trainer.types import Rollout, RunContext, TrainBatch, all_rollouts
 
 
 def total_steps(config: TrainConfig, problems: int) -> int:
-    """Return the number of training steps of a run with this many training problems."""
+    """Return the number of training steps of a run with this number of training problems."""
     return config.max_steps or training_steps(
         config.epochs, problems, config.rollout.prompts_per_step, config.data.drop_last
     )
@@ -100,9 +100,9 @@ class Trainer:
         self.rule_states = initial_states(config.algorithm)
         self.zero_variance_steps = 0  # steps in which every group had zero reward variance
         self.stopped = False  # stop decision shared by all ranks at the last step boundary
-        self._stop_requested = False  # on this rank
+        self._stop_requested = False  # whether this rank requested a stop
         self._checkpoint = CheckpointWriter()
-        self._saved_step = -1  # step of the last checkpoint started or resumed from
+        self._saved_step = -1  # step of the last checkpoint that was started or resumed from
         check_divisible(config, self.parallel.world_size)
         check_rules(config.algorithm)
         device = describe_device(self.parallel.device)
@@ -110,8 +110,8 @@ class Trainer:
             config, self.parallel.world_size, device, quiet=not self.parallel.is_main
         )
         self._peak_shown = False
-        # Created only here: if it disappears later, that is an error. A trial's folder already
-        # exists.
+        # The run folder is created only here: if it disappears later, that is an error. A trial's
+        # folder already exists.
         context.run_dir.mkdir(parents=context.attempt == 0, exist_ok=True)
 
         self.progress.phase("loading the data")
@@ -279,7 +279,7 @@ class Trainer:
         return metrics | self.engine.metrics() | time_metrics(stopwatch, batch, parallel)
 
     def _with_rule_inputs(self, batch: TrainBatch, step: int) -> TrainBatch:
-        """Return the batch with the other inputs of rules: the step and their own states."""
+        """Return the batch with the step and the states of the rules, which rules may use."""
         return replace(
             batch,
             step=step,
@@ -289,7 +289,7 @@ class Trainer:
         )
 
     def _summary(self, metrics: Mapping[str, float]) -> StepSummary:
-        """Return the metrics of the last step on which a rule's state may depend."""
+        """Return the metrics of the last step that a rule may use to update its state."""
         return StepSummary(
             step=self.step,
             total_steps=self.total_steps,
@@ -371,8 +371,8 @@ class Trainer:
         return self.step
 
     def close(self, status: str = "FINISHED") -> bool:
-        """Shut down checkpoint writer, scoring processes, engine and tracker. Return False if
-        MLflow lacks part of the run.
+        """Shut down checkpoint writer, scoring processes, engine and tracker. Return False if part
+        of the run is missing in MLflow.
         """
         self._checkpoint.close()
         self.source.close()
@@ -395,14 +395,14 @@ class Trainer:
         return read_metrics(metrics, self.parallel)
 
     def _show_peak(self) -> None:
-        """Report the measured peak memory of the first step and the estimate."""
+        """Report the measured memory of the first step with the estimate."""
         if self._peak_shown or self._estimate is None:
             return
         self._peak_shown = True
         peak = format_bytes(memory_in_use(self.parallel.device))
         estimate = format_bytes(max(self._estimate.training, self._estimate.sampling))
         self.progress.note(
-            f"memory of the first step: {peak} measured, {estimate} estimated as the maximum"
+            f"memory in the first step: {peak} measured; estimated maximum: {estimate}"
         )
 
     def _evaluate(self) -> dict[str, float]:
@@ -436,8 +436,8 @@ class Trainer:
             self.tracker.log_completions(rows, step)
 
     def _sync_stop_request(self) -> bool:
-        """Return whether any rank requested a stop, or `trainer stop` did, so that all ranks stop
-        together.
+        """Return whether any rank or `trainer stop` has requested a stop. All ranks get the same
+        answer, so they stop together.
         """
         by_file = self.parallel.is_main and RunFolder(self.context.run_dir).stop.exists()
         self.stopped = self.parallel.any(self._stop_requested or by_file)

@@ -20,11 +20,12 @@ def check_sources(config: TrainConfig, spec: Path | None, trains: bool = True) -
 
     Args:
         config: the run's configuration.
-        spec: the run file that names them. If the files are next to it, the error says so.
+        spec: the run file. If a missing file is next to it, the error says so.
         trains: whether training data is read, too.
 
     Raises:
-        MissingError, ConfigError: as the loaders would raise, seconds later.
+        MissingError, ConfigError: a file is missing or unsupported. The loaders would raise the
+            same error seconds later.
     """
     datasets: list[DatasetConfig] = list(config.evaluation.sets.values())
     if trains:
@@ -46,8 +47,8 @@ def check_sources(config: TrainConfig, spec: Path | None, trains: bool = True) -
 
 @contextmanager
 def _looked_up_next_to(spec: Path | None, name: str) -> Iterator[None]:
-    """Replace the hint of a missing file in the block if it is next to the run file that names
-    it.
+    """If a file that the block does not find is next to the run file, change the error's hint to
+    say so.
     """
     try:
         yield
@@ -68,7 +69,8 @@ def check_model(config: TrainConfig) -> None:
     checks: an unreachable Hub may take seconds to fail.
 
     Raises:
-        MissingError: as the loaders would raise, many seconds later.
+        MissingError: the model is not available. The loaders would raise the same error many
+            seconds later.
     """
     name = config.model.name_or_path
     if name == TINY or name in PACKAGED or name.endswith(SUFFIX):

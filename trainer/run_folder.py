@@ -13,7 +13,8 @@ class RunFolder:
         self.first_config = root / "started.yaml"
         self.inputs = root / "inputs.json"  # hashes of data, rewards and rules
         self.metrics = root / "metrics.jsonl"  # one line per step and per evaluation
-        # records that a later process of a command discarded, because it did not resume from them
+        # discarded metric records: a later process of the trial's command resumed from an earlier
+        # step
         self.abandoned = root / "abandoned.jsonl"
         self.completions = root / "completions.jsonl"
         self.correctness = root / "correctness.jsonl"  # per-problem results of each evaluation

@@ -18,7 +18,7 @@ _logger = logging.getLogger(__name__)
 
 
 def spin_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable that limits the spinning; empty if ``environment`` already sets it."""
+    """Return the variable that limits spinning; empty if ``environment`` already controls it."""
     if _SPIN_VARIABLE in environment or _POLICY_VARIABLE in environment:
         return {}
     return {_SPIN_VARIABLE: str(SPIN_COUNT)}

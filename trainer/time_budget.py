@@ -1,4 +1,6 @@
-"""The time budget of a run (``max_hours``): it stops at a step boundary, as after Ctrl-C."""
+"""The time budget of a run (``max_hours``). When it is used up, the run stops at a step boundary,
+as after Ctrl-C.
+"""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -31,7 +33,9 @@ def with_more_hours(resume: str, hours: float) -> str:
 
 
 class TimeBudget:
-    """The hours that a run may still train in this process; ``spent`` once they are over."""
+    """The hours that a run may still train in this process; ``spent`` is True once they are used
+    up.
+    """
 
     def __init__(self, hours: float | None, trained: float = 0.0) -> None:
         """Start the budget; ``trained`` is the hours that the run's earlier processes used."""
@@ -41,7 +45,7 @@ class TimeBudget:
 
     @contextmanager
     def watch(self, request_stop: Callable[[], None]) -> Iterator[None]:
-        """Call ``request_stop`` when the budget is spent, unless the block has ended before."""
+        """Call ``request_stop`` when the budget is used up, unless the block ends first."""
         if self._left_s is None:
             yield
             return

@@ -59,7 +59,7 @@ class Completion:
     # decoded text without the stop token and padding, with all other special tokens, set by the
     # caller of the engine: " assume Liam knight ...</answer>"
     text: str = ""
-    stop_string: str = ""  # the one of ``rollout.stop`` that ended it
+    stop_string: str = ""  # string of ``rollout.stop`` that ended it
 
 
 @dataclass(frozen=True)
@@ -143,11 +143,11 @@ class TrainBatch:
     failed: Tensor
     # [B], weighted parts of each reward; only set on the full batch, not on selected rows
     reward_parts: Sequence[Mapping[str, float]] = ()
-    # {"format": 0.5, "answer": 2.0}
+    # weight of each part of the reward: {"format": 0.5, "answer": 2.0}
     part_weights: Mapping[str, float] = field(default_factory=dict)
     # [B, T] float32, of the policy before its update; None if the loss has no `token_statistic`
     token_statistics: Tensor | None = None
-    # [B, T] bool, tokens that the loss selects; None if it selects none
+    # [B, T] bool, tokens that the loss selects; None if the loss does not select tokens
     chosen: Tensor | None = None
     step: int = 1  # training step, from 1
     total_steps: int = 1  # total steps of the run

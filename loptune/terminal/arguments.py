@@ -34,8 +34,8 @@ def parse_arguments(
     ``override_keys`` lists the keys of overrides, which ``override_prefix`` precedes.
 
     Raises:
-        ConfigError: a configuration key was given as an option; the message shows the correct
-        syntax.
+        ConfigError: unknown command or option. If the option is a configuration key, the hint shows
+            the correct syntax.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     _take_negative_numbers(parser)

@@ -12,7 +12,7 @@ A command is a function that returns data, for example:
 Parameters before the ``*`` are operands of the command line, the others are options. A bool is a
 flag, a ``Literal`` has choices, and the bounds of a pydantic ``Field`` are checked on the command
 line and for tools. The first sentence of the docstring is used in the list of commands, the first
-paragraph as the description. A quoted annotation is a type that only Python can pass.
+paragraph as the description. A quoted annotation is a type that can be passed only from Python.
 """
 
 import argparse
@@ -63,7 +63,7 @@ class Argument:
 
     name: str
     option: Option
-    annotation: Any  # without the Option
+    annotation: Any  # type annotation without the Option
     kind: type  # type of a value on the command line
     choices: tuple[str, ...] = ()
     is_list: bool = False
@@ -78,7 +78,7 @@ class Argument:
 
     @property
     def is_required(self) -> bool:
-        """Whether it has no default."""
+        """Whether the parameter has no default."""
         return self.default is _REQUIRED
 
     def read(self, text: str) -> Any:
@@ -102,10 +102,11 @@ class Command:
     Args:
         function: returns the result.
         show: prints the result as text.
-        fields: the result as JSON; None: the command has no ``--json``.
+        fields: converts the result to JSON values; None: the command has no ``--json``.
         example: a command line.
-        exit_code: the exit status of a result.
-        defaults: parameter -> default on the command line, if it is not the function's.
+        exit_code: returns the exit status for a result.
+        defaults: parameter -> default on the command line, if it differs from the function's
+            default.
         epilog: text below the example.
     """
 
@@ -168,7 +169,7 @@ def description_of(function: Callable[..., Any]) -> str:
 
 
 def first_sentence(text: str) -> str:
-    """Return the first sentence without capital letter and period, for the list of commands."""
+    """Return the first sentence without its capital letter and period, for the list of commands."""
     sentence = re.split(r"(?<=\.)\s|:\s", text, maxsplit=1)[0].rstrip(".")
     return sentence[:1].lower() + sentence[1:]
 
@@ -206,7 +207,7 @@ def add_command(commands: Commands, command: Command) -> argparse.ArgumentParser
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Wraps the description, and keeps the lines of examples."""
+    """Formatter that wraps the description but keeps the line breaks of examples."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         paragraphs = []
@@ -378,7 +379,9 @@ def _is_union(annotation: Any) -> bool:
 
 
 def _fault(value: Any, bound: Any) -> str:
-    """Return the bound that a value violates, or an empty string. NaN violates every bound."""
+    """Return the bound that a value violates, or an empty string. NaN and infinity violate every
+    bound.
+    """
     if isinstance(value, float) and not math.isfinite(value):
         return "a finite number"
     limits: dict[str, tuple[Callable[[Any], bool], str]] = {

@@ -27,7 +27,7 @@ def complete(
     """
     if "_ARGCOMPLETE" not in os.environ:  # set by argcomplete's shell function
         return
-    import argcomplete  # imported here, to not slow down normal starts
+    import argcomplete  # imported here, so that other starts stay fast
 
     files = argcomplete.FilesCompleter()
 

@@ -36,10 +36,11 @@ class EscapedStream:
 
 @contextmanager
 def escaped_output() -> Iterator[None]:
-    """Escape what the block prints."""
+    """Escape everything that the block prints to standard output."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            # it asks for the position, which fails for a file that became a pipe in a fork
+            # reconfigure asks for the stream's position, which fails for a file that became a pipe
+            # in a fork
             with suppress(OSError):
                 stream.reconfigure(errors="backslashreplace")
     before = sys.stdout

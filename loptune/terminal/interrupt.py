@@ -15,18 +15,18 @@ from loptune.errors import INTERRUPTED
 from loptune.terminal.waiting import waiting
 
 _TORCHRUN_LIMIT_S = 30  # torch's default
-_SAFE_FRACTION = 0.5  # the rest is for the checkpoint
+_SAFE_FRACTION = 0.5  # fraction of the limit that a step may take; the rest is for the checkpoint
 
 
 def shutdown_limit() -> float | None:
-    """Return the time after a signal when the launcher kills this rank [s], or None if it does not.
+    """Return how long after a signal the launcher kills this rank [s], or None if no launcher does.
 
-    torchrun and `accelerate launch` take it from ``--shutdown-timeout`` or
+    torchrun and `accelerate launch` take this limit from ``--shutdown-timeout`` or
     TORCH_ELASTIC_SHUTDOWN_TIMEOUT.
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
-    import psutil  # only under a launcher
+    import psutil  # needed only under a launcher
 
     words = psutil.Process(os.getppid()).cmdline()
     for index, word in enumerate(words):
@@ -99,8 +99,8 @@ def on_interrupt(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
     """Call ``handle`` on every SIGINT, SIGTERM and SIGHUP in the block. SIGHUP stays ignored under
     `nohup`.
 
-    Has no effect outside the main thread: Python delivers signals to the main thread only, whose
-    program keeps its own handlers.
+    Has no effect outside the main thread: Python delivers signals only to the main thread, where
+    the calling program keeps its own handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -32,15 +32,15 @@ class LastingStream:
 
     Args:
         target: any object with ``write``; None drops everything.
-        name: name for the warning when the target fails for the first time.
-        failed: names of the targets that have failed.
+        name: name of the target in the warning after its first failure.
+        failed: names of the targets that have failed, shared by several streams.
     """
 
     def __init__(self, target: Any, name: str, failed: set[str]) -> None:
         self._target = target
         self._name = name
         self._failed = failed
-        # Rich bypasses a stream that escapes text
+        # Rich writes to this attribute instead of a stream that escapes text
         inner = getattr(target, "rich_proxied_file", None)
         self.rich_proxied_file = self if inner is None else LastingStream(inner, name, failed)
 

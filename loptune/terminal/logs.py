@@ -1,8 +1,8 @@
 """Set up logging for both command lines: ``--quiet``, the default, and ``--verbose``.
 
 Results and the progress of a run or sweep are printed to stdout. Notes (INFO), warnings and errors
-are logged to stderr as plain lines. With ``--verbose``, the lines have time, level and module, and
-include DEBUG messages.
+are logged to stderr as plain lines. With ``--verbose``, each line starts with time, level and
+module, and DEBUG messages are included.
 """
 
 import argparse
@@ -26,7 +26,9 @@ _BARE = logging.Formatter("%(message)s")
 
 
 class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to the current ``sys.stderr``, which may be replaced after the handler is created."""
+    """Handler that writes to the current ``sys.stderr``, which may be replaced after the handler is
+    created.
+    """
 
     def __init__(self, verbosity: Verbosity) -> None:
         super().__init__(sys.stderr)
@@ -91,7 +93,7 @@ def verbose_handlers() -> list[logging.Handler]:
 
 
 def progress_is_shown() -> bool:
-    """Return False after ``--quiet``."""
+    """Return whether progress is shown: not with ``--quiet``."""
     return all(handler.verbosity != "quiet" for handler in _ours(logging.getLogger("trainer")))
 
 

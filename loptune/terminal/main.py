@@ -76,8 +76,8 @@ def run_main(command: Callable[[], int]) -> int:
 def _open_closed_streams() -> None:
     """Open standard streams that the caller has closed (``trainer ls >&-``) on /dev/null.
 
-    Python sets ``sys.stdout`` to None then, and the next file that is opened would become the
-    standard output of every child process.
+    In this case Python sets ``sys.stdout`` to None, and the next file that is opened would become
+    the standard output of every child process.
     """
     for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
@@ -112,8 +112,9 @@ def _ensure_home() -> None:
 def _is_first_to_report(error: str) -> bool:
     """Return whether no other rank on this machine has printed the same error.
 
-    The ranks of a run fail in turn. The launcher kills the others as soon as the first has exited,
-    so whichever is first prints the error. Different errors are all printed.
+    The ranks of a run fail at different times, and the launcher kills the other ranks as soon as
+    the first one has exited. Therefore the first rank that fails prints the error. Different errors
+    are all printed.
     """
     if world_size() == 1:
         return True
@@ -135,8 +136,8 @@ def _is_first_to_report(error: str) -> bool:
 
 
 def _lost_output() -> str:
-    """Redirect stdout to /dev/null and return its target if it cannot be written; otherwise return
-    an empty string.
+    """If stdout cannot be written, redirect it to /dev/null and return its former target; otherwise
+    return an empty string.
     """
     try:
         print(flush=True)

@@ -48,7 +48,7 @@ _EVALUATION_PARTS = (
 _BY_DIFFICULTY = "eval/accuracy/"
 _ZERO_VARIANCE = "rollout/zero_variance_groups"
 _CUT = "rollout/importance_cut"
-_MOST_CUT = 0.5  # warn above this fraction of tokens
+_MOST_CUT = 0.5  # warn above this fraction of clipped or masked tokens
 
 
 def learning_warning(step: int, metrics: MetricValues) -> str | None:
@@ -71,7 +71,7 @@ def learning_warning(step: int, metrics: MetricValues) -> str | None:
 
 
 def zero_variance_warning(steps: str) -> str:
-    """Return the warning for a run in which all groups had zero reward variance."""
+    """Return the warning that all groups of ``steps`` had zero reward variance."""
     return (
         f"warning: in {steps}, all completions of every prompt had the same reward, so nothing "
         "was learned\nwhere:   reward.functions, rollout.temperature\nnext:    inspect a "
@@ -104,8 +104,9 @@ class Progress(ProgressReport):
         self._total_steps = 0
         self._reported = 0.0  # time of the last progress line
         self._warned = False  # whether `learning_warning` was shown
-        self._limit_warned = False  # whether a step was too long for the launcher's time limit
-        self._zero_variance_steps: int | None = 0  # None after a step whose rewards differed
+        self._limit_warned = False  # whether the warning about the launcher's time limit was shown
+        # number of steps so far, if all had only zero-variance groups; otherwise None
+        self._zero_variance_steps: int | None = 0
         columns = (
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),

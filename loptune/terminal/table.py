@@ -66,7 +66,7 @@ def number(value: Any) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Write ``2h 05m``, ``3m 20s`` or ``12s``."""
+    """Format a duration: ``2h 05m``, ``3m 20s`` or ``12s``."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

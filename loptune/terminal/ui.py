@@ -10,10 +10,10 @@ from loptune.errors import ConfigError
 
 
 def serve(uri: str, port: int, page: Callable[[], str], what: str, again: str) -> int:
-    """Replace this process by an MLflow server that is only reachable from this machine.
+    """Replace this process with an MLflow server that is only reachable from this machine.
 
-    Prints the URL first; ``page`` is called after the port was checked. If the store is an MLflow
-    server, only print its URL and return 0.
+    Prints the URL first. ``page`` returns the part of the URL after the port, and is called after
+    the port has been checked. If the store is an MLflow server, only its URL is printed.
 
     Raises:
         ConfigError: the port is in use; ``again`` is the command to suggest with another port.

@@ -18,7 +18,7 @@ _CLEAR = "\r\x1b[K"
 
 @contextmanager
 def waiting(text: str, stream: TextIO | None = None) -> Iterator[None]:
-    """Show ``text`` with the seconds so far until the block ends.
+    """Show ``text`` with the elapsed seconds until the block ends.
 
     Nothing is written outside of a terminal, or by ranks other than 0.
     """
@@ -35,7 +35,7 @@ def waiting(text: str, stream: TextIO | None = None) -> Iterator[None]:
 
 @contextmanager
 def waiting_for_output(text: str) -> Iterator[None]:
-    """Show ``text`` with the seconds so far until a command prints for the first time, or ends.
+    """Show ``text`` with the elapsed seconds until a command prints for the first time, or ends.
 
     Nothing is written outside of a terminal, or by ranks other than 0.
     """

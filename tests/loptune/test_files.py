@@ -165,7 +165,7 @@ def test_the_space_is_that_of_the_nearest_folder_that_exists(tmp_path):
     error = storage_error("write it", gone, FileNotFoundError(2, "No such file or directory"))
     assert (error.what, error.hint) == (
         "cannot write it: No such file or directory",
-        "put it back, then resume or start again",
+        "restore it, then resume or start again",
     )
     assert error.where.startswith(f"{gone}, ") and error.where.endswith(" MiB free")
     hidden = storage_error(

@@ -69,7 +69,7 @@ def test_a_folder_in_the_place_of_the_lock_is_named(tmp_path):
         with refused(code, StorageError, names=("Is a directory",)) as raised:
             use(tmp_path)
         assert raised.value.where.startswith(f"{lock},")
-        assert "remove or rename what is at that path" in raised.value.hint
+        assert "remove or rename the file or folder at that path" in raised.value.hint
 
 
 def test_a_folder_is_held_although_somebody_looks_who_holds_it(tmp_path):

@@ -174,7 +174,7 @@ def test_a_long_value_is_shown_in_part():
     with pytest.raises(ConfigError) as refused:
         parse_value("[" + "x" * 100, "data.train")
     assert "[" + "x" * 76 + "... (" in refused.value.what
-    assert (refused.value.where, refused.value.hint) == ("data.train", "quote it")
+    assert (refused.value.where, refused.value.hint) == ("data.train", "quote the value")
 
 
 def test_scalars_are_those_of_yaml_1_2():

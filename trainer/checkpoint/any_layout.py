@@ -1,8 +1,8 @@
-"""Read a checkpoint's training state in another layout than it was written in.
+"""Read a checkpoint's training state in a different layout than it was written in.
 
 A checkpoint of replicated ranks has full tensors. A checkpoint of ZeRO's ranks has the flat tensors
-of each rank. The metadata of each file has the `Fragment` list that maps their elements to elements
-of parameters. Both are read element by element, so the values do not change.
+of each rank, and the metadata of each file has a list of `Fragment` that maps their elements to
+elements of the parameters. Both layouts are read element by element, so the values do not change.
 """
 
 import json
@@ -35,7 +35,7 @@ def rank_file(rank: int, world_size: int) -> str:
 
 
 def layout_metadata(fragments: Sequence[Fragment]) -> dict[str, str]:
-    """Return a state file's metadata."""
+    """Return the metadata of a state file that contains these fragments."""
     return {_LAYOUT: json.dumps([asdict(fragment) for fragment in fragments])}
 
 
@@ -43,7 +43,7 @@ def recorded_layout(path: Path) -> list[Fragment]:
     """Return the fragments in a rank's state file.
 
     Raises:
-        StorageError: the file contains none, so its elements cannot be assigned to parameters.
+        StorageError: the file has no layout, so its elements cannot be assigned to parameters.
     """
     with safe_open(path, framework="pt") as file:
         layout = (file.metadata() or {}).get(_LAYOUT)
@@ -106,11 +106,11 @@ class FullState:
         return set(self._saved_as)
 
     def keys(self, parameter: str) -> list[str]:
-        """Return the optimizer's keys of a parameter."""
+        """Return the keys of a parameter's optimizer state, such as ``exp_avg``."""
         return self._keys.get(parameter, [])
 
     def scalar(self, parameter: str, key: str) -> Tensor:
-        """Return a number of the optimizer's state."""
+        """Return a number of the optimizer's state, such as the step count."""
         return self._state.full(f"{OPTIMIZER}{parameter}/{key}")
 
     def elements(self, parameter: str, key: str, start: int, count: int) -> Tensor:
@@ -152,15 +152,15 @@ class ShardedState:
         return set(self._pieces)
 
     def keys(self, parameter: str) -> list[str]:
-        """Return the optimizer's keys of a parameter."""
+        """Return the keys of a parameter's optimizer state, such as ``exp_avg``."""
         first = self._pieces[parameter][0]
         prefix = f"{OPTIMIZER}{first.fragment.flat}/"
         names = [name for name in first.file.names if name.startswith(prefix)]
         return [key for name in names if (key := name.removeprefix(prefix)) != _WEIGHTS]
 
     def scalar(self, parameter: str, key: str) -> Tensor:
-        """Return a number of the optimizer's state: the ranks' flat tensors were all updated
-        equally often.
+        """Return a number of the optimizer's state, such as the step count: it is the same for all
+        flat tensors, because they are updated together.
         """
         first = self._pieces[parameter][0]
         return first.file.full(f"{OPTIMIZER}{first.fragment.flat}/{key}")
@@ -201,7 +201,7 @@ class _Tensors:
 
 
 def _file_of_each(paths: Sequence[Path]) -> dict[str, _Tensors]:
-    """Return the file of each tensor in these files, by the tensor's name."""
+    """Map the name of each tensor to the file that contains it."""
     files = {}
     for path in paths:
         file = _Tensors(path)
@@ -211,7 +211,8 @@ def _file_of_each(paths: Sequence[Path]) -> dict[str, _Tensors]:
 
 
 def _first_saved(names: Mapping[str, Sequence[str]], saved: Collection[str]) -> dict[str, str]:
-    """Return the name under which each parameter is saved; parameters that are not are left out.
+    """Return the name under which each parameter is saved; parameters that are not saved are left
+    out.
 
     ``names`` has the names that a parameter may have in a file, by its name in the model.
     """
@@ -225,8 +226,8 @@ def _first_saved(names: Mapping[str, Sequence[str]], saved: Collection[str]) -> 
 
 
 def _optimizer_keys(names: Collection[str]) -> dict[str, list[str]]:
-    """Return each parameter's keys of the optimizer's state, from the names
-    ``optimizer/PARAMETER/KEY`` of a state file.
+    """Return the keys of each parameter's optimizer state, from the names
+    ``optimizer/PARAMETER/KEY`` in a state file.
     """
     keys: dict[str, list[str]] = defaultdict(list)
     for name in names:
@@ -250,7 +251,7 @@ def _all_ranks(folder: Path) -> list[Path]:
         raise StorageError(
             f"the checkpoint is missing {', '.join(missing) or FULL_STATE}",
             str(folder),
-            "restore the file; or remove this checkpoint, to resume from the one before",
+            "restore the file, or remove this checkpoint to resume from the previous one",
             code="state-missing",
         )
     return [folder / name for name in wanted]

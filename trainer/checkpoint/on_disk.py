@@ -76,13 +76,13 @@ def write_checkpoint(
     except Exception as error:
         # Diagnose before deleting the partial checkpoint, which frees the space or inodes that ran
         # out.
-        told = storage_error("write a checkpoint", root, error)
+        fault = storage_error("write a checkpoint", root, error)
         if parallel.is_main:
             shutil.rmtree(partial, ignore_errors=True)
         # safetensors wraps a full disk in its own error type; only the message shows it.
         if not isinstance(error, OSError) and "No space left" not in str(error):
             raise
-        raise told from error
+        raise fault from error
     return final
 
 
@@ -97,13 +97,13 @@ def _publish(partial: Path, final: Path, hashes: dict[str, str]) -> None:
 
 
 def steps_on_disk(root: Path) -> list[int]:
-    """Return the steps of the checkpoints, newest first, without the ones renamed as damaged."""
+    """Return the steps of the checkpoints, newest first, excluding those renamed as damaged."""
     return _steps(root, _NAME)
 
 
 def intact_checkpoints(root: Path) -> Iterator[Path]:
-    """Yield the checkpoints whose files all match their hashes, newest first. Log a warning for the
-    others.
+    """Yield the checkpoints whose files all match their hashes, newest first. Log a warning for
+    each damaged checkpoint.
     """
     for step in steps_on_disk(root):
         folder = root / f"step-{step}"
@@ -299,7 +299,8 @@ def _writer(path: Path) -> int:
 
 
 def _files(folder: Path) -> list[Path]:
-    # Skip safetensors' temporary .tmpXXXXXX files: another rank's may vanish before it is read.
+    # Skip safetensors' temporary .tmpXXXXXX files: another rank's file may vanish before it is
+    # read.
     return sorted(
         path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".tmp")
     )

@@ -1,4 +1,6 @@
-"""The counters that a checkpoint stores in addition to weights, optimizer and random states."""
+"""The counters and rule states that a checkpoint stores in addition to weights, optimizer and
+random states.
+"""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -9,7 +11,7 @@ STATE_FILE = "training_state.json"
 
 @dataclass(frozen=True)
 class RunState:
-    """Counters of a run after a training step; JSON values."""
+    """Counters and rule states of a run after a training step, as JSON values."""
 
     step: int
     evaluations: list[tuple[int, float]]  # training step, accuracy

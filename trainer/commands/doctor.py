@@ -29,7 +29,7 @@ def _fields(findings: list[Finding]) -> dict[str, Any]:
 
 
 def _exit_code(findings: list[Finding]) -> int:
-    """Return 1 if something is there and does not work."""
+    """Return 1 if anything is present but does not work, else 0."""
     return int(any(finding.state == "problem" for finding in findings))
 
 

@@ -43,8 +43,8 @@ def dry_run(
     """Print one tokenized prompt, one sampled and scored completion, the memory estimate and the
     number of steps.
 
-    With ``sample``, also sample that many problems and estimate the learning signal. Each text of
-    ``completions`` is scored, too, as a completion of the first problem.
+    With ``sample``, also sample that many problems and estimate the learning signal. The texts in
+    ``completions`` are also scored, as completions of the first problem.
 
     Raises:
         ConfigError, MissingError, RewardError: the run could not start.
@@ -90,7 +90,9 @@ def _print_prompt(problem: Problem, prompt: Sequence[int], tokenizer: Any) -> No
 def _sample(
     config: TrainConfig, engine: TransformersEngine, tokenizer: Any, prompt: Sequence[int]
 ) -> Completion:
-    """Sample the training run's first completion, cut short where full length takes minutes."""
+    """Sample the training run's first completion, with a lower token limit if the full length would
+    take minutes.
+    """
     model = engine.model
     is_quick = model.device.type == "cuda" or model.num_parameters() < _SMALL_PARAMETERS
     limit = _NEW_TOKENS_QUICK if is_quick else NEW_TOKENS
@@ -117,7 +119,7 @@ def _print_completion(
     )
     length = f"{len(completion.token_ids)} tokens"
     if completion.finish_reason == "length":
-        length += ", truncated there"
+        length += ", truncated"
     print(f"\ncompletion ({length}):\n{_indented(completion.text)}")
     print(f"reward: {_verdict(scores[0])}")
     for text, scored in zip(given, scores[1:], strict=True):
@@ -127,13 +129,18 @@ def _print_completion(
 
 
 def _print_probes(probes: Sequence[RewardProbe]) -> None:
-    """Print the scores of reference answers and of empty completions, and what the reward reads."""
+    """Print the scores of reference answers and of empty completions, and the texts that the reward
+    reads.
+    """
     for probe in probes:
         for name, scored in (
-            (f"the reference answer {_quoted(probe.reference.completion)}", probe.reference),
+            (
+                f"the reference answer {_quoted(probe.reference.completion)} as a completion",
+                probe.reference,
+            ),
             ("an empty completion", probe.empty),
         ):
-            print(f"reward of {name} as completion: {_verdict(scored.scored)}")
+            print(f"reward of {name}: {_verdict(scored.scored)}")
             print(f"    the reward reads {_quoted(scored.text)}")
     print()
 
@@ -198,7 +205,7 @@ def _memory(config: TrainConfig, model: PreTrainedModel, ranks: int) -> Sequence
     size = ModelSize(model.config.get_text_config().to_dict(), model.num_parameters())
     estimate = footprint(config, ranks, describe_device(model.device), size)
     if estimate is None:
-        return ["unknown: config.json lacks a required size"]
+        return ["unknown: a required size is missing from config.json"]
     return list(estimate.lines())
 
 

@@ -34,8 +34,8 @@ _STEP = re.compile(r"step-(\d+)")
 
 @dataclass(frozen=True)
 class ResolvedModel:
-    """A model folder or Hub name, with the run's config file and the training step (0 if
-    unknown).
+    """A model folder or Hub name, with the configuration file of its run and the training step (0
+    if unknown).
     """
 
     name_or_path: str
@@ -48,7 +48,7 @@ def resolve_model(model: str) -> ResolvedModel:
     checkpoint).
 
     Raises:
-        MissingError: a run without an intact checkpoint.
+        MissingError: the run has no intact checkpoint.
         StorageError: the checkpoint is damaged.
     """
     folder = Path(model).expanduser()
@@ -102,8 +102,8 @@ def last_checkpoints(run: Path, number: int) -> list[ResolvedModel]:
     )
     if missing:
         raise MissingError(
-            f"{run.name} no longer has all of its last {number} checkpoints: step "
-            f"{', '.join(map(str, missing))} is deleted or damaged",
+            f"{run.name} no longer has all of its last {number} checkpoints (deleted or damaged: "
+            f"step {', '.join(map(str, missing))})",
             str(root),
             "choose a smaller --last, or train with a larger checkpoint.keep_last",
             key="last",
@@ -113,9 +113,7 @@ def last_checkpoints(run: Path, number: int) -> list[ResolvedModel]:
 
 
 def _missing_between(run: Path, newest_first: Sequence[int]) -> list[int]:
-    """Return the steps between the first and the last of these at which the run wrote a checkpoint
-    that is not among them.
-    """
+    """Return the checkpoint steps of a run between the given steps that are not among them."""
     config = RunFolder(run).config
     if not config.is_file():
         return []
@@ -173,7 +171,7 @@ def evaluate(
         Exit status.
 
     Raises:
-        UserError: there is no such model, its settings are wrong, or scoring failed too often.
+        UserError: the model does not exist, its settings are wrong, or scoring failed too often.
     """
     place = run_path(model, runs_dir)
     check_no_sweep(place)
@@ -192,7 +190,10 @@ def evaluate(
     record = check_name(name or record_name(model))
     if (runs_dir / record).exists():
         raise ConfigError(
-            f"{record} exists", str(runs_dir / record), "choose another --name", code="name-taken"
+            f"{record} already exists",
+            str(runs_dir / record),
+            "choose another --name",
+            code="name-taken",
         )
     spec_file = None
     if spec:
@@ -220,8 +221,8 @@ def evaluate(
 def evaluation_config(
     named: ResolvedModel, spec: str | None, overrides: Sequence[str], flags: Mapping[str, Any]
 ) -> TrainConfig:
-    """Return the evaluation's configuration: the spec's, or else the configuration of the model's
-    run, with overrides applied.
+    """Return the configuration of the evaluation: ``spec``, or else the configuration of the
+    model's run, with overrides applied.
 
     ``flags`` has more overrides by dotted key; ``evaluation.sets`` is a list of ``NAME=SOURCE``.
 
@@ -253,7 +254,8 @@ def evaluation_config(
         # the run's values of k may exceed this number
         changes["evaluation.pass_at_k"] = []
     if {"evaluation.sets", "evaluation.completions_per_problem"} & asked.keys():
-        changes["evaluation.composite"] = {}  # its sets or pass@K may not be measured
+        # the run's composite may contain a set or pass@K that is not measured here
+        changes["evaluation.composite"] = {}
     changes |= asked
     revision = None
     if base.model.name_or_path == named.name_or_path:
@@ -288,7 +290,7 @@ def record_name(model: str) -> str:
 def parse_set(text: str) -> tuple[str, dict[str, Any]]:
     """Parse ``NAME=SOURCE`` as a dataset; the default split is ``test``.
 
-    The source is a file, a hub name, ``generated``, or a YAML mapping with the keys of a dataset.
+    The source is a file, a Hub name, ``generated``, or a YAML mapping with the keys of a dataset.
 
     Raises:
         ConfigError: invalid syntax.

@@ -72,8 +72,8 @@ def run_evaluation(
 
 
 def report_mean(name: str, steps: Sequence[int], runs_dir: Path, as_json: bool) -> None:
-    """Print and record in ``runs_dir/name`` the mean over the evaluations of checkpoints, which
-    `run_evaluation` has recorded under `checkpoint_name`.
+    """Print the mean over the evaluations of several checkpoints, and record it in
+    ``runs_dir/name``. `run_evaluation` has recorded each evaluation under its `checkpoint_name`.
     """
     summaries = [
         json.loads(RunFolder(runs_dir / checkpoint_name(name, step)).evaluation.read_text("utf-8"))
@@ -105,7 +105,7 @@ def _print(summary: dict[str, Any], file: Path, as_json: bool) -> None:
 
 def _open_tracker(config: TrainConfig, name: str, runs_dir: Path) -> Any:
     if not config.tracking.offline:
-        # MLflow only creates the store in an existing folder
+        # MLflow creates its store only in an existing folder
         runs_dir.mkdir(parents=True, exist_ok=True)
         prepare_store(tracking_uri(config.tracking, runs_dir))
     tags = {"loptune.model": config.model.name_or_path}
@@ -169,7 +169,7 @@ def _cells(row: EvaluationRow) -> list[object]:
     of_set = row["set"]
     by = "all"
     if row["by"] != "all":
-        of_set = ""  # the row of the whole set names it
+        of_set = ""  # the row of the whole set has the name
         by = f"{row['by']} {row['value'] or 'none'}"
     return [
         of_set,

@@ -36,7 +36,9 @@ def export(
     name: Annotated[str, Option("run name (see `trainer ls`) or trial folder")],
     *,
     runs_dir: RunsDir = Path("runs"),
-    step: Annotated[int | None, Option("checkpoint to export (default: the newest)")] = None,
+    step: Annotated[
+        int | None, Option("step of the checkpoint to export (default: the newest)")
+    ] = None,
     output: Annotated[
         Path | None, Option("folder to create (default: NAME-model)", is_path=True)
     ] = None,
@@ -63,8 +65,8 @@ def export(
 
 def _show_export(exported: ExportedModel) -> None:
     print(
-        f"model: {exported.folder}  (step {exported.step}; README.md is its card, run.yaml the "
-        "configuration)"
+        f"model: {exported.folder}  (step {exported.step}; README.md is the model card, run.yaml "
+        "the configuration)"
     )
 
 
@@ -74,7 +76,7 @@ def _export_model(
     """Copy a checkpoint without its resume state, write the model card, and return the step."""
     if output.exists():
         raise ConfigError(
-            f"{output} exists",
+            f"{output} already exists",
             "--output",
             "choose a folder that does not exist",
             code="output-exists",
@@ -138,7 +140,7 @@ def _export_model(
 
 
 def _merge(config: TrainConfig, folder: Path) -> None:
-    """Replace the adapter in a folder by the merged model, in float32."""
+    """Replace the adapter in a folder with the merged model, in float32."""
     import torch  # slow to import, and only needed here
 
     from trainer.policy.load import load_policy
@@ -158,7 +160,7 @@ def _finish_weights(config: TrainConfig, folder: Path, *, is_adapter: bool, dtyp
         config: the run's configuration.
         folder: the exported model or adapter.
         is_adapter: whether the folder has only an adapter.
-        dtype: name of a dtype, or ``auto``: the base model's, and float32 for an adapter.
+        dtype: name of a dtype; ``auto`` is the base model's dtype, or float32 for an adapter.
     """
     from trainer.policy.load import load_tokenizer  # slow to import, and only needed here
     from trainer.policy.weights import convert_weights, stored_dtype
@@ -173,7 +175,7 @@ def _finish_weights(config: TrainConfig, folder: Path, *, is_adapter: bool, dtyp
             raise MissingError(
                 f"the dtype of the base model is unknown: {error.what}",
                 error.where,
-                "add it: --dtype bfloat16 or --dtype float32",
+                "pass --dtype bfloat16 or --dtype float32",
                 code="base-missing",
             ) from error
     convert_weights(folder, dtype)
@@ -185,7 +187,7 @@ def _finish_weights(config: TrainConfig, folder: Path, *, is_adapter: bool, dtyp
     )
     file = folder / "generation_config.json"
     generation = json.loads(file.read_text("utf-8")) if file.is_file() else {}
-    # the checkpoint names the base model's files, which may have been moved since
+    # the run's configuration refers to the base model's files, which may have been moved
     exported = config.model.model_copy(update={"name_or_path": str(folder)})
     tokenizer = load_tokenizer(exported)
     ends = list(stop_tokens(config.model_copy(update={"model": exported}), tokenizer))

@@ -24,7 +24,7 @@ class Project:
 
     folder: Path
     files: list[Path]
-    is_rule: bool  # the project of an update rule
+    is_rule: bool  # whether the project contains an update rule
 
 
 def init(
@@ -42,8 +42,8 @@ def init(
         Option("write an update rule with its test and a search space that compares it with GRPO"),
     ] = False,
 ) -> Project:
-    """Write a starter project: run file, reward, data, search space. Prints the commands that try
-    it.
+    """Write a starter project: run file, reward, data, search space. Prints the commands to try
+    next.
 
     Raises:
         ConfigError: a file already exists, or the model is the built-in tiny model.
@@ -129,7 +129,7 @@ def write_project(folder: Path, model: str = _EXAMPLE_MODEL) -> list[Path]:
     for name in texts:
         if (folder / name).exists():
             raise ConfigError(
-                f"{folder / name} exists",
+                f"{folder / name} already exists",
                 str(folder),
                 "choose a new folder: trainer init DIR",
                 code="files-exist",

@@ -35,7 +35,7 @@ def presets(
     ] = None,
     gpu_gb: Annotated[
         Positive | None,
-        Option("memory of one GPU [GB] (default: that of this machine's GPUs, or 80)"),
+        Option("memory of one GPU [GB] (default: the memory of this machine's GPUs, or 80)"),
     ] = None,
 ) -> str | list[ListedPreset]:
     """List presets, or print one as a complete run file. The file has every key, and ends with the
@@ -80,8 +80,8 @@ def memory_comment(config: TrainConfig, ranks: int | None, gpu_gb: float | None)
 
 
 def _other_checkpointing(config: TrainConfig, ranks: int, gpu_gb: float | None) -> str:
-    """Return the estimate for the same run with gradient checkpointing switched: on saves memory,
-    off saves the recomputation of every layer.
+    """Return the memory estimate for the same run with gradient checkpointing toggled.
+    Checkpointing saves memory but recomputes every layer.
     """
     switched = not config.model.gradient_checkpointing
     other = apply_overrides(config, {"model.gradient_checkpointing": switched})

@@ -17,7 +17,7 @@ from trainer.config.schema import TrainConfig
 from trainer.rules.kinds import KINDS, RuleKind
 
 _WIDTH = 100  # columns
-# names of options in other tools -> keys
+# words for settings in other tools -> keys
 _SYNONYMS = {
     "accumulation": ("optim.tokens_per_microbatch", "optim.update_batch_size"),
     "batch": (
@@ -76,7 +76,7 @@ def options(
 def metrics(
     metric: Annotated[list[str], Option("only show metrics that contain this text")],
 ) -> list[Metric]:
-    """List logged metrics with formula and unit, and how they are reduced over ranks.
+    """List logged metrics with formula, unit, and reduction over ranks.
 
     Raises:
         ConfigError: no metric matches.
@@ -134,7 +134,9 @@ def _find(word: str, names: Sequence[str], command: str) -> list[str]:
 
 
 def values_of(key: str) -> list[str]:
-    """Return the values of an option with a fixed set of values, such as the names of rules."""
+    """Return the allowed values of an option that has a fixed set of them, such as the names of
+    rules.
+    """
     choices: list[str] = []
     for option in _options():
         if option.key == key and "|" in option.allowed:
@@ -167,7 +169,9 @@ def _print_entry(head: str, text: str) -> None:
 
 
 def _options(model: type[BaseModel] = TrainConfig, prefix: str = "") -> Iterator[ConfigOption]:
-    """Yield all options in declaration order. Dataset keys follow the key of the datasets."""
+    """Yield all options in declaration order. The keys of a dataset follow the key that contains
+    the datasets.
+    """
     defaults = model().model_dump(mode="json")
     descriptions = field_descriptions(model)
     properties = model.model_json_schema(mode="serialization")["properties"]

@@ -33,10 +33,10 @@ class RunOutcome:
     """The outcome of a run on one rank."""
 
     trainer: Trainer
-    done: bool  # last step trained and its checkpoint written
+    done: bool  # whether the last step was trained and its checkpoint written
     recorded: bool  # whether MLflow has the complete run
     diverged: DivergedError | None
-    out_of_time: bool = False  # stopped because max_hours was spent
+    out_of_time: bool = False  # whether the run stopped because max_hours was used up
 
 
 def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -> RunOutcome:
@@ -63,7 +63,7 @@ def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -
         raise
     status = "FAILED"
     diverged = None
-    # one rank watches the time: all ranks stop if one asks to
+    # only one rank watches the time, because all ranks stop if one requests it
     budget = TimeBudget(config.max_hours if parallel.is_main else None)
     try:
         if resume:
@@ -161,7 +161,7 @@ def report_outcome(outcome: RunOutcome) -> int:
 
 
 def schedule_warning(trainer: Trainer, previous: TrainConfig) -> str | None:
-    """Return a warning if the decay of the learning rate now ends at another step than before."""
+    """Return a warning if the learning rate schedule now ends at a different step than before."""
     optim = trainer.config.optim
     total = trainer.total_steps
     planned = total_steps(previous, len(trainer.problems))
@@ -170,8 +170,8 @@ def schedule_warning(trainer: Trainer, previous: TrainConfig) -> str | None:
     new = learning_rate(optim, trainer.step, total)
     old = max(0.0, learning_rate(optim, min(trainer.step, planned), planned))
     return (
-        f"warning: the {optim.lr_schedule} schedule now ends at step {total}, before at {planned}: "
-        f"the learning rate of step {trainer.step + 1} is {new:.3g} instead of {old:.3g}\n"
+        f"warning: the {optim.lr_schedule} schedule now ends at step {total} instead of {planned}, "
+        f"so the learning rate of step {trainer.step + 1} is {new:.3g} instead of {old:.3g}\n"
         "where:   max_steps, epochs, optim.lr_schedule\n"
         "next:    for a separate schedule, start a new run with model.name_or_path set to the "
         "last checkpoint"

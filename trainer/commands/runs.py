@@ -94,10 +94,10 @@ class RunStatus:
     """The progress of one run."""
 
     run: RunSummary
-    by: str | None  # the process that trains it
-    checkpoints: list[int]  # steps, newest first
+    by: str | None  # process that trains the run, or None
+    checkpoints: list[int]  # steps, oldest first
     evaluations: list[dict[str, Any]]  # the last records with an evaluation
-    completions: list[dict[str, Any]]  # the last recorded ones
+    completions: list[dict[str, Any]]  # last recorded completions
     next_commands: list[str]
 
 
@@ -206,7 +206,7 @@ class UploadedRun:
     """A run that was sent to MLflow."""
 
     folder: Path
-    run_id: str  # MLflow's
+    run_id: str  # in MLflow
 
 
 def upload(
@@ -216,7 +216,8 @@ def upload(
 
     Raises:
         MissingError: there is no such run.
-        StorageError: the run is being trained, or MLflow cannot be reached.
+        NameInUseError: the run is being trained.
+        StorageError: MLflow cannot be reached.
     """
     folder = run_path(run, runs_dir)
     raise_if_locked(folder)  # a running process uploads its own record
@@ -232,7 +233,7 @@ def ui(
     """Open MLflow on this machine. It shows one run or the table of runs; Ctrl-C stops the server.
 
     Returns:
-        Its exit status.
+        Exit status.
 
     Raises:
         MissingError: there is no such run, or it is not in MLflow.

@@ -29,7 +29,7 @@ def serve(
     config = load_config(spec, overrides)
     check_port(port, f"trainer serve {spec}", host)
     with defer_interrupt():
-        from trainer.rollouts.vllm.command import serve as serve_model  # torch takes seconds
+        from trainer.rollouts.vllm.command import serve as serve_model  # torch is slow to import
 
     serve_model(config, host, port, gpu_memory_utilization)
 

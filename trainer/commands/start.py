@@ -58,7 +58,7 @@ _RESUMABLE = (
     "model.load_check",
 )
 _LOOK = "inspect without training"
-# marks the folder of a sweep
+# file that marks the folder of a sweep
 SWEEP_FILE = "space.lock.yaml"
 
 
@@ -69,7 +69,7 @@ class Start:
     spec: str  # preset name or YAML file, with or without :VARIANT
     overrides: Sequence[str] | Mapping[str, Any]
     runs_dir: Path
-    # if None: spec name and time, or on resume the folder of the spec
+    # run name; None: spec name and time, or on resume the folder of the spec
     name: str | None = None
     resume: bool = False
     start_over: bool = False  # resume from step 0
@@ -84,7 +84,7 @@ def run(
         str | None, Option("name of the run (default: the spec's name and the time)")
     ] = None,
     dry_run: Annotated[
-        bool, Option("show a prompt, a scored completion, memory, steps", group=_LOOK)
+        bool, Option("show a prompt, a scored completion, memory and steps", group=_LOOK)
     ] = False,
     completion: Annotated[
         list[str] | None,
@@ -109,7 +109,7 @@ def run(
     offline: Offline = False,
 ) -> int:
     """Train a policy; record it in runs/NAME and MLflow. Ctrl-C saves a checkpoint and prints the
-    command that resumes it.
+    command that resumes the run.
 
     Returns:
         Exit status.
@@ -250,7 +250,7 @@ def _prepare_folder(config: TrainConfig, name: str, start: Start, changes: Seque
 
 
 def check_start(config: TrainConfig, start: Start) -> None:
-    """Check the inputs that need neither torch nor a folder: files and reporting packages.
+    """Check inputs without torch and the run folder: files and reporting packages.
 
     Raises:
         ConfigError, MissingError: the run could not start.
@@ -267,13 +267,13 @@ def check_no_sweep(folder: Path) -> None:
     """Raise if the folder belongs to a sweep.
 
     Raises:
-        MissingError: suggests `sweep status` or one of its trials.
+        MissingError: the folder belongs to a sweep; the error suggests `sweep status` or a trial.
     """
     if (folder / SWEEP_FILE).is_file():
         raise MissingError(
             f"{folder.name} is a sweep",
             str(folder),
-            f"{command_line('sweep', 'status', folder.name, runs_dir=folder.parent)}, or name one "
+            f"{command_line('sweep', 'status', folder.name, runs_dir=folder.parent)}, or pass one "
             f"of its trials: {folder}/trials/ID",
             code="is-a-sweep",
         )
@@ -336,7 +336,7 @@ def _check_folder(config: TrainConfig, run_dir: Path, start: Start) -> None:
     elif _has_history(run_dir):
         command = resume_command(run_dir.name, start.runs_dir)
         raise ConfigError(
-            f"run {run_dir.name} exists",
+            f"run {run_dir.name} already exists",
             str(run_dir),
             f"{command}, or choose another --name",
             code="run-exists",
@@ -355,7 +355,7 @@ def _is_done(config: TrainConfig, run_dir: Path) -> bool:
 
 
 def _check_time_left(config: TrainConfig, folder: RunFolder, step: int, resume: str) -> None:
-    """Raise if a run is resumed whose time budget is spent.
+    """Raise if the time budget of a run to resume is spent.
 
     Raises:
         ConfigError: the budget is spent; the error suggests a command with a larger one.

@@ -17,20 +17,20 @@ class StoppingRun:
     """A run that was asked to stop."""
 
     name: str
-    by: str  # the process that trains it
+    by: str  # process that trains the run
     resume_command: str
 
 
 def stop(name: RunName, *, runs_dir: RunsDir = Path("runs")) -> StoppingRun:
     """Stop a run after its current step; it can be resumed. The run saves a checkpoint first.
 
-    The request is a file that the run looks for after every step. Unlike a signal, it sets no time
-    limit under torchrun or `accelerate launch`, and it works from any machine that sees the run's
-    folder.
+    The request is a file that the run looks for after every step. Unlike a signal, it does not
+    start the shutdown timeout of torchrun or `accelerate launch`, and it works from any machine
+    that sees the run's folder.
 
     Raises:
         ConfigError: the run is a trial of a sweep.
-        MissingError: no such run, or it is not running.
+        MissingError: there is no such run, or it is not running.
         StorageError: the folder cannot be written.
     """
     run_dir = existing_run(runs_dir, name)
@@ -61,7 +61,7 @@ def stop(name: RunName, *, runs_dir: RunsDir = Path("runs")) -> StoppingRun:
 
 def _show_stop(stopping: StoppingRun) -> None:
     print(f"{stopping.name} ({stopping.by}) stops after its current step and saves a checkpoint")
-    print(f"to resume it then: {stopping.resume_command}")
+    print(f"to resume it later: {stopping.resume_command}")
 
 
 COMMANDS = {"stop": Command(function=stop, show=_show_stop, fields=None, example="trainer stop ar")}

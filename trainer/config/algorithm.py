@@ -74,8 +74,8 @@ class AlgorithmConfig(Section):
     log_ratio_coef: NonNegative = 0.0
     """weight of (log r)^2, added to any loss to keep the policy near the old one (DPPO: 0.001)"""
     loss_aggregation: Literal["auto", Aggregation] = "auto"
-    """aggregation of token losses; constant divides by max_new_tokens (Dr. GRPO); auto: the loss's
-    default, seq_mean_token_mean for gspo and sapo, token_mean for the others
+    """aggregation of token losses; constant divides by max_new_tokens (Dr. GRPO); auto: the default
+    of the loss, seq_mean_token_mean for gspo and sapo, token_mean for the others
     """
     update_epochs: Count = 1
     """update epochs per rollout batch (PPO epochs)"""
@@ -88,14 +88,15 @@ class AlgorithmConfig(Section):
     AR and Lopti; null disables both clamps, as in TRL [nats]
     """
     kl_placement: Literal["auto", KlPlacement] = needs("kl_coef", "auto")
-    """auto: the advantage's default, reward for reinforce_plus_plus, loss for the others"""
+    """auto: the default of the advantage, reward for reinforce_plus_plus, loss for the others"""
     kl_importance_ratio: bool = needs("kl_coef", False)
-    """multiply the KL penalty in the loss by pi / pi_old and differentiate the product: unbiased
-    also off policy, the default of TRL 1.16
+    """multiply the KL penalty in the loss by pi / pi_old and differentiate the product, which is
+    unbiased even off-policy; the default of TRL 1.16
     """
     rollout_correction: RolloutCorrection | tuple[RolloutCorrection, ...] | None = None
     """importance-sampling correction of engine probabilities; null is off. A list combines
-    corrections: masks drop tokens, one truncate gives the weights
+    corrections: entries with rule mask drop tokens, and at most one with rule truncate sets the
+    weights
     """
     off_policy_threshold: NonNegative | None = None
     """drop completions with a negative advantage if the mean over their tokens of log(pi_sampling /
@@ -104,7 +105,7 @@ class AlgorithmConfig(Section):
 
     @property
     def rollout_corrections(self) -> tuple[RolloutCorrection, ...]:
-        """The rollout corrections as a list, empty if off."""
+        """The rollout corrections as a tuple, empty if off."""
         if self.rollout_correction is None:
             return ()
         if isinstance(self.rollout_correction, RolloutCorrection):

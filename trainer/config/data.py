@@ -18,7 +18,7 @@ class DatasetConfig(Section):
     split: str = "train"
     """Hub split, or generated split: train, dev or test"""
     columns: dict[str, str] = Field({})
-    """field (prompt, answer, difficulty, source) -> column of the data"""
+    """field (prompt, answer, difficulty, source) -> data column"""
     people: list[Annotated[int, Field(ge=2, le=8)]] = needs(
         "source=generated", [2, 3], min_length=1
     )
@@ -66,7 +66,9 @@ class DataConfig(Section):
     chat_template_kwargs: dict[str, bool | int | float | str] = Field({})
     """arguments of the model's chat template, such as {enable_thinking: false}"""
     last_assistant: Literal["refuse", "drop", "continue"] = "refuse"
-    """what to do with an assistant's last turn: refuse, drop, or let completions continue it"""
+    """if a conversation ends with an assistant turn: refuse the data, drop the turn, or let
+    completions continue it
+    """
     prefill: str | None = None
     """prefix of every completion; null: the task's prefill"""
     max_prompt_tokens: Count = 1024
@@ -79,7 +81,7 @@ class DataConfig(Section):
     def of_task(self, task: Task | None, prompt_format: PromptFormat | None) -> "DataConfig":
         """Return these settings with another task or prompt format; None keeps the current one.
 
-        Another task's prompts have its own template, system prompt and prefill.
+        Prompts of another task use that task's template, system prompt and prefill.
         """
         changes: dict[str, Any] = {}
         if task not in (None, self.task):

@@ -9,7 +9,7 @@ from loptune.section import Completions, Count, Fraction, NonNegative, Section, 
 from trainer.config.data import DatasetConfig, PromptFormat, Task, as_dataset
 
 _SET_NAME = re.compile(r"\w[\w.-]*")
-# settings that a set may override
+# evaluation settings that a single set may override
 OVERRIDABLE_PER_SET = ("temperature", "completions_per_problem", "pass_at_k", "max_new_tokens")
 
 
@@ -21,8 +21,9 @@ class EvaluationSetConfig(DatasetConfig):
     completions_per_problem: Completions | None = None
     """completions per problem of this set; evaluation.completions_per_problem if null"""
     pass_at_k: list[Completions] | None = None
-    """values of k of this set; evaluation.pass_at_k if null, none if the set has its own number of
-    completions"""
+    """values of k for this set; evaluation.pass_at_k if null, none if the set has its own number of
+    completions
+    """
     max_new_tokens: Count | None = None
     """completion limit on this set; evaluation.max_new_tokens if null [tokens]"""
     task: Task | None = None
@@ -117,7 +118,9 @@ class EvaluationConfig(Section):
         return self
 
     def longest_completion(self, default: int) -> int:
-        """Return the largest completion limit of any set [tokens]; ``default`` is training's."""
+        """Return the largest completion limit of any set [tokens]; ``default`` is the limit in
+        training.
+        """
         limits = [self.of_set(name).max_new_tokens for name in self.sets]
         return max((limit or default for limit in limits), default=default)
 

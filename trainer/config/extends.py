@@ -33,7 +33,7 @@ class RunFile:
 
 
 def preset_names() -> list[str]:
-    """Return names of the built-in presets."""
+    """Return the names of the built-in presets."""
     folder = resources.files("trainer.config") / "presets"
     files = [entry.name for entry in folder.iterdir() if entry.name.endswith(".yaml")]
     return sorted(file.removesuffix(".yaml") for file in files)

@@ -56,8 +56,9 @@ class ModelConfig(Section):
     trust_remote_code: bool = False
     """allow Python code from the model folder or Hub repository"""
     load_check: Literal["auto", "full", "off"] = "auto"
-    """compare training, sampling and checkpoint with the published model before step 1; auto: load
-    a second copy of the model for it only if the comparison takes seconds"""
+    """compare training, sampling and checkpoint with the published model before step 1; auto: skip
+    the parts that need a second copy of the model, unless they take only seconds
+    """
     lora: LoraConfig = LoraConfig()
 
     @model_validator(mode="after")
@@ -65,8 +66,8 @@ class ModelConfig(Section):
         if self.compile == "layers" and self.lora.r > 0:
             raise refusal(
                 "compile-with-lora",
-                "compile layers does not work with lora: with and without the adapter, a layer is "
-                "compiled to different code, so the KL penalty would not start at 0; set "
+                "model.compile=layers does not work with LoRA: with and without the adapter, a "
+                "layer is compiled to different code, so the KL penalty would not start at 0; set "
                 "model.compile to none, or model.lora.r to 0",
             )
         return self

@@ -19,7 +19,9 @@ class RewardConfig(Section):
     workers: Count = 1
     """number of scoring processes; at most 4 per core, each takes at least 64 MB"""
     environment: list[str] = Field(default_factory=list)
-    """environment variables with secret names to pass to scoring, such as OPENAI_API_KEY"""
+    """environment variables to pass to scoring although they look like secrets, such as
+    OPENAI_API_KEY
+    """
     overlong_buffer: Annotated[int, Field(ge=0)] = 0
     """length of DAPO's soft overlong penalty ramp before max_new_tokens; 0 is off [tokens]"""
     overlong_penalty: NonNegative = needs("overlong_buffer", 1.0)

@@ -27,7 +27,7 @@ class VllmConfig(Section):
     tensor_parallel: Count = 1
     """tensor-parallel size: ranks per engine"""
     max_num_seqs: Count | None = None
-    """maximum number of concurrent requests; null: the rank's completions per step, at most 512"""
+    """maximum number of concurrent requests; null: the engine's completions per step, 16 to 512"""
     kv_cache_mb: Count | None = None
     """KV cache size [MiB]; null: from gpu_memory_utilization on a GPU, 256 on a CPU"""
     mode: Literal["colocate", "server"] = "colocate"
@@ -60,7 +60,7 @@ class RolloutConfig(Section):
     group_size: Count = 8
     """completions per prompt"""
     dynamic_sampling: bool = False
-    """resample prompts whose completions all have the same reward (DAPO)"""
+    """replace groups in which all rewards are equal with groups of other prompts (DAPO)"""
     max_sampling_rounds: Annotated[int, Field(ge=2)] = needs("dynamic_sampling", 5)
     """maximum sampling rounds; then zero-variance groups fill the batch"""
     temperature: Positive = 0.7

@@ -114,8 +114,8 @@ class TrainConfig(Section):
         if shards and self.model.compile != "none":
             raise refusal(
                 "compile-with-zero-3",
-                "model.compile layers does not work with parallel.zero_stage 3, which gathers "
-                "parameters in hooks inside of the layers: set model.compile to none, or "
+                "model.compile=layers does not work with parallel.zero_stage=3, which gathers "
+                "parameters in hooks inside the layers: set model.compile to none, or "
                 "parallel.zero_stage to 2 or lower",
             )
         completions = self.rollout.prompts_per_step * self.rollout.group_size
@@ -226,7 +226,7 @@ def check_key(key: str, source: str = "override") -> None:
         if section_below is None:
             return  # a value, or a free mapping such as reward.functions
         section = section_below
-    is_optional = section is not annotation  # null is a value of the key
+    is_optional = section is not annotation  # the key of an optional section can be set to null
     if not is_optional:
         raise ConfigError(
             f"{key} is a section, not a value",
@@ -238,8 +238,8 @@ def check_key(key: str, source: str = "override") -> None:
 
 
 def _hint_of_unknown(key: str, part: str, section: type[BaseModel], above: str) -> str:
-    """Return the fix for ``part`` of a key, which the section at the key ``above`` does not have:
-    the name that it has here, or the nearest key.
+    """Return a hint for ``part`` of a key, which the section at the key ``above`` does not have:
+    the equivalent key if another program uses this name, or the nearest key.
     """
     other_names: Mapping[str, str] = getattr(section, "other_names", {})
     if part in other_names:
@@ -254,7 +254,7 @@ def dotted_keys() -> list[str]:
 
 
 def value_of(config: TrainConfig, key: str) -> Any:
-    """Return the value of a dotted key: the name of a rule, and None inside a null section."""
+    """Return the value of a dotted key; for a rule its name, and None inside a null section."""
     value: Any = config
     for part in key.split("."):
         value = getattr(value, part, None)
@@ -321,7 +321,7 @@ def _set_dotted(data: dict[str, Any], key: str, value: Any, source: str) -> None
         if part not in place or (is_section and place[part] is None):
             place[part] = {}
         place = place[part]
-        # the only source in data.train
+        # a key of the only source in data.train
         is_only_source = isinstance(place, list) and len(place) == 1
         if is_only_source and key.split(".")[depth] in DatasetConfig.model_fields:
             place = place[0]

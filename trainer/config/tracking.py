@@ -29,7 +29,7 @@ class TrackingConfig(Section):
     offline: bool = False
     """record locally only; `trainer upload` sends it to MLflow later"""
     report_to: list[Literal["tensorboard", "wandb", "trackio"]] = Field([])
-    """also send metrics to these (pip install them): tensorboard, wandb, trackio"""
+    """also send metrics to tensorboard, wandb or trackio, which must be installed"""
     completions: Annotated[int, Field(ge=0)] = 8
     """completions recorded per evaluation, and from the training step before it"""
     system_metrics: bool = True

@@ -14,8 +14,8 @@ def isolates(eta: float, token_filter: str) -> bool:
 
 
 def rule_label(setting: Callable[[str], Any]) -> str:
-    """Return the display name of an update rule: `rule_name`, plus those of AR, Lopti and the
-    controls that are active. ``setting`` returns the value of a dotted key.
+    """Return the display name of an update rule: `rule_name`, plus AR, Lopti and the controls that
+    are active. ``setting`` returns the value of a dotted key.
     """
     keys = ("ar_alpha", "lopti_eta", "token_filter", "lopti_split", "lopti_order", "entropy_coef")
     alpha, eta, token_filter, lopti_split, lopti_order, entropy_coef = (

@@ -13,7 +13,8 @@ EvaluationRow = dict[str, Any]  # column -> value
 
 
 def evaluation_rows(result: EvaluationResult) -> list[EvaluationRow]:
-    """Return one row per set, followed by rows per difficulty and per source if a set has several.
+    """Return one row per set, followed by rows per difficulty and per source if the set has
+    several.
 
     Columns: set, by, value (difficulty or source, empty for all), problems, completions (total), k
     (completions per problem), the values of `measured`, low and high (95% interval of accuracy over
@@ -57,6 +58,6 @@ def _row(
 
 
 def _in_order(value: str) -> tuple[float, str]:
-    """Sort key: numbers by value (bands by lower bound), then words."""
+    """Return a sort key: numbers by value (bands by lower bound), then words."""
     head = value.split("-")[0]
     return (float(head), value) if head.replace(".", "", 1).isdigit() else (math.inf, value)

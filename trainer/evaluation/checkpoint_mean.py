@@ -5,15 +5,15 @@ from statistics import fmean
 
 from trainer.evaluation.breakdown import EvaluationRow
 
-# columns that are the same at every checkpoint, and the interval, which covers problems
+# columns that are the same at every checkpoint, and the interval over problems
 _NOT_AVERAGED = ("set", "by", "value", "problems", "completions", "k", "low", "high")
 
 
 def mean_rows(of_checkpoints: Sequence[Sequence[EvaluationRow]]) -> list[EvaluationRow]:
     """Return the rows of one evaluation with each measured column averaged over checkpoints.
 
-    The rows have no interval: checkpoints of one run are not independent. A part that some
-    checkpoint does not have is left out.
+    The rows have no interval: checkpoints of one run are not independent. Rows that are missing at
+    any checkpoint are left out.
     """
     by_part = [{_part(row): row for row in rows} for rows in of_checkpoints]
     means = []

@@ -30,7 +30,7 @@ def correctness_record(sets: Mapping[str, tuple[Counts, Counts]]) -> dict[str, A
 
 
 def read_correctness(path: Path) -> Correctness:
-    """Read the evaluations of a run; empty if there is no record."""
+    """Read the per-problem correctness of a run's evaluations; empty if there is no record."""
     by_set: Correctness = {}
     try:
         for record in read_records(path):

@@ -9,8 +9,8 @@ from rewards.errors import CodedValueError
 
 
 def pass_at_k(correct: ArrayLike, completions: ArrayLike, k: int) -> NDArray[np.float64]:
-    """Return for each problem an unbiased estimate of the probability that at least one of k
-    completions is correct [arXiv:2107.03374, equation 1], [P].
+    """Return an unbiased estimate for each problem, [P], of the probability that at least one of k
+    completions is correct [arXiv:2107.03374, equation 1].
 
     ``1 - C(n - c, k) / C(n, k)`` for c correct of n completions, as a product of ratios, which
     cannot overflow.

@@ -49,7 +49,8 @@ def evaluate(
     """Sample completions for every problem of every set, with the set's temperature and number of
     completions, and score them by the set's reward.
 
-    The sampling seeds depend only on the problem, so two evaluations differ only in the policy.
+    The sampling seeds do not depend on the training step, so two evaluations in a run differ only
+    in the policy.
     """
     rollouts: dict[str, list[Rollout]] = {}
     for name, problems in sets.items():

@@ -31,11 +31,10 @@ _logger = logging.getLogger(__name__)
 
 _MIN_COMPLETIONS = 8  # minimum completions per problem
 _CHUNKS = 10  # progress messages
-# fractions of truncated completions: worth a warning; enough to explain equal rewards, because no
-# answer was reached
-_MANY_TRUNCATED = 0.2
+_MANY_TRUNCATED = 0.2  # warn above this fraction of truncated completions
+# above this fraction, truncation explains equal rewards: most completions end before the answer
 _MOST_TRUNCATED = 0.5
-_DIGITS = 9  # decimals; rewards that round to the same value count as equal
+_DIGITS = 9  # rewards that agree to this number of decimals count as equal
 
 
 @dataclass(frozen=True)
@@ -69,8 +68,8 @@ class PretrainingCheck:
         return float(np.mean(fractions))
 
     def evaluation_error(self, problems: int, completions: int) -> float:
-        """Return the standard error of accuracy due to sampling completions, for a set of such
-        problems.
+        """Return the standard error of accuracy due to sampling completions, for a set of this many
+        similar problems.
 
         ``sqrt(mean over problems of p (1 - p) / (problems * completions))``, with an unbiased
         estimate of p (1 - p).

@@ -36,7 +36,7 @@ _RESERVED = (
     "tokenize",
     "tools",
 )
-# Content of at least so many characters cannot be in a prompt by chance.
+# Content of at least this many characters cannot be in a prompt by chance.
 _DISTINCT_CHARS = 20
 _QUESTION = "QUESTION-7f3a"
 _ANSWER = "ANSWER-7f3a"
@@ -281,7 +281,7 @@ def _lost(what: str, role: str) -> ConfigError:
         hint += "data.prompt_format=raw"
     elif role == "tool":
         hint = "use a model whose chat template supports tools, or remove these turns and the "
-        hint += "column tools from the data"
+        hint += "tools column from the data"
     return ConfigError(
         f"the tokenizer's chat template leaves out {what}", key, hint, key=key, code="turns-lost"
     )

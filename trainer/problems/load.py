@@ -1,4 +1,4 @@
-"""Loading of problems: generated, from files, or from the Hub."""
+"""Load problems: generated, from files, or from the Hub."""
 
 import hashlib
 import json
@@ -51,7 +51,7 @@ def load_problems(
 
     Raises:
         MissingError: missing or unreadable data.
-        ConfigError: data in the wrong format; names file, row (from 1) and column.
+        ConfigError: data in the wrong format; the error shows file, row (from 1) and column.
     """
     check_template(data)
     sources = [dataset] if isinstance(dataset, DatasetConfig) else list(dataset)
@@ -87,7 +87,7 @@ def metric_names(sets: Mapping[str, Sequence[Problem]]) -> Iterator[str]:
     """Yield the names of all metrics that an evaluation of the sets may log."""
     yield "eval/scoring_failures"
     for index, (name, problems) in enumerate(sets.items()):
-        is_first = index == 0  # its metrics do not name the set
+        is_first = index == 0  # the metrics of the first set do not contain its name
         for quantity in _QUANTITIES:
             yield f"eval/{quantity}" if is_first else f"eval/{quantity}/{name}"
         labels = {problem.difficulty or "none" for problem in problems}
@@ -133,7 +133,7 @@ def _load(
             f"all {len(problems)} prompts of {dataset.source} are longer than "
             f"{data.max_prompt_tokens} tokens",
             "data.max_prompt_tokens",
-            "raise it",
+            "raise data.max_prompt_tokens",
             key="data.max_prompt_tokens",
             code="prompts-too-long",
         )
@@ -289,7 +289,7 @@ def _from_rows(
     prompts.report(dataset.source)
     if dropped_turns:
         _log.warning(
-            "%s: left out the assistant's last turn of %d of %d conversations",
+            "%s: left out the assistant's last turn in %d of %d conversations",
             dataset.source,
             dropped_turns,
             len(rows),

@@ -25,7 +25,7 @@ from trainer.problems.chat_template import (
 from trainer.problems.tasks import Task
 
 _MAX_JSON_CHARS = 1 << 20
-# The start of a list of messages with role and content, also as NumPy prints it.
+# The start of a list of messages with role and content, also in the notation that NumPy prints.
 _DAMAGED_CONVERSATION = re.compile(
     r"""(?s)\s*(array\()?\[\s*\{\s*['"](role['"]\s*:.*['"]content|content['"]\s*:.*['"]role)['"]\s*:"""
 )
@@ -65,7 +65,8 @@ def as_question(value: object) -> Question:
     as that list.
 
     Raises:
-        ValueError: the value is neither, or text that looks like such a list and cannot be read.
+        ValueError: the value is neither text nor such a list, or is text that looks like a list but
+            cannot be read.
     """
     if isinstance(value, str):
         messages = _messages_in(value)
@@ -89,8 +90,8 @@ def as_question(value: object) -> Question:
 
 
 def as_tools(value: object) -> tuple[Tool, ...]:
-    """Return the value of a row's column ``tools`` as descriptions of functions, also from JSON
-    text; empty if it is something else.
+    """Return the function descriptions in a row's ``tools`` column, which may be JSON text; empty
+    if it contains anything else.
     """
     if isinstance(value, str):
         try:
@@ -138,7 +139,7 @@ def ending_with_user(question: Question, last_assistant: str) -> Question:
 
 
 class PromptBuilder:
-    """Builds the prompts of a task for a model, and counts special cases.
+    """Builds the prompts of a task for a model, and counts unusual prompts for `report`.
 
     Raises:
         ConfigError: no usable chat template.
@@ -168,8 +169,8 @@ class PromptBuilder:
         published prompt. That start therefore becomes part of the prefill.
 
         Raises:
-            ConfigError: the template rejects the question, or a second template for an already
-            templated prompt.
+            ConfigError: the template rejects the question, or would be applied to an already
+                templated prompt.
         """
         self._built += 1
         self._from_text += question.from_text
@@ -190,7 +191,7 @@ class PromptBuilder:
         return split_prefill(prompt, open_tag(prompt), wanted)
 
     def report(self, source: str) -> None:
-        """Warn about properties that the prompts of a source share and that may be unintended."""
+        """Warn about properties of a source's prompts that may be unintended."""
         if self._templated:
             _log.warning(
                 "%s: %d of %d prompts already contain a chat template and are used as they are",
@@ -270,8 +271,8 @@ class PromptBuilder:
             raise ConfigError(
                 "the data has tools or tool calls, which need a chat template",
                 "data.prompt_format",
-                "use a model that has a chat template, or remove the column tools and the calls "
-                "from the data",
+                "use a model that has a chat template, or remove the tools column and the tool "
+                "calls from the data",
                 key="data.prompt_format",
                 code="tool-calls-without-template",
             )
@@ -288,10 +289,10 @@ class PromptBuilder:
 
 
 def split_prefill(prompt: str, opening: str, wanted: str) -> tuple[str, str]:
-    """Return prompt without ``opening``, and the prefill: ``opening`` followed by ``wanted``.
+    """Return the prompt without ``opening``, and the prefill: ``opening`` followed by ``wanted``.
 
     ``opening`` is the end of the prompt that belongs to the answer. A wanted prefill that the
-    prompt already ends with, except for white space, is not repeated; the prompt's white space is
+    prompt already ends with, except for whitespace, is not repeated; the prompt's whitespace is
     kept.
     """
     core = wanted.strip()
@@ -310,7 +311,7 @@ def check_template(data: DataConfig) -> None:
     """Raise if the prompt template does not contain {question}.
 
     Raises:
-        ConfigError: no ``{question}`` in it.
+        ConfigError: the template has no ``{question}``.
     """
     if data.prompt_template is not None and "{question}" not in data.prompt_template:
         raise ConfigError(

@@ -154,8 +154,8 @@ def check_fields(dataset: DatasetConfig) -> None:
 
 
 def _local_splits(dataset: DatasetConfig) -> dict[str, list[Path]] | None:
-    """Return split -> files to read, or None if the datasets library reads the source. A file or
-    the matches of a pattern are the split that the source names.
+    """Return split -> files to read, or None if the datasets library reads the source. A single
+    file, or all files that match a pattern, are used as the split that the dataset asks for.
 
     Raises:
         MissingError: no such file or folder.
@@ -177,7 +177,7 @@ def _local_splits(dataset: DatasetConfig) -> dict[str, list[Path]] | None:
 
 def _read_splits(splits: Mapping[str, Sequence[Path]], dataset: DatasetConfig) -> Iterator[Row]:
     """Yield the rows of a split, or of parts of splits in the library's notation, such as
-    ``train[:10%]+test``. The library itself would guess types: the answer "007" becomes 7.
+    ``train[:10%]+test``. The library itself would guess types: the answer "007" would become 7.
     """
     if dataset.split in splits:
         yield from _read_files(splits[dataset.split])
@@ -220,7 +220,7 @@ def _read_file(path: Path) -> Iterator[Values]:
         raise MissingError(
             f"cannot read the data file: {error}",
             str(path),
-            "check it, or download it again",
+            "check the file, or download it again",
             code="data-file-unreadable",
         ) from error
 
@@ -283,8 +283,8 @@ def _read_library(dataset: DatasetConfig) -> Iterator[Row]:
 
 
 def _options_as_written(builder: Any, dataset: DatasetConfig) -> dict[str, Any]:
-    """Return the options with which the library reads CSV files as `read_csv` does: by itself it
-    guesses types, so that the answer "007" becomes 7 and "NA" becomes empty.
+    """Return the options that make the library read CSV files like `read_csv`. By default it
+    guesses types: the answer "007" becomes 7 and "NA" becomes empty.
     """
     if builder.name != "csv":
         return {}
@@ -298,9 +298,9 @@ def _options_as_written(builder: Any, dataset: DatasetConfig) -> dict[str, Any]:
 def _not_loaded(dataset: DatasetConfig, error: Exception) -> MissingError:
     is_folder = Path(dataset.source).expanduser().is_dir()
     kind = "folder" if is_folder else "dataset"
-    hint = "check Hub name, subset, split and network"
+    hint = "check the Hub name, the subset, the split and the network"
     if is_folder:
-        hint = f"pass one of its files ({', '.join(FILE_TYPES)}), or check split"
+        hint = f"pass one of its files ({', '.join(FILE_TYPES)}), or check the split"
     return MissingError(
         f"cannot load the {kind} {dataset.source}, split {dataset.split}: {first_line(error)}",
         f"source {dataset.source}",

@@ -11,7 +11,7 @@ from trainer.config.data import DatasetConfig
 
 FROM_HERE = "check the path: it is relative to the current directory"
 FILE_TYPES = (".parquet", ".jsonl", ".json", ".csv")
-# suffixes that no Hub dataset name has: a source with one of them is a file
+# no Hub dataset name ends with one of these suffixes: such a source is a file
 _OTHER_FILE_TYPES = (
     ".txt",
     ".tsv",
@@ -38,7 +38,7 @@ def check_source(dataset: DatasetConfig) -> None:
     """Check that the files of a source exist and have a known type, without reading them.
 
     Raises:
-        MissingError: no such file; the error lists the searched locations.
+        MissingError: no such file; the error shows the absolute path.
         ConfigError: unsupported file type.
     """
     named_files(dataset)
@@ -49,7 +49,7 @@ def named_files(dataset: DatasetConfig) -> list[Path] | None:
     None for a folder, a Hub dataset and generated problems.
 
     Raises:
-        MissingError: no such file; the error lists the searched locations.
+        MissingError: no such file; the error shows the absolute path.
         ConfigError: unsupported file type.
     """
     source = dataset.source
@@ -80,13 +80,13 @@ def split_names(split: str) -> list[str]:
 
 
 def shards(dataset: DatasetConfig) -> dict[str, list[Path]] | None:
-    """Return split -> its files in a local folder, for the splits that the source reads, as the
-    datasets library finds them by name or by the folder's README.md; None if some are of a type
-    that only the library reads.
+    """Map each split that the dataset reads to its files in a local folder. The datasets library
+    finds the files by name or through the folder's README.md. Return None if it finds no files, or
+    files of a type that only the library reads.
 
     Raises:
-        ConfigError: the folder has no files of a split; names the splits it has.
-        Exception: raised by the library, for a folder that it cannot use.
+        ConfigError: the folder has no files of a split; the error lists its splits.
+        Exception: the library cannot use the folder.
     """
     from datasets import load_dataset_builder
 
@@ -102,7 +102,7 @@ def shards(dataset: DatasetConfig) -> dict[str, list[Path]] | None:
                 f"the folder {dataset.source} has no split {name}; its splits are "
                 f"{listed(splits, 5)}",
                 "split",
-                f"set split: {splits[0]}, or name the files by a pattern, such as "
+                f"set split: {splits[0]}, or pass a pattern of file names, such as "
                 f"{dataset.source}/*.jsonl",
                 code="no-such-split",
             )

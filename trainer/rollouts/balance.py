@@ -1,8 +1,9 @@
-"""Exchange of rollout groups between ranks, so that all ranks train on about as many tokens.
+"""Exchange of rollout groups between ranks, so that all ranks train on about the same number of
+tokens.
 
 Ranks sample equal numbers of groups, but not of tokens, and in an update all of them wait for the
-one with the most. Whole groups move, and only within their update batch: each optimizer step uses
-the same completions as before, and a group's advantages need no other rank.
+rank with the most tokens. Whole groups move, and only within their update batch: each optimizer
+step uses the same completions as before, and a group's advantages need no other rank.
 """
 
 from collections.abc import Sequence
@@ -39,9 +40,9 @@ def equal_shares(sizes: Sequence[int], shares: int) -> list[list[int]]:
     """Return the indices of ``sizes`` in each share, in ascending order: equally many indices per
     share, with about equal sums.
 
-    The sizes are assigned largest first, each to the share with the smallest sum that is not full.
-    Then the largest share exchanges an index with another share as long as that lowers the larger
-    of the two sums.
+    The sizes are assigned largest first, each to the share that is not full and has the smallest
+    sum. Then the largest share exchanges an index with another share as long as that lowers the
+    larger of the two sums.
     """
     room = len(sizes) // shares
     places: list[list[int]] = [[] for _ in range(shares)]
@@ -57,8 +58,8 @@ def equal_shares(sizes: Sequence[int], shares: int) -> list[list[int]]:
 
 
 def _improve(sizes: Sequence[int], places: list[list[int]]) -> bool:
-    """Make the best exchange of an index between the largest share and another; return whether
-    there was one.
+    """Make the best exchange of indices between the largest share and another one; return False if
+    no exchange helps.
     """
     sums = [sum(sizes[place] for place in share) for share in places]
     largest = max(range(len(places)), key=lambda share: sums[share])

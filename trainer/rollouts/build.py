@@ -59,11 +59,13 @@ def build_engine(
     if use_local_vllm or config.rollout.uses_servers:
         check_excluded(len(unknown_token_ids(tokenizer, _rows(model))))
         if fault := config.vllm_temperature_fault():
-            raise ConfigError(fault, "rollout.engine, which chose vLLM", code="temperature-of-vllm")
+            raise ConfigError(
+                fault, "rollout.engine=auto, which selected vLLM", code="temperature-of-vllm"
+            )
     if is_main and config.rollout.stop and (use_local_vllm or config.rollout.uses_servers):
         logger.warning(
-            "vLLM has no tokenizer here, so it keeps sampling after a stop string; the rest is "
-            "discarded"
+            "vLLM has no tokenizer here, so it keeps sampling after a stop string; the tokens "
+            "after it are discarded"
         )
     if config.rollout.uses_servers:
         from trainer.rollouts.vllm.server import VllmServerEngine
@@ -98,7 +100,7 @@ def _warn_of_unknown_ids(tokenizer: Any, model: PreTrainedModel) -> None:
     if unknown > _USUAL_PADDING * rows:
         logger.warning(
             "warning: the tokenizer lacks %d of the model's %d token ids, which are never "
-            "sampled: is it the tokenizer of this model?",
+            "sampled: check that it is the tokenizer of this model",
             unknown,
             rows,
         )
@@ -120,7 +122,10 @@ def build_rewards(config: RewardConfig, max_failure_rate: float = 1.0) -> Reward
             f"free memory, at most {max_workers} are allowed"
         )
         raise ConfigError(
-            what, "reward.workers", f"set it to at most {max_workers}", code="too-many-workers"
+            what,
+            "reward.workers",
+            f"set reward.workers to at most {max_workers}",
+            code="too-many-workers",
         )
     try:
         return RewardPool(
@@ -132,7 +137,7 @@ def build_rewards(config: RewardConfig, max_failure_rate: float = 1.0) -> Reward
             environment=config.environment,
         )
     except (ValueError, ScoringFailedError) as error:
-        hint = "use a reward or module:function, or repair its module"
+        hint = "use a built-in reward or module:function, or fix the module"
         if isinstance(error, ScoringRefusedError) and error.cause == "environment":
             hint = withheld_hint(error.withheld)
         raise ConfigError(str(error), "reward", hint, code="reward-unusable") from error

@@ -157,14 +157,14 @@ def score_groups(groups: Sequence[RolloutGroup], rewards: RewardPool) -> list[Ro
 
 
 def _report_failures(rewards: RewardPool, scored: Sequence[ScoredText]) -> None:
-    """Warn at the pool's first failures: how many there are, and why."""
+    """Warn about the first failures of the pool, with their number and the first error."""
     failed = [result for result in scored if result.status != "ok"]
     if not failed or rewards.failure_reported:
         return
     rewards.failure_reported = True
     _logger.warning(
-        "warning: scoring failed for %d of %d completions; training leaves them out; first error: "
-        "%s (later ones count in reward/errors and reward/timeouts)",
+        "warning: scoring failed for %d of %d completions, which are left out of the update; first "
+        "error: %s (later failures appear only in reward/errors and reward/timeouts)",
         len(failed),
         len(scored),
         failed[0].message,
@@ -217,7 +217,8 @@ class RolloutSampler:
         `sync_weights`.
 
         Raises:
-            RewardError: raised here or by ``scores``: scoring failed for too many completions.
+            RewardError: scoring failed for too many completions; raised here, or by
+                ``scores.result()``.
         """
         rollout = self.config.rollout
         scores: Future[SampledGroups] = Future()

@@ -1,12 +1,12 @@
 """State of a batch that is decoded token by token.
 
 `CachedBatch` runs any Hugging Face model's own forward. `SharedPrefixBatch` is faster; it is used
-for models built like Llama, for which both give equal logits.
+for models built like Llama, for which both give the same logits up to rounding.
 
-Completions of a prompt share its keys and values and append their own to growing buffers. Attention
-is one softmax over both parts. The step calls the layers' linear modules directly and skips the
-rest of the transformers forward: for a small model, masks and cache objects cost more than the
-arithmetic. docs/explanation/benchmarks.md has the time of a step without it.
+In a `SharedPrefixBatch`, completions of a prompt share its keys and values and append their own to
+growing buffers. Attention is one softmax over both parts. A step calls the layers' linear modules
+directly and skips the rest of the transformers forward: for a small model, masks and cache objects
+cost more than the arithmetic. docs/explanation/benchmarks.md has the speedup.
 
 Shapes: P prompts, L length of the longest prompt, R rows (completions), S maximum rows per prompt,
 H query heads, K key heads, n = H / K, D head size, t completion tokens so far. Heads precede rows,
@@ -33,7 +33,7 @@ from trainer.rollouts.engine import IntegerRows
 Operation = Callable[[Tensor], Tensor]
 MIN_GROWTH = 8  # minimum growth of the KV buffers, in positions
 # largest difference between the logits of the two batches that rounding explains, as a fraction of
-# their spread
+# the logits' spread
 _AGREEMENT = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1}
 _FAR = 2**24  # position beyond the length of any model
 
@@ -45,7 +45,7 @@ class Prefill:
     cache: Cache
     logits: Tensor  # [P, V], for the first completion token
     mask: Tensor  # [P, L] bool, True at prompt tokens
-    positions: Tensor  # [P], of the last prompt token
+    positions: Tensor  # [P], position of the last prompt token
 
 
 def prefill_prompts(model: PreTrainedModel, prompts: IntegerRows, pad_token_id: int) -> Prefill:
@@ -164,7 +164,7 @@ def _shares_prefixes(model: PreTrainedModel, pad_token_id: int) -> bool:
         for token in tokens[8:10]:
             shared.step(token.expand(3))
             own.step(token.expand(3))
-    # other types of cache layers
+    # raised for other types of cache layers
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
         return False
     expected = own.logits.float()
@@ -173,8 +173,8 @@ def _shares_prefixes(model: PreTrainedModel, pad_token_id: int) -> bool:
 
 
 def _angles_depend_on_length(model: PreTrainedModel) -> bool:
-    """Return whether the rotary angles of the first positions change if there is a distant
-    position.
+    """Return whether the rotary angles of the first positions change if the input also has a
+    distant position.
     """
     rotary: Any = model.model.rotary_emb
     states = torch.zeros(1, device=model.device, dtype=model.dtype)
@@ -373,8 +373,8 @@ class _PromptGrid:
 
 
 class _LayerCache:
-    """KV cache of one layer: the prompts' (given as [P, K, L, D]) and growing buffers for the
-    rows.
+    """KV cache of one layer: keys and values of the prompts, given as [P, K, L, D], and growing
+    buffers for the rows.
     """
 
     def __init__(self, keys: Tensor, values: Tensor, rows: int) -> None:
@@ -394,8 +394,8 @@ class _LayerCache:
         self._length += 1
 
     def _grow(self) -> None:
-        """Grow the buffers. Over-allocation would space rows out in memory and cause CPU cache
-        conflicts.
+        """Grow the buffers slightly. More spare capacity would space rows out in memory and cause
+        CPU cache conflicts.
         """
         capacity = self._length + max(MIN_GROWTH, self._length // 8)
         for i, buffer in enumerate(self._buffers):
@@ -405,12 +405,12 @@ class _LayerCache:
 
     @property
     def keys(self) -> Tensor:
-        """[K * R, D, t]."""
+        """Keys of the completions, [K * R, D, t]."""
         return self._buffers[0].flatten(0, 1)[:, : self._length].transpose(1, 2)
 
     @property
     def values(self) -> Tensor:
-        """[K * R, t, D]."""
+        """Values of the completions, [K * R, t, D]."""
         return self._buffers[1].flatten(0, 1)[:, : self._length]
 
     def select(self, rows: Tensor) -> None:

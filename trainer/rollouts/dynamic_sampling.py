@@ -24,7 +24,7 @@ def sample_until_varied(
     max_rounds: int,
     parallel: Parallel,
 ) -> SampledGroups:
-    """Sample until ``wanted`` groups have differing rewards, for at most ``max_rounds``.
+    """Sample until ``wanted`` groups have differing rewards, in at most ``max_rounds`` rounds.
 
     Each later round samples as many problems as groups are missing. After the last round,
     zero-variance groups fill the batch, so its size is constant. Rewards are compared before the
@@ -43,7 +43,7 @@ def sample_until_varied(
         number += count
         sampled += local_groups
         for group in parallel.gather(local_groups):
-            # the others are left out of the update
+            # completions whose scoring failed are left out of the update
             scored = [r for r in group.rollouts if r.scoring == "ok"]
             varied = len(group.rollouts) == 1 or (
                 len(scored) > 1 and has_reward_variance([raw_reward(rollout) for rollout in scored])

@@ -31,13 +31,13 @@ class SamplingParams:
     # an engine may keep sampling after a stop string: `sample_completions` truncates its
     # completions
     stop: StopStrings | None = None
-    # never sampled: ids of the model that its tokenizer lacks
+    # ids of the model that its tokenizer does not define; never sampled
     excluded_token_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class EngineContext:
-    """The facts that an engine needs about its run."""
+    """The information that an engine needs about its run."""
 
     # prompt used to compare engine and policy after the first sync; synthetic tokens if empty
     probe_ids: tuple[int, ...] = ()
@@ -62,7 +62,7 @@ PROMPT_OPTIONS = {
 # vLLM's runner for GPUs takes at most this many entries of `logit_bias` and allowed ids per
 # request, which is too few to list a vocabulary
 MAX_EXCLUDED = 1024
-_EXCLUDED_BIAS = -1e9  # JSON has no infinity; exp() of it is 0 in float32 at any temperature
+_EXCLUDED_BIAS = -1e9  # JSON has no infinity; exp(-1e9) is 0 in float32 at any temperature
 
 
 def sampling_options(params: SamplingParams, seed: int) -> dict[str, Any]:

@@ -26,10 +26,10 @@ from trainer.types import Problem
 
 _logger = logging.getLogger(__name__)
 
-_UNLIMITED_MIB = 1 << 26  # as address space; the machine has far less
+_UNLIMITED_MIB = 1 << 26  # address space, far more than any machine has
 _CHECK_LIMIT_S = 10.0  # time limit; answers that are not scored by then are not checked
-_CHUNK = 64
-_NAMED = 3  # number of rows that a warning names
+_CHUNK = 64  # problems per call
+_NAMED = 3  # number of rows that a warning lists
 _NUMERIC = ("math", "last_number")  # rewards that ignore text around an answer
 
 
@@ -41,7 +41,8 @@ class RunInputs:
     problems: list[Problem]  # training problems; empty for `trainer evaluate`
     sets: dict[str, list[Problem]]  # evaluation sets
     rewards: RewardPool
-    set_rewards: Mapping[str, RewardPool]  # evaluation set -> training's pool, or the set's own
+    # evaluation set -> the training pool, or the set's own pool
+    set_rewards: Mapping[str, RewardPool]
 
     def close(self) -> None:
         """End the scoring processes."""
@@ -111,7 +112,7 @@ def reward_key(functions: Mapping[str, float]) -> str:
 def sets_of_reward(
     config: TrainConfig, sets: Mapping[str, list[Problem]]
 ) -> dict[str, list[Problem]]:
-    """Return the evaluation sets that training's reward scores."""
+    """Return the evaluation sets that use the training reward."""
     return {
         name: problems
         for name, problems in sets.items()
@@ -206,8 +207,8 @@ def check_answers(
     Return the first training problem whose answer can be correct.
 
     Rows whose own answer is not scored as correct would always get the lowest reward. A warning
-    lists these rows, and rows whose answer contains more than the answer. The user's reward
-    functions are not called: their correct answers are unknown here, and a call may cost money.
+    lists these rows, and rows whose answer contains extra text. The user's reward functions are not
+    called: their correct answers are unknown here, and a call may cost money.
 
     Raises:
         ConfigError: no answer of the training data or of a set can be correct; the error shows the
@@ -232,10 +233,10 @@ def check_answers(
 def _check_rows(
     rewards: RewardPool, judge: str, rows: Sequence[Problem], end: float
 ) -> list[Problem]:
-    """Return the problems whose answer is not correct as its own completion, and warn of them.
+    """Return the problems whose answer is not correct when used as completion, and warn about them.
 
     Raises:
-        ConfigError: these are all.
+        ConfigError: none of the checked answers is correct.
     """
     checked = 0
     wrong = []
@@ -271,15 +272,15 @@ def _check_rows(
 
 
 def _never_right(judge: str, wrong: Sequence[Problem], reason: str) -> ConfigError:
-    """Return the error for data of which no answer is correct; ``reason`` is the reward's, if it
-    gave one.
+    """Return the error for data without any answer that the reward accepts; ``reason`` is the
+    reward's message, or empty.
     """
     why = f": {reason}" if reason else ""
     return ConfigError(
         f"reward {judge} scores none of {len(wrong)} reference answers as correct when they are "
         f"used as completions{why}",
         f"{wrong[0].place}: {shortened(repr(wrong[0].answer), 60)}",
-        "use a reward that supports these answers, set data.task to the kind of the data, or "
+        "use a reward that supports these answers, set data.task to the task of the data, or "
         "correct the answers",
         key="reward.functions",
         code="answers-never-right",
@@ -287,7 +288,9 @@ def _never_right(judge: str, wrong: Sequence[Problem], reason: str) -> ConfigErr
 
 
 def _perfect_completion(judge: str, problem: Problem) -> str:
-    """Return prefill and a completion that states nothing but the answer, in the reward's form."""
+    """Return prefill and a completion that contains only the answer, in the form that the reward
+    expects.
+    """
     answer = _shown(problem.answer)
     if judge == "math":
         return f"\\boxed{{{plain_answer(answer)}}}"
@@ -297,7 +300,7 @@ def _perfect_completion(judge: str, problem: Problem) -> str:
 
 
 def _shown(answer: Any) -> str:
-    """Return the answer as text: the first of several, or the solution text of a mapping."""
+    """Return the answer as text: the first answer of a list, or the solution text of a mapping."""
     if isinstance(answer, list | tuple) and answer:
         answer = answer[0]
     if isinstance(answer, Mapping):

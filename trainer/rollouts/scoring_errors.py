@@ -19,7 +19,7 @@ def scoring_error(
     hints = {
         "time": "make the reward function faster, or raise reward.timeout_s",
         "memory": "raise reward.memory_mb, or import libraries and load models at the top of the "
-        "module or in its prepare(), which do not count",
+        "module or in its prepare(), where the limit does not apply",
         "environment": withheld_hint(withheld),
         "": "use a reward that supports these answers, or fix the reward function",
     }

@@ -1,8 +1,8 @@
-"""Stop strings: strings that end a completion, whatever tokens they consist of.
+"""Stop strings: strings that end a completion, however they are tokenized.
 
 The tokens up to the one that completes a stop string are sampled and trained. The text that the
-reward reads ends with or before the stop string; characters that the last token has after it are
-left out. The completions of every engine are truncated by the same function, `StopStrings.cut`. The
+reward reads ends with or before the stop string; any characters of the last token after it are
+dropped. The completions of every engine are truncated by the same function, `StopStrings.cut`. The
 built-in sampler also stops there, so that no tokens are wasted.
 """
 
@@ -22,7 +22,7 @@ def completion_text(
     stop_token_ids: Sequence[int],
     prompt_ids: Sequence[int] = (),
 ) -> str:
-    """Decode a completion without the stop token at its end and pad tokens right before it.
+    """Decode a completion without the stop token at its end and the pad tokens before it.
 
     The completion is decoded together with the end of its prompt, because a tokenizer like
     SentencePiece drops the space before the first token that it decodes: " 42" after "The answer
@@ -46,7 +46,7 @@ def completion_text(
 
 @dataclass(frozen=True)
 class StopStrings:
-    """The configured stop strings with the tokenizer that reads them."""
+    """The configured stop strings, and the tokenizer of the completions."""
 
     strings: tuple[str, ...]  # ("</answer>", "User:")
     in_text: bool  # whether the text includes the stop string
@@ -54,7 +54,7 @@ class StopStrings:
     stop_token_ids: tuple[int, ...] = ()
 
     def cut(self, completion: Completion, prompt_ids: Sequence[int]) -> Completion:
-        """Return the completion with its text, ended at the first stop string."""
+        """Return the completion with its text, truncated at the first stop string."""
         text = self._text(completion.token_ids, prompt_ids)
         found = self._first(text)
         if found is None:
@@ -84,7 +84,9 @@ class StopStrings:
         return completion_text(self.tokenizer, token_ids, self.stop_token_ids, prompt_ids)
 
     def _first(self, text: str) -> tuple[int, str] | None:
-        """Return start and text of the stop string that ends first, the longest if several do."""
+        """Return start and text of the stop string that ends first, the longest if several end
+        there.
+        """
         found = []
         for string in self.strings:
             start = text.find(string)

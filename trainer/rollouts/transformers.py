@@ -170,7 +170,9 @@ class TransformersEngine:
 
 
 def _at_stop_string(stop: StopStrings, tokens: Tensor, prompts: IntegerRows) -> Tensor:
-    """Return which rows of tokens [R, t] a stop string has ended, [R] bool."""
+    """Return which rows of ``tokens`` [R, t] end with a token that completes a stop string, [R]
+    bool.
+    """
     ended = []
     for row, prompt in zip(tokens.tolist(), prompts, strict=True):
         ended.append(stop.ends(row, prompt))

@@ -120,12 +120,12 @@ def _recorded(folder: Path) -> dict[str, Any]:
 
 def _change(recorded: dict[str, str], path: Path) -> str:
     if not path.is_file():
-        return "is gone"
+        return "was removed"
     now = _fingerprint(path)
     if now["sha256"] == recorded["sha256"]:
         return ""
     if now["size"] == recorded["size"]:
-        return f"has changed (its content; its size is still {now['size']})"
+        return f"has changed (its size is still {now['size']})"
     return f"has changed ({recorded['size']} -> {now['size']})"
 
 
@@ -191,8 +191,8 @@ def _is_of_project(folder: Path) -> bool:
 
 
 def _editable_project(name: str) -> list[str] | None:
-    """Return the path on which to search a top-level module of a project that was installed with
-    ``pip install -e``; None for other modules.
+    """Return the path to search for a top-level module of a project that was installed with ``pip
+    install -e``; None for other modules.
 
     Such a project need not be on ``sys.path``: an import hook may find it instead.
     """
@@ -209,7 +209,7 @@ class _ImportFinder(ModuleFinder):
     """ModuleFinder that also supports namespace packages (folders without ``__init__.py``)."""
 
     def find_module(self, name: str, path: Any, parent: Any = None) -> Any:
-        """Find a module; returns ModuleFinder's (file, path, description) tuple."""
+        """Return ModuleFinder's (file, path, description) tuple of a module."""
         spec = PathFinder.find_spec(name, path or self.path)
         if spec is None and path is None and name not in LOPTUNE_PACKAGES:
             path = _editable_project(name)
@@ -220,7 +220,9 @@ class _ImportFinder(ModuleFinder):
         return super().find_module(name, path, parent)
 
     def load_module(self, fqname: str, fp: Any, pathname: str, file_info: Any) -> Any:
-        """Record also a file with a syntax error; the error is reported when it is imported."""
+        """Load a module, and record its file even if it has a syntax error, which its import
+        reports later.
+        """
         try:
             return super().load_module(fqname, fp, pathname, file_info)
         except SyntaxError:

@@ -51,7 +51,7 @@ _KNOWN_STORES = (
 )
 START_LIMIT_S = 5.0  # how long to retry an unresponsive server
 LOCK_LIMIT_S = 30.0  # how long to wait for a locked database
-_EMPTY_STORE = "mlflow.db"  # in the cache
+_EMPTY_STORE = "mlflow.db"  # file in the cache folder
 _MAX_NAME = 250  # MLflow's limit for names of metrics and parameters
 
 _ENVIRONMENT = {
@@ -165,8 +165,8 @@ def prepare_store(uri: str) -> None:
     """Create or upgrade the schema of a SQLite store. Other stores manage their own schema.
 
     Must be called by one process before trials start, because concurrent migrations of a new SQLite
-    file fail. A new file is a copy of one that this machine made earlier: MLflow's migrations take
-    1.5 s of CPU time.
+    file fail. A new file is copied from an empty store that this machine created earlier, because
+    MLflow's migrations take 1.5 s of CPU time.
 
     Raises:
         StorageError: the file cannot be created, or stays locked.
@@ -229,7 +229,7 @@ def check_store(uri: str) -> None:
 
     Raises:
         ConfigError: unsupported URI scheme.
-        StorageError: it cannot be reached.
+        StorageError: the store cannot be reached.
     """
     scheme = uri.partition(":")[0].partition("+")[0]
     if (
@@ -312,7 +312,7 @@ def retry(action: Callable[[], T], uri: str) -> T:
 
 
 def _hint(error: Exception, file: Path | None) -> str:
-    """Return the fix for an error of a server, or of a store in this SQLite file."""
+    """Return the fix for an error of the SQLite store in ``file``, or of a server if it is None."""
     if getattr(error, "error_code", None) in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
         return "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
     if file is None:
@@ -322,7 +322,7 @@ def _hint(error: Exception, file: Path | None) -> str:
     elif "out-of-date" in str(error):
         first = f"run `mlflow db upgrade sqlite:///{file}`"
     else:
-        first = f"move {file.name} away, and a new store is created"
+        first = f"move {file.name} away to create a new store"
     return f"{first}, or use --offline and upload later with `trainer upload` or `sweep upload`"
 
 

@@ -53,19 +53,19 @@ class Tracker:
 
     Args:
         config: the resolved configuration of the run.
-        context: folders and tags of the run. ``tags["loptune.run"]`` is its stable id; by default
-            the one that its folder keeps, see `loptune.identity`.
+        context: folders and tags of the run. ``tags["loptune.run"]`` is its stable id; the default
+            is the id in its folder, see `loptune.identity`.
         declared: whether metric names must be declared in ``loptune/declared_metrics.yaml``.
         must_connect: whether to raise if MLflow is not reachable at the start; otherwise connect
             later.
         close_limit_s: how long `close` may wait for MLflow [s].
-        upload_after_s: when the first records are uploaded, from the first record [s]; a run that
-            closes earlier leaves all of them to `upload`.
+        upload_after_s: delay between the first record and the first upload [s]; a run that closes
+            earlier leaves all records to `upload`.
 
     Raises:
         StorageError: MLflow is not reachable; a SQLite store without a schema (call
-            `prepare_store`); the run folder is not writable; or a newer attempt owns the run. The
-            last is also raised by every method that writes.
+            `prepare_store`); the run folder is not writable; or a newer attempt owns the run. Every
+            method that writes also raises this last error.
     """
 
     def __init__(
@@ -164,15 +164,15 @@ class Tracker:
         self._last_step = max(step, 0)
 
     def begin_process(self) -> None:
-        """Count everything recorded so far as an earlier process's, for `abandon`."""
+        """Mark all records so far as written by earlier processes, see `abandon`."""
         self._earlier_end = self._metrics.path.stat().st_size
 
     def abandon(self, step: int) -> list[Record]:
         """Move the earlier processes' records after ``step`` to ``abandoned.jsonl``, because the
-        running process restarted before them. May be called while the run logs.
+        running process resumed from an earlier step. May be called while the run logs.
 
         Returns:
-            The moved records, each with its attempt's number.
+            The moved records.
 
         Raises:
             StorageError: the run's folder cannot be written.
@@ -198,8 +198,8 @@ class Tracker:
         return moved
 
     def close(self, status: str = "FINISHED") -> bool:
-        """Upload the rest within ``close_limit_s`` and close. Return False if MLflow is incomplete,
-        unless the records are left to `upload` on purpose.
+        """Upload the rest within ``close_limit_s`` and close. Return False if the record in MLflow
+        is incomplete, unless it was left to `upload` on purpose.
         """
         if self._closing.is_set():
             return True
@@ -223,7 +223,7 @@ class Tracker:
             return True
         if not self._state.status_sent:
             _logger.warning(
-                "MLflow at %s is missing part of the run; no data is lost, upload it with: "
+                "MLflow at %s is missing part of the run, but no data is lost; upload it with: "
                 "trainer upload %s",
                 self.uploader.uri,
                 shlex.quote(str(self.run_dir)),
@@ -303,7 +303,7 @@ class NullTracker:
 
 
 def upload(run_dir: Path, uri: str | None = None, tags: Mapping[str, str] | None = None) -> str:
-    """Upload a finished run to MLflow that ran offline or whose server failed.
+    """Upload to MLflow a finished run that was recorded offline or whose server failed.
 
     ``uri`` overrides the tracking URI of the run's configuration.
 
@@ -358,7 +358,8 @@ def _load_state(config: HasTracking, context: RunContext) -> TrackingState:
     stored = TrackingState.load(context.run_dir)
     own = identity(context.run_dir, stored.key if stored else "")
     key = tags.pop(RUN_TAG, own)
-    if stored is None or (stored.key != key and stored.key != own):  # none, or the original's
+    # no state yet, or the state of the run that this folder was copied from
+    if stored is None or (stored.key != key and stored.key != own):
         stored = TrackingState(key, context.experiment, context.run_name, tags, "")
     state = stored
     state.key = key

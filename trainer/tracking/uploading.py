@@ -1,9 +1,10 @@
 """Upload of a run's local record to MLflow.
 
 ``metrics.jsonl`` is the queue. ``tracking.json`` stores the MLflow run id, how much of the queue
-was uploaded, and whether the run was ended. Uploads are idempotent, because MLflow deduplicates
-equal (metric, step, time, value), so lost responses and crashes are harmless. If a resumed run
-recomputes steps, they are uploaded again, and the newest value of a step is the valid one.
+was uploaded, and whether the final status was uploaded. Uploads are idempotent, because MLflow
+deduplicates equal (metric, step, time, value), so lost responses and crashes are harmless. If a
+resumed run recomputes steps, they are uploaded again, and the newest value of a step is the valid
+one.
 """
 
 import itertools

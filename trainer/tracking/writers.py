@@ -22,8 +22,8 @@ from trainer.types import RunContext
 
 _logger = logging.getLogger(__name__)
 
-# writer -> first step if it does not start
-_FIRST_STEP = {"wandb": "wandb login, or WANDB_MODE=offline"}
+# writer -> hint if it fails to start
+_START_HINTS = {"wandb": "wandb login, or WANDB_MODE=offline"}
 
 
 class TensorBoardWriter:
@@ -36,7 +36,9 @@ class TensorBoardWriter:
         self._events: Any = None
 
     def log(self, metrics: MetricValues, step: int) -> None:
-        """Write scalars. In a resumed run, the first step purges it and all later ones."""
+        """Write scalars. In a resumed run, the first call removes the earlier records of its step
+        and of all later steps.
+        """
         if self._events is None:
             from torch.utils.tensorboard import SummaryWriter
 
@@ -83,7 +85,7 @@ def check_installed(config: HasTracking) -> None:
 
 
 class Writers:
-    """The writers of a run, which ``key`` identifies.
+    """The writers of a run; ``key`` identifies the run.
 
     Raises:
         ConfigError: a package is missing, or a writer failed to start.
@@ -101,7 +103,7 @@ class Writers:
                 raise ConfigError(
                     f"{name} failed to start: {error}",
                     "tracking.report_to",
-                    _FIRST_STEP.get(name, f"leave {name} out of tracking.report_to"),
+                    _START_HINTS.get(name, f"leave {name} out of tracking.report_to"),
                     code="tracker-failed",
                 ) from error
 

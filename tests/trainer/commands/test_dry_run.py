@@ -17,7 +17,7 @@ def test_a_dry_run_shows_one_problem_and_trains_nothing(tmp_path, monkeypatch, c
     lines = out.splitlines()
     assert "prompt (" in out and "<think>" in out
     assert any(re.match(r"tokens: \d+ people \| ", line) for line in lines)
-    assert "completion (12 tokens, truncated there):" in lines
+    assert "completion (12 tokens, truncated):" in lines
     assert any(line.startswith("reward: -3, not correct (format -1, answer -2)") for line in lines)
     assert "steps:       50, each 12 prompts x 8 completions and 2 optimizer steps" in lines
     assert "evaluations: 6 of 400 completions" in lines

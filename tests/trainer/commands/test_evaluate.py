@@ -127,7 +127,7 @@ def test_sets_limits_and_completions_are_those_asked_for(tiny_policy, tmp_path, 
         (r["set"], r["problems"], r["completions"]) for r in record["rows"] if r["by"] == "all"
     ] == [("a", 3, 6), ("b", 3, 6)]
     assert load_config(str(tmp_path / "two" / "config.yaml")).evaluation.sets["b"].split == "test"
-    assert "two exists" in typed(line, code=2)
+    assert "two already exists" in typed(line, code=2)
 
 
 def test_scoring_that_fails_is_refused(tiny_policy, tmp_path, typed):

@@ -35,7 +35,7 @@ CHANGES = [
         ROW.replace("2", "3"),
         "dev.jsonl (evaluation set dev) has changed (its content; its size is still 33 bytes)",
     ),
-    ("judge.py", None, "judge.py (reward judge:exact) is gone"),
+    ("judge.py", None, "judge.py (reward judge:exact) was removed"),
     (
         "parts/numbers.py",
         "x = 1\n",

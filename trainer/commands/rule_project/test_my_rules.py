@@ -1,4 +1,4 @@
-"""Tests of the rule: a wrong equation trains another rule. Run python -m pytest."""
+"""Tests of the rule: a wrong equation trains a different rule. Run python -m pytest."""
 
 import torch
 from my_rules import Cautious

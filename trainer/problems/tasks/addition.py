@@ -57,7 +57,7 @@ def generate(split: Split, digits: Sequence[int], size: int, seed: int = 0) -> l
             f"there are only {len(taken)} different {split} sums of numbers with {digit_counts} "
             f"digits, not {size}",
             "generated sums",
-            f"size: {len(taken)}, or more digits",
+            f"set size to at most {len(taken)}, or allow more digits",
             code="too-few-exist",
         )
     return taken

@@ -49,10 +49,10 @@ ReducedTable = tuple[tuple[int, ...], int]
 
 
 def canonical_form(statements: Sequence[Statement]) -> tuple[Statement, ...]:
-    """Return the statements (of person 0, 1, ...) under the numbering of people that is
+    """Return the statements (of person 0, 1, ...) under the numbering of people that makes them
     lexicographically smallest.
 
-    Invariant under renumbering of the people.
+    The result is invariant under renumbering of the people.
     """
     forms = []
     for order, numbers in _numberings(_meanings(statements)):
@@ -63,7 +63,7 @@ def canonical_form(statements: Sequence[Statement]) -> tuple[Statement, ...]:
 def logical_form(statements: Sequence[Statement]) -> tuple[ReducedTable, ...]:
     """Return the truth table of each statement, under the numbering that sorts first.
 
-    Equal if and only if two puzzles are logically equivalent.
+    The forms of two puzzles are equal if and only if the puzzles are logically equivalent.
     """
     meanings = _meanings(statements)
     forms = []
@@ -111,8 +111,8 @@ def _check_size(split: Split, people: Sequence[int], size: int) -> None:
                 f"requested {wanted} {split} puzzles with {count} people, but only {available} "
                 "exist",
                 f"generated puzzles, people {list(people)}, size {size}",
-                f"size at most {available * len(people) // times}, or more people, e.g. people: "
-                f"[{count}, 4, 5]",
+                f"set size to at most {available * len(people) // times}, or use more people, e.g. "
+                f"people: [{count}, 4, 5]",
                 code="too-few-exist",
             )
 

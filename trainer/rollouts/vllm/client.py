@@ -63,7 +63,7 @@ class VllmClient:
         Raises:
             EngineError: the server has no weight-update routes, or was started with different
             options.
-            ConfigError: its context is too short.
+            ConfigError: the server's context is too short.
         """
         if self._call("GET", "weight_info", allowed=(404,)).status_code == 404:
             raise EngineError(
@@ -85,8 +85,8 @@ class VllmClient:
         ):
             if started_with != wanted:
                 raise EngineError(
-                    f"the vLLM server at {self.url} was started with {name} {started_with}, this "
-                    f"run needs {wanted}",
+                    f"the vLLM server at {self.url} was started with {name} {started_with}, but "
+                    f"this run needs {wanted}",
                     "rollout.vllm.server_base_urls",
                     "restart it with `trainer serve` and this run's configuration",
                     code="server-settings",
@@ -94,8 +94,8 @@ class VllmClient:
         allowed = model["max_model_len"]
         if allowed < max_model_len:
             raise ConfigError(
-                f"the vLLM server at {self.url} has a context of {allowed} tokens, this run needs "
-                f"{max_model_len}",
+                f"the vLLM server at {self.url} has a context of {allowed} tokens, but this run "
+                f"needs {max_model_len}",
                 "data.max_prompt_tokens, rollout.max_new_tokens",
                 "lower them, or restart `trainer serve` with this run's configuration",
                 code="server-context",
@@ -137,7 +137,7 @@ class VllmClient:
         self._call("POST", "update_weights", json={"update_info": update_info})
 
     def upload(self, safetensors: bytes) -> None:
-        """Send the workers some weights over HTTP."""
+        """Send the workers a chunk of weights over HTTP."""
         binary = {"Content-Type": CONTENT_TYPE}
         self._call("POST", "update_weights", data=safetensors, headers=binary)
 
@@ -156,7 +156,7 @@ class VllmClient:
     def abort(self, request_ids: Sequence[str]) -> None:
         """Abort running requests."""
         with suppress(EngineError):  # report the original error instead
-            # the server's names of the requests
+            # the server adds this prefix to the ids
             named = [f"generate-tokens-{request_id}" for request_id in request_ids]
             self._call("POST", "inference/v1/abort_requests", json={"request_ids": named})
 
@@ -169,8 +169,8 @@ class VllmClient:
         weights: str,
         request_id: str,
     ) -> Completion:
-        """Sample one completion with the given weight version. If canceled, the server aborts the
-        request, too.
+        """Sample one completion with the given weight version. If this coroutine is canceled, the
+        server aborts the request, too.
 
         Raises:
             EngineError: the request failed, or was served with other weights.

@@ -28,7 +28,7 @@ from trainer.rollouts.vllm.upload import UploadMiddleware
 
 
 def serve(config: TrainConfig, host: str, port: int, gpu_memory_utilization: float) -> NoReturn:
-    """Replace this process by the server; does not return.
+    """Replace this process with the server; does not return.
 
     Raises:
         ConfigError: vLLM is not installed, or a request can exceed its context.
@@ -84,7 +84,7 @@ def server_command(
         "gpu_memory_utilization": gpu_memory_utilization,
         "host": host,
         "port": port,
-        # the last one sees a request first: a body without the token is not stored
+        # the last middleware sees a request first: a body without the token is not stored
         "middleware": [
             f"{middleware.__module__}.{middleware.__name__}"
             for middleware in (UploadMiddleware, TokenMiddleware)

@@ -33,7 +33,7 @@ from trainer.rollouts.vllm.isolation import (
     preserve_process_state,
     preserve_random_state,
     redirect_log,
-    tolerate_neighbours,
+    tolerate_neighbors,
     torchs_linear,
 )
 from trainer.rollouts.vllm.setup import INSTALL, EngineSetup, llm_options, vllm_installed
@@ -123,7 +123,7 @@ class VllmEngine(RequestEngine):
                 # Importing in a thread avoids that.
                 llm_of = in_background(lambda: import_module("vllm").LLM, "import of vLLM").result()
                 disable_cpu_shared_memory(self.device)
-                tolerate_neighbours(self.device)
+                tolerate_neighbors(self.device)
                 keep_default_group()
                 try:
                     llm = llm_of(**options)

@@ -1,8 +1,8 @@
-"""HTTP transfer of weights from rank 0 to vLLM servers: safetensors, some weights per request.
+"""HTTP transfer of weights from rank 0 to vLLM servers, as safetensors, one chunk per request.
 
-Rank 0 sends to all servers in parallel, several requests at a time to each. All ranks meet after
-each chunk, so `parallel.timeout_s` limits the time since the last chunk arrived, not the transfer
-of the whole model.
+Rank 0 sends to all servers in parallel, several requests at a time to each. All ranks synchronize
+after each chunk, so `parallel.timeout_s` limits the time since the last chunk arrived, not the
+transfer of the whole model.
 """
 
 from collections import deque
@@ -18,8 +18,8 @@ from trainer.rollouts.vllm.client import VllmClient, on_all
 from trainer.rollouts.vllm.sync import named_weights
 
 CHUNK_BYTES = 64 << 20  # weights per request; a larger parameter gets its own request
-# A server receives the next requests while it loads the weights of one. Trainer and server keep
-# this many chunks in host memory.
+# A server receives the next requests while it loads the weights of the current one. Trainer and
+# server keep this many chunks in host memory.
 REQUESTS_IN_FLIGHT = 4
 
 Chunk = dict[str, Tensor]
@@ -36,7 +36,7 @@ class HttpTransfer:
         """Send all weights; the update stays open. Collective.
 
         Raises:
-            EngineError: a server refused weights or was lost.
+            EngineError: a server rejected weights or was lost.
         """
         on_all(VllmClient.start_update, self._servers)
         senders = [
@@ -69,8 +69,8 @@ class HttpTransfer:
 
 
 def _await_arrival(requests: Sequence[Future[None]]) -> None:
-    """Wait until all servers have loaded a chunk, together with the other ranks, which restarts
-    their time-out.
+    """Wait until all servers have loaded a chunk. All ranks wait together, which restarts the
+    timeout of their collectives.
     """
     for request in requests:
         request.result()

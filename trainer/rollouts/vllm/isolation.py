@@ -27,7 +27,7 @@ _NO_FLASHINFER_SAMPLER = {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
 # If nvcc is available, each tensor-parallel rank sets these all-reduces up inside its first forward
 # pass. If that fails on one rank only, the ranks call different collectives and wait forever.
 _NO_OTHER_ALL_REDUCE = {"VLLM_ALLREDUCE_USE_FLASHINFER": "0", "VLLM_ALLREDUCE_USE_SYMM_MEM": "0"}
-_NEIGHBOUR_ASSERTION = "Memory usage increased after sleeping"
+_NEIGHBOR_ASSERTION = "Memory usage increased after sleeping"
 
 
 def redirect_log(path: Path | None) -> None:
@@ -134,13 +134,13 @@ def disable_cpu_shared_memory(device: torch.device) -> None:
         module.CpuCommunicator._all_group_ranks_share_shm_group_name = lambda _: False
 
 
-def tolerate_neighbours(device: torch.device) -> None:
+def tolerate_neighbors(device: torch.device) -> None:
     """Let vLLM go to sleep even if another trial on its GPU has allocated memory in the meantime.
 
-    vLLM asserts that the device has more free memory afterwards (vLLM issue 45620). A neighbour
-    that wakes up or trains violates that, although vLLM's memory is already free. The error is
-    caught inside the worker: if it were caught outside, vLLM's executor would not know that it
-    sleeps, and would ignore the next call to wake up.
+    vLLM asserts that the device has more free memory afterwards (vLLM issue 45620). A neighbor that
+    wakes up or trains violates this, although vLLM has already freed its memory. The error is
+    caught inside the worker: if it were caught outside, vLLM's executor would not know that it is
+    asleep, and would ignore the next call to wake up.
     """
     fraction = float(os.environ.get(GPU_FRACTION_VARIABLE, "1"))
     if device.type != "cuda" or fraction >= 1:
@@ -148,19 +148,19 @@ def tolerate_neighbours(device: torch.device) -> None:
     worker = import_module("vllm.v1.worker.gpu_worker").Worker
     sleep = worker.sleep
     # patched by an earlier engine in this process
-    if getattr(sleep, "tolerates_neighbours", False):
+    if getattr(sleep, "tolerates_neighbors", False):
         return
 
     @wraps(sleep)
-    def sleep_beside_neighbours(self: Any, level: int = 1) -> None:
+    def sleep_beside_neighbors(self: Any, level: int = 1) -> None:
         try:
             sleep(self, level)
         except AssertionError as error:
-            if _NEIGHBOUR_ASSERTION not in str(error):
+            if _NEIGHBOR_ASSERTION not in str(error):
                 raise
 
-    sleep_beside_neighbours.tolerates_neighbours = True  # type: ignore[attr-defined]
-    worker.sleep = sleep_beside_neighbours
+    sleep_beside_neighbors.tolerates_neighbors = True  # type: ignore[attr-defined]
+    worker.sleep = sleep_beside_neighbors
 
 
 def eager_on_cpu(device: torch.device) -> AbstractContextManager[Any]:
@@ -182,8 +182,8 @@ def freeze_gc_heap() -> Iterator[None]:
 
 def keep_default_group() -> None:
     """Keep vLLM from destroying the current default process group, which belongs to the trainer.
-    vLLM destroys it with an engine, and also in a finalizer: after a failed start this happens
-    later, when the engine's objects are collected.
+    vLLM destroys it together with an engine, and also in a finalizer. After a failed start, the
+    finalizer runs later, when the engine's objects are collected.
     """
     state: Any = import_module("vllm.distributed.parallel_state")
     destroy = state.destroy_distributed_environment
@@ -221,8 +221,8 @@ def one_thread_beside_gpu(device: torch.device) -> Iterator[None]:
     """Let torch use one CPU thread while vLLM samples on a GPU.
 
     After a multithreaded operation, OpenMP's threads spin and take time from the loop that launches
-    the GPU kernels. vLLM sets one thread for the whole process, `preserve_process_state` gives the
-    trainer its threads back.
+    the GPU kernels. vLLM sets one thread for the whole process, and `preserve_process_state` gives
+    the trainer its threads back.
     """
     threads = torch.get_num_threads()
     if device.type == "cuda":

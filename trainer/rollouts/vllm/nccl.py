@@ -87,7 +87,8 @@ class PolicyWeights(WeightSource):  # type: ignore[misc]
     model: nn.Module
     dtype: torch.dtype
 
-    # a method until vLLM 0.32; from 0.33 on a cached property, and `iter_full` in place of `iter`
+    # vLLM up to 0.32 calls a method and `iter`; vLLM 0.33 and later read a property and call
+    # `iter_full`
     metadata = cached_property(_described) if hasattr(WeightSource, "iter_full") else _described
 
     def iter_full(self) -> Iterator[tuple[str, Tensor]]:
@@ -117,7 +118,7 @@ class _AllServers:
         on_all(VllmClient.start_update, self._servers)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Make all servers receive the weights; returns when they have them."""
+        """Make all servers receive the weights, and wait until they have them."""
         on_all(VllmClient.update, self._servers, [update_info] * len(self._servers))
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:

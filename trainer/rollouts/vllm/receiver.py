@@ -1,7 +1,7 @@
 """vLLM weight-transfer backend `loptune_http`, which receives weights over HTTP.
 
 vLLM's own backends need interconnected GPUs (NCCL, CUDA IPC, RDMA). This one only needs the
-server's port. Each request carries some weights, so trainer and server can be restarted
+server's port. Each request carries a chunk of weights, so trainer and server can be restarted
 independently. vLLM loads this module in every server process through the entry point
 `vllm.general_plugins`; it must not import trainer modules.
 """
@@ -43,7 +43,7 @@ class HttpInit(WeightTransferInitInfo):  # type: ignore[misc]
 
 @dataclass
 class HttpUpdate(WeightTransferUpdateInfo):  # type: ignore[misc]
-    """Some weights, by Hugging Face name."""
+    """A chunk of weights, with their Hugging Face names."""
 
     file: str  # safetensors on this machine, see `trainer.rollouts.vllm.upload`
 
@@ -108,10 +108,10 @@ def repack_output_embedding(model: Any) -> None:
 
 
 def pack_reloaded_experts() -> None:
-    """Let vLLM pack a layer's experts also when they are reloaded.
+    """Make vLLM pack a layer's experts again when they are reloaded.
 
-    On CPUs its kernel reads them in a packed layout. vLLM (0.32) packs them at the first load only;
-    later weights would be copied into the packed tensors as they are.
+    On CPUs vLLM's kernel reads experts in a packed layout. vLLM (0.32) packs them at the first load
+    only, and would copy later weights into the packed tensors unpacked.
     """
     set_up = UnquantizedFusedMoEMethod._setup_kernel
     if not current_platform.is_cpu() or hasattr(set_up, "__wrapped__"):

@@ -36,7 +36,7 @@ class VllmServerEngine(RequestEngine):
     prompt ``probe_ids``.
 
     Raises:
-        MissingError: a server is not up in time.
+        MissingError: a server does not answer in time.
         EngineError: a server was not started with `trainer serve`.
         ConfigError: a server's context is too short, or NCCL is not available.
     """
@@ -111,7 +111,7 @@ class VllmServerEngine(RequestEngine):
         self, requests: Sequence[Request], request_ids: Sequence[str], params: SamplingParams
     ) -> list[Completion]:
         """Run all requests concurrently and return completions in order. The first error cancels
-        the rest.
+        the other requests.
         """
         name = self._name()
         async with sampling_session() as session:

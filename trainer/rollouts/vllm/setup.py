@@ -90,12 +90,12 @@ def without_dual_chunk_attention(config: Any) -> Any:
 class EngineSetup:
     """The start options of an engine."""
 
-    source: str  # folder or hub name of the model's config.json
+    source: str  # folder or Hub name of the model's config.json
     max_model_len: int  # context [tokens]
     dtype: str = "float32"  # compute dtype, float32 or bfloat16
     settings: VllmConfig = field(default_factory=VllmConfig)
     requests: int | None = None  # max_num_seqs; None uses vLLM's default
-    revision: str | None = None  # on the Hub
+    revision: str | None = None  # Hub revision
     trust_remote_code: bool = False  # allow code from the model folder
 
 
@@ -191,8 +191,8 @@ def llm_options(setup: EngineSetup, device: torch.device, ranks: int) -> dict[st
     else:
         options["max_num_batched_tokens"] = _GPU_MAX_BATCHED_TOKENS
         if _knows("enable_flashinfer_autotune"):
-            # its dummy runs use collectives of all ranks, and each rank starts its engine at its
-            # own time
+            # autotuning uses collectives of all ranks, but the ranks start their engines at
+            # different times
             options["enable_flashinfer_autotune"] = False
         if settings.kv_cache_mb:
             options["kv_cache_memory_bytes"] = settings.kv_cache_mb << 20

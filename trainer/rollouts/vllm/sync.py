@@ -13,8 +13,8 @@ from loptune.errors import EngineError
 from trainer.policy.adapters import base_parameters
 from trainer.rollouts.engine import PROMPT_OPTIONS
 
-MAX_CHECK_TOKENS = 512  # tokens
-_CHECK_TOKENS = 32  # tokens of the synthetic check sequence
+MAX_CHECK_TOKENS = 512  # maximum length of the check prompt
+_CHECK_TOKENS = 32  # length of the synthetic check prompt
 # Maximum mean |difference| of log-probabilities in the weight check [nats]. Correct implementations
 # differ only by rounding: 1e-5 in float32, 0.05 in bfloat16. A missing weight causes several nats,
 # because the engine starts with dummy weights.
@@ -22,8 +22,8 @@ _CHECK_BOUNDS = {"float32": 1e-2, "bfloat16": 0.5}
 
 
 def named_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, full tensor) of a model, one parameter at a time, as in its published files,
-    which vLLM reads.
+    """Yield (name, full tensor) of a model, one parameter at a time, in the format of its published
+    files, which vLLM expects.
 
     Tied parameters are yielded once, and adapters are merged into their layers' weights. Parameters
     partitioned by ZeRO-3 are gathered one by one, so all ranks must iterate together.
@@ -33,7 +33,7 @@ def named_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
             from deepspeed.runtime.zero import GatheredParameters
 
             with GatheredParameters(base.parts):
-                # clone: the receiver may keep it until its layer is complete
+                # clone: the receiver may keep the tensor until its layer is complete
                 weight = base.merged().clone()
         else:
             weight = base.merged()
@@ -41,8 +41,8 @@ def named_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
 
 
 def as_published(model: PreTrainedModel, name: str, weight: Tensor) -> Iterable[tuple[str, Tensor]]:
-    """Return a parameter's tensors by their names in the published files: transformers fuses some
-    parameters at loading, such as the experts of a layer.
+    """Return the names and tensors of a parameter in the published files. They differ if
+    transformers fuses parameters at loading, such as the experts of a layer.
     """
     if model not in _CONVERTED:
         _CONVERTED[model] = _converted(model)
@@ -52,7 +52,8 @@ def as_published(model: PreTrainedModel, name: str, weight: Tensor) -> Iterable[
     return tensors.items()
 
 
-# A query to transformers takes a millisecond per parameter, and weights are sent at every step.
+# Parameters whose published form differs, by model. A query to transformers takes a millisecond per
+# parameter, and weights are sent at every step.
 _CONVERTED: WeakKeyDictionary[PreTrainedModel, frozenset[str]] = WeakKeyDictionary()
 
 

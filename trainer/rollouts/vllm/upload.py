@@ -1,7 +1,8 @@
 """Uploads of weights to a vLLM server.
 
 vLLM's route accepts only JSON, so weights would be sent as base64, and vLLM would encode them again
-for each of its processes. Therefore the body is stored in a file, and vLLM gets the file's path.
+for each of its processes. Instead, the middleware stores the body in a file and passes the file's
+path to vLLM.
 """
 
 import json
@@ -26,7 +27,7 @@ class UploadMiddleware:
         self._app = app
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Replace a binary body by the path of a file with its content; forward other requests."""
+        """Replace a binary body with the path of a file that has it; forward other requests."""
         if scope.get("path") != ROUTE or _header(scope, b"content-type") != CONTENT_TYPE:
             await self._app(scope, receive, send)
             return

@@ -28,4 +28,4 @@ def test_digits_come_in_turn_and_the_seed_decides_the_order():
 def test_more_sums_than_there_are_is_refused():
     with refused("too-few-exist", ConfigError, names=("59", "train")) as caught:
         generate("train", [1], 60, seed=0)
-    assert caught.value.hint == "size: 59, or more digits"
+    assert caught.value.hint == "set size to at most 59, or allow more digits"

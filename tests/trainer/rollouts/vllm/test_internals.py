@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from trainer.rollouts.vllm.isolation import tolerate_neighbours
+from trainer.rollouts.vllm.isolation import tolerate_neighbors
 
 vllm = pytest.importorskip("vllm")
 pytestmark = pytest.mark.vllm
@@ -71,10 +71,10 @@ def worker(monkeypatch):
     return Worker
 
 
-def test_a_neighbour_that_takes_memory_lets_vllm_sleep(monkeypatch, worker, free_memory):
+def test_a_neighbor_that_takes_memory_lets_vllm_sleep(monkeypatch, worker, free_memory):
     monkeypatch.setenv("LOPTUNE_GPU_FRACTION", "0.5")
-    tolerate_neighbours(torch.device("cuda", 0))
-    tolerate_neighbours(torch.device("cuda", 0))
+    tolerate_neighbors(torch.device("cuda", 0))
+    tolerate_neighbors(torch.device("cuda", 0))
     free_memory[:] = [50, 30]
     asleep = Asleep()
     worker.sleep(asleep, level=1)
@@ -83,7 +83,7 @@ def test_a_neighbour_that_takes_memory_lets_vllm_sleep(monkeypatch, worker, free
 
 def test_alone_on_a_gpu_vllms_assertion_stays(monkeypatch, worker, free_memory):
     monkeypatch.delenv("LOPTUNE_GPU_FRACTION", raising=False)
-    tolerate_neighbours(torch.device("cuda", 0))
+    tolerate_neighbors(torch.device("cuda", 0))
     free_memory[:] = [50, 30]
     with pytest.raises(AssertionError, match="after sleeping"):
         worker.sleep(Asleep(), level=1)
