@@ -163,8 +163,8 @@ def as_storage_error(error: Exception, *written: Path) -> StorageError | None:
     errors.
 
     Also converts wrong file types, such as a folder where a file should be. An error without a file
-    name is attributed to the disk with the least free space among those of ``written``, the current
-    folder and the temporary folder.
+    name is attributed to the disk with the least free space among the disks of ``written``, the
+    current folder and the temporary folder.
     """
     if isinstance(error, StorageError):
         return error

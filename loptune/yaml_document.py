@@ -150,9 +150,7 @@ def read_yaml(path: Path) -> YamlDocument:
 
 
 def _files_beside(path: Path) -> str:
-    """Return a hint with the YAML file whose name is closest to that of a missing file in its
-    folder.
-    """
+    """Return a hint for a missing file: the file with the closest name in the same folder."""
     folder = path.parent
     if not folder.is_dir():
         return f"there is no folder {folder}: check the path"

@@ -180,8 +180,8 @@ class _Call:
                 )
                 if self._by_name == {"answers"}:
                     remedy = (
-                        "answers makes it a batch function: use texts and answers for a batch, or "
-                        "text and answer for one completion"
+                        "the parameter answers makes it a batch function: use texts and answers "
+                        "for a batch, or text and answer for one completion"
                     )
                 if column in _ANSWERS:
                     beside, meant = _ANSWERS[column]

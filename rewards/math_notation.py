@@ -144,9 +144,9 @@ def comparable(gold: Spelling, given: Spelling) -> bool:
 def _same_structure(gold: str, given: str) -> bool:
     r"""Return whether math-verify may compare two formulas that contain lists.
 
-    Math-verify treats ``(1,2)``, ``1,2`` and ``\{1,2\}`` as equal, and likewise ``1,2,2`` and
-    ``1,2``, ``\{5\}`` and 5, ``2t`` and 2. Formulas with equations or ``\pm`` may write the same
-    list in other ways, so they are always compared.
+    Math-verify treats ``(1,2)``, ``1,2`` and ``\{1,2\}`` as equal, and also ``1,2,2`` and ``1,2``,
+    ``\{5\}`` and 5, ``2t`` and 2. Formulas with equations or ``\pm`` may write the same list in
+    other ways, so they are always compared.
     """
     if not gold or not given:
         return True

@@ -36,7 +36,7 @@ _CANONICAL = {
     for unit, spellings in _SPELLINGS.items()
     for spelling in (unit, *spellings.split())
 }
-# units that are written without a space; the others could be products of symbols
+# units that are written without a space; other units could be products of symbols
 _GLUED = frozenset(
     ("mm", "cm", "km", "m", "kg", "mg", "mL", "ml", "mph", "min", "ft", "in", "cents")
 )

@@ -68,7 +68,7 @@ def _summary_of_rank_0(folder: Path) -> RunSummary:
     """Return rank 0's summary on every rank. Only rank 0 knows when the record is complete, and its
     default name may differ, because it contains the time.
 
-    Rank 0 never waits for the others: they may have been interrupted.
+    Rank 0 never waits for the other ranks: they may have been interrupted.
     """
     import torch  # takes seconds to import
 

@@ -109,8 +109,8 @@ def _call(words: Sequence[str]) -> int:
 
 
 def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Build the parser. If a command is given, only its module is imported; the others have no
-    arguments then.
+    """Build the parser. If a command is given, only its module is imported, and the other commands
+    have no arguments.
     """
     parser = argparse.ArgumentParser(
         prog="trainer",

@@ -1,4 +1,4 @@
-"""Report what this machine has for training, within seconds and without changing anything."""
+"""Check this machine for training, within seconds and without changing anything."""
 
 import contextlib
 import importlib.metadata
@@ -86,8 +86,8 @@ class TorchReport:
 
 
 def examine(folder: Path, torch_report: TorchReport) -> list[Finding]:
-    """Return what this machine has for runs in ``folder``. ``torch_report`` is the result of
-    `ask_torch`.
+    """Return the findings about this machine, for runs in ``folder``. ``torch_report`` is the
+    result of `ask_torch`.
     """
     return [
         Finding("Python", "ok", f"{platform.python_version()} on {platform.platform()}"),
@@ -204,7 +204,9 @@ def _gpus() -> list[Finding]:
         findings.append(
             Finding("CUDA_VISIBLE_DEVICES", "ok", chosen or "empty: all GPUs are hidden")
         )
-    return findings or [Finding("GPUs", "missing", "none", "parallel.device=cpu for GPU presets")]
+    return findings or [
+        Finding("GPUs", "missing", "none", "set parallel.device=cpu to run GPU presets")
+    ]
 
 
 def _torch(report: TorchReport, wanted: int) -> Finding:

@@ -372,7 +372,7 @@ class Trainer:
 
     def close(self, status: str = "FINISHED") -> bool:
         """Shut down checkpoint writer, scoring processes, engine and tracker. Return False if part
-        of the run is missing in MLflow.
+        of the run is missing from MLflow.
         """
         self._checkpoint.close()
         self.source.close()

@@ -49,8 +49,8 @@ class Completion:
     """Sampled tokens, including the stop token, with the engine's log-probabilities.
 
     ``rollout_logprobs`` are under the sampling distribution: ``log_softmax(logits / T)``,
-    renormalized over the kept tokens if top_k, top_p or min_p is active or the tokenizer lacks ids
-    of the model; ``log_softmax(logits)`` for greedy decoding.
+    renormalized over the kept tokens if top_k, top_p or min_p is active or the tokenizer does not
+    define all ids of the model; ``log_softmax(logits)`` for greedy decoding.
     """
 
     token_ids: tuple[int, ...]  # (17, 41, 2)

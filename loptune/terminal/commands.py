@@ -9,10 +9,11 @@ A command is a function that returns data, for example:
         seeds: Annotated[Count, Option("number of seeds")] = 5,
     ) -> NoiseReport:
 
-Parameters before the ``*`` are operands of the command line, the others are options. A bool is a
-flag, a ``Literal`` has choices, and the bounds of a pydantic ``Field`` are checked on the command
-line and for tools. The first sentence of the docstring is used in the list of commands, the first
-paragraph as the description. A quoted annotation is a type that can be passed only from Python.
+Parameters before the ``*`` are operands of the command line, all other parameters are options. A
+bool is a flag, a ``Literal`` has choices, and the bounds of a pydantic ``Field`` are checked on the
+command line and for tools. The first sentence of the docstring is used in the list of commands, the
+first paragraph as the description. A quoted annotation is a type that can be passed only from
+Python.
 """
 
 import argparse
@@ -39,7 +40,7 @@ class Option:
     help: str
     group: str = ""  # heading on the help screen
     metavar: str | None = None
-    # choice that has its own flag -> its help
+    # choice that has its own flag -> help text of the flag
     flags: Mapping[str, str] = field(default_factory=dict)
     excludes: str = ""  # group of mutually exclusive options
     takes_rest: bool = False  # takes all remaining arguments
@@ -229,7 +230,7 @@ class _Accumulate(argparse.Action):
         values: Any,
         option_string: str | None = None,
     ) -> None:
-        """Append the values to those of earlier occurrences."""
+        """Append the values to the values of earlier occurrences."""
         before = vars(namespace).setdefault("_given", {})
         if self.nargs is None:  # comma-separated text
             joined: Any = ",".join([*before.get(self.dest, []), values])

@@ -89,7 +89,8 @@ def random_states(folder: Path, rank: int) -> dict[str, Tensor]:
 
 
 class FullState:
-    """The training state of replicated ranks: weights in the model's files, the rest in one file.
+    """The training state of replicated ranks: weights in the model's files, everything else in one
+    file.
 
     ``model`` is the policy, whose parameters have several names in the files if they are tied.
     """

@@ -1,4 +1,4 @@
-"""``trainer doctor``: report what this machine has."""
+"""``trainer doctor``: check this machine for training."""
 
 from dataclasses import asdict
 from pathlib import Path

@@ -130,9 +130,7 @@ def evaluate(
     *,
     spec: Annotated[
         str | None,
-        Option(
-            "preset or YAML file with the evaluation settings (default: those of the model's run)"
-        ),
+        Option("preset or YAML file with the evaluation settings (default: the model's run)"),
     ] = None,
     sets: Annotated[
         list[str] | None,

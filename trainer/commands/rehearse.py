@@ -25,8 +25,7 @@ def rehearse(
     device: Annotated[Literal["cpu", "cuda"], Option("where to rehearse")] = "cpu",
     ranks: Annotated[Count, Option("number of ranks")] = 2,
 ) -> int:
-    """Run a GPU preset at reduced size, for example on two CPU ranks. Prints a table of what was
-    checked.
+    """Run a GPU preset at reduced size, for example on two CPU ranks. Prints a table of the checks.
 
     Returns:
         Exit status: 1 if any check failed.

@@ -75,7 +75,7 @@ class AlgorithmConfig(Section):
     """weight of (log r)^2, added to any loss to keep the policy near the old one (DPPO: 0.001)"""
     loss_aggregation: Literal["auto", Aggregation] = "auto"
     """aggregation of token losses; constant divides by max_new_tokens (Dr. GRPO); auto: the default
-    of the loss, seq_mean_token_mean for gspo and sapo, token_mean for the others
+    of the loss, seq_mean_token_mean for gspo and sapo, token_mean for other losses
     """
     update_epochs: Count = 1
     """update epochs per rollout batch (PPO epochs)"""
@@ -88,7 +88,8 @@ class AlgorithmConfig(Section):
     AR and Lopti; null disables both clamps, as in TRL [nats]
     """
     kl_placement: Literal["auto", KlPlacement] = needs("kl_coef", "auto")
-    """auto: the default of the advantage, reward for reinforce_plus_plus, loss for the others"""
+    """auto: the default of the advantage, reward for reinforce_plus_plus, loss for other advantages
+    """
     kl_importance_ratio: bool = needs("kl_coef", False)
     """multiply the KL penalty in the loss by pi / pi_old and differentiate the product, which is
     unbiased even off-policy; the default of TRL 1.16
@@ -188,7 +189,7 @@ class AlgorithmConfig(Section):
             raise refusal(
                 "several-truncates",
                 "rollout_correction has several entries with rule truncate, but only one can set "
-                "the weights: keep one, and set rule: mask in the others",
+                "the weights: keep one, and set rule: mask in the other entries",
             )
         if self.aggregation not in self.loss.aggregations:
             raise refusal(

@@ -74,7 +74,7 @@ class RolloutConfig(Section):
     max_new_tokens: Count = 4096
     """maximum completion length [tokens]"""
     stop_token_ids: list[Annotated[int, Field(ge=0)]] = Field([])
-    """stop token ids in addition to the tokenizer's EOS and those of the generation config"""
+    """stop token ids in addition to the tokenizer's EOS and the ids in the generation config"""
     stop: list[Annotated[str, Field(min_length=1)]] = Field([])
     """strings that end a completion, such as [User:, </answer>]"""
     stop_in_text: bool = needs("stop", True)

@@ -1,4 +1,4 @@
-"""A model's chat template: rendering within limits, and the form of its prompts."""
+"""A model's chat template: render conversations within limits, and recognize rendered prompts."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -25,7 +25,9 @@ from trainer.rollouts.vllm.setup import check_excluded, context_length, engine_s
 logger = logging.getLogger(__name__)
 
 _WORKERS_PER_CORE = 4  # more than one, because some rewards wait for a compiler or an LLM judge
-_USUAL_PADDING = 0.02  # fraction of a model's ids that its tokenizer may lack without a warning
+_USUAL_PADDING = (
+    0.02  # fraction of a model's ids that may be missing in its tokenizer without a warning
+)
 _MIN_WORKER_BYTES = 64 << 20  # minimum memory of a scoring process
 
 SLOW = (
@@ -99,7 +101,7 @@ def _warn_of_unknown_ids(tokenizer: Any, model: PreTrainedModel) -> None:
     unknown = len(unknown_token_ids(tokenizer, rows))
     if unknown > _USUAL_PADDING * rows:
         logger.warning(
-            "warning: the tokenizer lacks %d of the model's %d token ids, which are never "
+            "warning: %d of the model's %d token ids are missing from the tokenizer and are never "
             "sampled: check that it is the tokenizer of this model",
             unknown,
             rows,

@@ -198,8 +198,8 @@ class Tracker:
         return moved
 
     def close(self, status: str = "FINISHED") -> bool:
-        """Upload the rest within ``close_limit_s`` and close. Return False if the record in MLflow
-        is incomplete, unless it was left to `upload` on purpose.
+        """Upload the remaining records within ``close_limit_s`` and close. Return False if the
+        record in MLflow is incomplete, unless it was left to `upload` on purpose.
         """
         if self._closing.is_set():
             return True
@@ -250,8 +250,8 @@ class Tracker:
             self._thread.start()
 
     def _upload_loop(self, shipper: Uploader) -> None:
-        """Upload during the run; after `close`, upload the rest and the status within the time
-        limit.
+        """Upload during the run; after `close`, upload the remaining records and the status within
+        the time limit.
         """
         if self._upload_after_s > 0 and self._closing.wait(self._upload_after_s):
             self._is_left = True
