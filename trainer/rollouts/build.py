@@ -25,9 +25,8 @@ from trainer.rollouts.vllm.setup import check_excluded, context_length, engine_s
 logger = logging.getLogger(__name__)
 
 _WORKERS_PER_CORE = 4  # more than one, because some rewards wait for a compiler or an LLM judge
-_USUAL_PADDING = (
-    0.02  # fraction of a model's ids that may be missing in its tokenizer without a warning
-)
+# fraction of a model's ids that may be missing from its tokenizer without a warning
+_USUAL_PADDING = 0.02
 _MIN_WORKER_BYTES = 64 << 20  # minimum memory of a scoring process
 
 SLOW = (

@@ -65,8 +65,8 @@ def check_excluded(count: int) -> None:
     """
     if count > MAX_EXCLUDED:
         raise ConfigError(
-            f"{count} of the model's token ids are missing from the tokenizer, and vLLM can exclude "
-            f"at most {MAX_EXCLUDED} ids from sampling",
+            f"{count} of the model's token ids are missing from the tokenizer, but vLLM can "
+            f"exclude at most {MAX_EXCLUDED} ids from sampling",
             "rollout.engine",
             "use rollout.engine=transformers, or shrink the embedding: "
             "model.resize_token_embeddings(len(tokenizer))",
