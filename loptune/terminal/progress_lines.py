@@ -52,7 +52,7 @@ _MOST_CUT = 0.5  # warn above this fraction of clipped or masked tokens
 
 
 def learning_warning(step: int, metrics: MetricValues) -> str | None:
-    """Return a warning if a step with differing rewards had little or no gradient."""
+    """Return a warning if a step had little or no gradient, unless all rewards were equal."""
     cut = metrics.get(_CUT, 0.0)
     if cut > _MOST_CUT:
         return (

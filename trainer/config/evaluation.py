@@ -62,8 +62,9 @@ class EvaluationConfig(Section):
     completions_per_problem: Completions = 1
     """completions per problem; accuracy is the mean over them"""
     pass_at_k: list[Completions] = Field([])
-    """values of k for `eval/pass_at/K`, each at most completions_per_problem, which is always
-    included"""
+    """values of k for `eval/pass_at/K`, each at most completions_per_problem; `eval/pass_at_k`
+    always has k = completions_per_problem
+    """
     max_new_tokens: Count | None = None
     """completion limit; rollout.max_new_tokens if null [tokens]"""
     composite: dict[str, NonNegative] = Field({})
