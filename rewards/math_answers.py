@@ -82,7 +82,7 @@ def _given_forms(final: str) -> list[_Form]:
 
 
 def _forms(answer: str) -> list[_Form]:
-    if not is_safe_to_parse(answer):  # the patterns of `spellings` may be slow on such a text
+    if not is_safe_to_parse(answer):  # the patterns of `spellings` may be slow on such an answer
         return [(Spelling(answer), [])]
     return [(form, _parse(_box(form.formula))) for form in spellings(answer)]
 

@@ -43,7 +43,7 @@ def dry_run(
     """Print one tokenized prompt, one sampled and scored completion, the memory estimate and the
     number of steps.
 
-    With ``sample``, also sample that many problems and estimate the learning signal. The texts in
+    With ``sample``, also sample that many problems and estimate the learning signal. The given
     ``completions`` are also scored, as completions of the first problem.
 
     Raises:
@@ -129,8 +129,8 @@ def _print_completion(
 
 
 def _print_probes(probes: Sequence[RewardProbe]) -> None:
-    """Print the scores of reference answers and of empty completions, and the texts that the reward
-    reads.
+    """Print the scores of reference answers and of empty completions, and the part of each that the
+    reward reads.
     """
     for probe in probes:
         for name, scored in (
