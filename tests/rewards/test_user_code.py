@@ -31,7 +31,7 @@ def test_code_is_found_in_the_current_folder_and_its_errors_located(project):
     [
         ("good_code:tran", ["good_code.py has no tran", "did you mean train?"]),
         ("broken_code:f", ["broken_code.py:2", "ModuleNotFoundError"]),
-        ("no_such_code:f", ["run in the folder of no_such_code.py", "PYTHONPATH"]),
+        ("no_such_code:f", ["add the folder of no_such_code.py to PYTHONPATH"]),
         ("rewards.mine:f", ["rewards is loptune's own package"]),
     ],
 )

@@ -71,8 +71,8 @@ def test_last_is_refused_if_the_run_has_fewer_checkpoints(run, typed):
     [
         ([6, 7, 8], 3, ""),
         ([4, 7, 8], 2, ""),
-        ([4, 7, 8], 3, "step 5, 6 is deleted"),  # 4 is the best one
-        ([6, 8], 2, "step 7 is deleted"),
+        ([4, 7, 8], 3, "deleted or damaged: step 5, 6"),  # 4 is the best one
+        ([6, 8], 2, "deleted or damaged: step 7"),
     ],
 )
 def test_last_takes_no_older_checkpoint_for_one_of_the_last(run, tmp_path, steps, last, missing):
