@@ -112,7 +112,9 @@ def judge(
             chosen configurations on fresh seeds.
         **options: the other fields of `dashboards.sources.run_columns.RunColumns`; ``composite``:
             ``mean``, ``iqm``, or ``NAME=WEIGHT,...`` of the scores; ``guard``: columns on which a
-            better configuration must not be worse than the baseline, as ``METRIC:MARGIN``.
+            better configuration must not be worse than the baseline, as ``METRIC:MARGIN``;
+            ``second``: column that the report plots against the score, as ``METRIC`` or
+            ``METRIC:min``.
 
     Raises:
         ConfigError: the table does not allow a verdict.
@@ -125,13 +127,18 @@ def judge(
         composite_of,
         guards_of,
         score_names,
+        second_of,
+        with_second,
     )
 
     composite = options.pop("composite", "mean")
     guards = guards_of(options.pop("guard", ()))
     names = score_names(score, table)
+    second = second_of(options.pop("second", ""), names)
     check_several(names, guards, options)
     metrics = dict.fromkeys([*names, *(each.metric for each in guards)])
+    if second is not None:
+        metrics[second.metric] = None
 
     def read(metric: str, **changes: Any) -> "Results":
         asked = {**options, **changes}
@@ -164,7 +171,14 @@ def judge(
     for each in guards:
         runs = replace(guarded[each.metric], chosen_by=results.choosing_scores)
         checked.append(Guard(each.metric, each.margin, runs))
-    return Judgement.of(replace(results, guards=tuple(checked)))
+    results = replace(results, guards=tuple(checked))
+    if second is not None:
+        measured = None
+        if not any(second.metric in trial.costs for trial in results.trials):
+            at = options.get("at") if results.budget is None else results.budget.at
+            measured = read(second.metric, mode=second.mode, may_be_equal=True, at=at)
+        results = with_second(results, second, measured)
+    return Judgement.of(results)
 
 
 def _read(table: "pd.DataFrame", columns: "RunColumns", fresh: "bool | pd.DataFrame") -> "Results":

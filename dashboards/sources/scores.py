@@ -29,6 +29,14 @@ class GuardSpec:
     mode: Mode
 
 
+@dataclass(frozen=True)
+class SecondSpec:
+    """A second objective as given on the command line."""
+
+    metric: str
+    mode: Mode
+
+
 def score_names(text: str | Sequence[str], table: pd.DataFrame) -> list[str]:
     """Return the score names. A string is split at commas, except inside a column name such as
     lm-eval's ``acc,none``.
@@ -107,10 +115,7 @@ def guards_of(
     """
     guards: list[GuardSpec] = []
     for item in split_list(text) if isinstance(text, str) else text:
-        metric, mode = item, None
-        head, _, last = metric.rpartition(":")
-        if head and last in _MODES:
-            metric, mode = head, _MODES[last]
+        metric, mode = _with_mode(item)
         margin = 0.0
         head, _, last = metric.rpartition(":")
         if head:
@@ -139,6 +144,71 @@ def guards_of(
             )
         guards.append(GuardSpec(metric, margin, usual_direction(metric, mode)))
     return guards
+
+
+def _with_mode(text: str) -> tuple[str, Mode | None]:
+    """Return the metric and the mode of ``METRIC:min``; the mode is None for ``METRIC``."""
+    metric, _, mode = text.rpartition(":")
+    if metric and mode in _MODES:
+        return metric, _MODES[mode]
+    return text, None
+
+
+def second_of(text: str, names: Sequence[str] = ()) -> SecondSpec | None:
+    """Return the second objective written as ``METRIC`` or ``METRIC:min``; None for an empty text.
+
+    Args:
+        text: the second objective.
+        names: names of the scores, which cannot be the second objective.
+
+    Raises:
+        ConfigError: it is a score.
+    """
+    if not text:
+        return None
+    metric, mode = _with_mode(text)
+    if metric in names:
+        raise ConfigError(
+            f"{metric} is the score, so it cannot be the second objective",
+            "--second",
+            "choose another metric, such as a cost",
+            code="second-is-score",
+        )
+    return SecondSpec(metric, usual_direction(metric, mode))
+
+
+def with_second(results: Results, second: SecondSpec, measured: Results | None) -> Results:
+    """Return results in which the trials have a value of a second objective.
+
+    Args:
+        results: results with the score.
+        second: the second objective.
+        measured: results with the second objective as the score; None if it is a cost, such as
+            tokens, whose amount the trials have recorded.
+    """
+    values: dict[tuple[str, str], float] = {}
+    for trial in (results if measured is None else measured).trials:
+        value = trial.costs.get(second.metric, math.nan) if measured is None else trial.score
+        if trial.state == "COMPLETE":
+            values[trial.configuration, trial.seed] = value
+    trials = []
+    for trial in results.trials:
+        value = values.get((trial.configuration, trial.seed), math.nan)
+        trials.append(replace(trial, second=value))
+    by_task = dict(results.by_task)
+    for task, part in results.by_task.items():
+        if measured is None or task in measured.by_task:
+            by_task[task] = with_second(part, second, measured and measured.by_task[task])
+    fresh = results.fresh
+    if fresh is not None:
+        fresh = with_second(fresh, second, measured and measured.fresh)
+    return replace(
+        results,
+        objective=replace(results.objective, second=second.metric, second_mode=second.mode),
+        trials=tuple(trials),
+        by_task=by_task,
+        fresh=fresh,
+    )
 
 
 def check_several(

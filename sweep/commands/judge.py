@@ -211,6 +211,15 @@ def judge(
             separated=True,
         ),
     ] = "",
+    second: Annotated[
+        str,
+        Option(
+            "METRIC of a second objective, plotted against the score without a part in the "
+            "verdict; METRIC:min or METRIC:max (default: by its name)",
+            group=_SCORE,
+            metavar="METRIC",
+        ),
+    ] = "",
     worthwhile: Annotated[
         float, Option("smallest improvement that matters, in units of the score", group=_COMPARISON)
     ] = 0.0,
@@ -277,10 +286,13 @@ def judge(
     from dashboards.judging import judge  # pandas and SciPy take a second to import
     from dashboards.sources.conditions import conditions
     from dashboards.sources.run_tables import read_files
-    from dashboards.sources.scores import guards_of
+    from dashboards.sources.scores import guards_of, second_of
 
-    guarded = [each.metric for each in guards_of(guard)]
-    metrics = list(dict.fromkeys([*_columns(score), *guarded, *_columns(axis)]))
+    others = [each.metric for each in guards_of(guard)]
+    plotted = second_of(second)
+    if plotted is not None:
+        others.append(plotted.metric)
+    metrics = list(dict.fromkeys([*_columns(score), *others, *_columns(axis)]))
 
     def read(place: "str | pd.DataFrame") -> "pd.DataFrame":
         from dashboards.sources.places import select
@@ -319,6 +331,7 @@ def judge(
         at=at,
         composite=composite,
         guard=guard,
+        second=second,
         allow_unequal=allow_unequal,
         same_unit=same_unit,
         pairing=pairing,

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from dashboards import judge
+from dashboards.pictures.front import front_points, two_objectives
 from dashboards.sources.scores import GuardSpec, guards_of, score_names
 from dashboards.statistics.composites import Composite, interquartile_mean
 from tests.paths import ROOT
@@ -197,3 +198,51 @@ def test_guards_are_read():
 def test_what_cannot_be_combined_is_refused(asked, code):
     with refused(code):
         judge(runs(), **{"score": "math500,minerva,amc", **ASKED, **asked})
+
+
+@pytest.mark.parametrize(
+    ("second", "front"),
+    [
+        ("length", {"grpo", "dapo"}),  # dapo scores higher with longer answers
+        ("length:max", {"dapo"}),
+    ],
+)
+def test_a_second_objective_is_drawn_and_changes_no_verdict(second, front):
+    table = runs(math500=0.02, length=40)
+    alone = judge(table, score="math500", ignore=["length"], **ASKED)
+    judgement = judge(table, score="math500", second=second, **ASKED)
+    assert judgement.sentences == alone.sentences
+    points = front_points(judgement.results)
+    assert {point.label.partition("=")[2] for point in points if point.on_front} == front
+    lengths = table.groupby("loss").length.mean()
+    for point in points:
+        assert point.second.mean == pytest.approx(lengths[point.label.partition("=")[2]])
+    assert two_objectives(judgement.results) is not None
+    assert two_objectives(alone.results) is None
+
+
+def test_a_cost_as_the_second_objective_is_the_amount_that_a_run_has_used():
+    rows = []
+    for loss, tokens in (("grpo", 100), ("dapo", 150)):
+        for seed in range(4):
+            for step in range(1, 5):
+                score = 0.5 + 0.1 * (loss == "dapo") + 0.01 * seed
+                rows.append((loss, seed, step, score, step * tokens))
+    table = pd.DataFrame(rows, columns=["loss", "seed", "step", "acc", "tokens"])
+    judgement = judge(table, score="acc", second="tokens", **ASKED)
+    used = {trial.parameters["loss"]: trial.second for trial in judgement.results.trials}
+    assert used == {"grpo": 400, "dapo": 600}  # at the end, not the mean of the last evaluations
+    assert len([point for point in front_points(judgement.results) if point.on_front]) == 2
+
+
+def test_a_second_objective_on_fresh_seeds_is_drawn_there():
+    searched, fresh = runs(seeds=4, math500=0.02), runs(seeds=8, math500=0.02)
+    asked = {"by": ["loss"], "baseline": {"loss": "grpo"}, "fresh": fresh[fresh.seed >= 4]}
+    results = judge(searched, score="math500", second="length", **asked).results
+    assert results.fresh is not None
+    assert [point.seeds for point in front_points(results.fresh)] == [4, 4]
+
+
+def test_the_score_is_no_second_objective():
+    with refused("second-is-score", names=("math500", "--second")):
+        judge(runs(), score="math500", second="math500", **ASKED)
