@@ -568,12 +568,14 @@ def _show_status(standing: Standing) -> None:
 
     if standing.campaign.proposals:
         _print_history([history(standing.campaign, each) for each in standing.campaign.proposals])
-    for metric, _, move in moves(standing.campaign):
+    for each in moves(standing.campaign):
+        move = each.move
         if move.has_moved:
             print(
-                f"{metric} moved: the mean of the repeated baseline changed by {move.change:+.4g} "
-                f"({move.low:+.4g} to {move.high:+.4g}, p {move.p:.2g}). Find out what changed, "
-                f"such as a library, the data or the machine."
+                f"{each.metric} moved: the mean of the repeated baseline changed by "
+                f"{move.change:+.4g} ({move.low:+.4g} to {move.high:+.4g}, p {move.p:.2g}). "
+                "Find out what changed, "
+                "such as a library, the data or the machine."
             )
     show(standing)
 

@@ -90,8 +90,7 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
         """Record a storage error that a trial reports; never stop a single trial."""
         fault = TrialReport.of(result).storage
         if fault is not None:
-            what, where, hint, code = fault
-            self.fail(StorageError(what, where, hint, code=code))
+            self.fail(fault.error())
         return False
 
     def stop_all(self) -> bool:

@@ -304,23 +304,9 @@ class _Pool:
         with contextlib.ExitStack() as stack, contextlib.chdir(place), _import_path(variables):
             stack.enter_context(lock_folder(folder.root, "sweep"))
             if folder.exists():
-                folder.stop.unlink(missing_ok=True)
-                sweep = open_sweep(folder.runs_dir, folder.name)
-                check_program(sweep.spec)
-                check_and_record_inputs(sweep, Options())
-                retry_failed(sweep, lambda reason: not explained_by_settings(reason))
-                sweep = sweep.reloaded()
-                check_checkpoints(sweep)
+                sweep = _resumed_sweep(folder)
             else:
-                spec = load_space(self._folder / "spaces" / f"{request.name}.yaml")
-                spec = spec.with_program(spec.program.with_tracking(offline=True))
-                sweep = SweepRecord(spec, folder)
-                try:
-                    check_program(spec)
-                    check_and_record_inputs(sweep, Options())
-                except UserError:
-                    free_name(folder)
-                    raise
+                sweep = _new_sweep(folder, self._folder / "spaces" / f"{request.name}.yaml")
             write_spec(folder, sweep.spec)
             plan = TrialPlan(
                 spec=sweep.spec,
@@ -399,6 +385,41 @@ class _Pool:
     def _stop_all(self) -> None:
         for batch in self._batches:
             batch.control.request_stop(self._control.reason or _ENDED, by_user=True)
+
+
+def _new_sweep(folder: SweepFolder, space: Path) -> SweepRecord:
+    """Check the space of a batch, and return its sweep.
+
+    Raises:
+        UserError: it cannot run. Its name stays free.
+    """
+    spec = load_space(space)
+    spec = spec.with_program(spec.program.with_tracking(offline=True))
+    sweep = SweepRecord(spec, folder)
+    try:
+        check_program(spec)
+        check_and_record_inputs(sweep, Options())
+    except UserError:
+        free_name(folder)
+        raise
+    return sweep
+
+
+def _resumed_sweep(folder: SweepFolder) -> SweepRecord:
+    """Check the sweep of an interrupted batch, and return it. Trials that the machine may have made
+    fail run again.
+
+    Raises:
+        UserError: it cannot run.
+    """
+    folder.stop.unlink(missing_ok=True)
+    sweep = open_sweep(folder.runs_dir, folder.name)
+    check_program(sweep.spec)
+    check_and_record_inputs(sweep, Options())
+    retry_failed(sweep, lambda reason: not explained_by_settings(reason))
+    sweep = sweep.reloaded()
+    check_checkpoints(sweep)
+    return sweep
 
 
 def _run(attempt: _Attempt, slot: PooledTrial) -> TuneResult:

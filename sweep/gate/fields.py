@@ -1,5 +1,6 @@
 """The state of a campaign with the keys of ``--json``."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from dashboards.statistics.moved import Move
@@ -46,7 +47,7 @@ def campaign_fields(campaign: Campaign, verdict: GateVerdict) -> dict[str, Any]:
         "open": [proposal.number for proposal in campaign.open_proposals],
         "runs": campaign.runs,
         "by_hand": [{"what": name, "seeds": seeds} for name, seeds in campaign.by_hand],
-        "moves": [_move_fields(*each) for each in moves(campaign)],
+        "moves": [each.fields() for each in moves(campaign)],
         "history": [history(campaign, each) for each in campaign.proposals],
         "kept": campaign.kept,
         "recheck_due": campaign.recheck_due,
@@ -62,28 +63,36 @@ def _need_fields(need: Need) -> dict[str, Any]:
     return {"arm": need.arm, "seeds": list(need.seeds), **numbered}
 
 
-def moves(campaign: Campaign) -> list[tuple[str, int, Move]]:
-    """Return (metric, index of the baseline, change) for the score and every guard of each
-    baseline that was measured again.
-    """
-    changes = [(campaign.spec.metric, index, move) for index, move in campaign.moves()]
+@dataclass(frozen=True, kw_only=True)
+class MetricMove:
+    """The change of a metric between two measurements of a baseline."""
+
+    metric: str
+    baseline: int  # index of the later measurement
+    move: Move
+
+    def fields(self) -> dict[str, Any]:
+        """Return it with the keys of ``--json``."""
+        return {
+            "metric": self.metric,
+            "baseline": self.baseline,
+            "change": self.move.change,
+            "low": self.move.low,
+            "high": self.move.high,
+            "p": self.move.p,
+            "moved": self.move.has_moved,
+        }
+
+
+def moves(campaign: Campaign) -> list[MetricMove]:
+    """Return the changes of the score and every guard of each baseline that was measured again."""
+    changes = []
+    for index, move in campaign.moves():
+        changes.append(MetricMove(metric=campaign.spec.metric, baseline=index, move=move))
     for guard in campaign.spec.guard_specs():
         for index, move in campaign.moves(guard.metric):
-            changes.append((guard.metric, index, move))
+            changes.append(MetricMove(metric=guard.metric, baseline=index, move=move))
     return changes
-
-
-def _move_fields(metric: str, baseline: int, move: Move) -> dict[str, Any]:
-    """Return how the scores of a baseline changed since its previous runs."""
-    return {
-        "metric": metric,
-        "baseline": baseline,
-        "change": move.change,
-        "low": move.low,
-        "high": move.high,
-        "p": move.p,
-        "moved": move.has_moved,
-    }
 
 
 def history(campaign: Campaign, proposal: Proposal) -> dict[str, Any]:

@@ -420,7 +420,7 @@ def _hint_of_type(default: Any, value: Any) -> str:
 
 
 def _check_function(path: Path, name: str) -> None:
-    """Check that a file compiles and defines the function, without running it."""
+    """Check that a file compiles and contains the function's name, without running it."""
     source = path.read_text(encoding="utf-8", errors="replace")
     try:
         compile(source, path, "exec")

@@ -98,7 +98,9 @@ def check_words(command: Sequence[str], keys: Sequence[str], texts: Sequence[str
         is_read = index in scripts or index in unsafe
         if not is_read and _flag(keys).fullmatch(word):
             continue
-        _check_form(word, keys, is_script=index in scripts)
+        _refuse_wandb_syntax(word, is_script=index in scripts)
+        _refuse_misspelled(word, keys)
+        _refuse_unknown_keys(word, keys)
         for place in re.finditer(_place(keys), word):
             if index in unsafe and place[1] in (*texts, _OUT):
                 raise _unsafe(place[0], f"{unsafe[index]} would parse the value again")
@@ -118,16 +120,24 @@ def _unsafe(place: str, why: str, hint: str = "") -> Exception:
     return refusal("value-in-shell-text", f"command: {place} is not allowed here: {why}", hint)
 
 
-def _check_form(word: str, keys: Sequence[str], is_script: bool) -> None:
-    """Reject an argument with a placeholder that would not be replaced."""
-    for wandb in _WANDB.finditer(word):
-        is_variable = is_script and re.search(rf"\b{wandb[1]}=", word)
-        if word not in _ALL and not is_variable and (wandb[0] == word or wandb[1][:4] == "args"):
+def _refuse_wandb_syntax(word: str, is_script: bool) -> None:
+    """Reject W&B's placeholders that loptune does not replace."""
+    if word in _ALL:
+        return
+    for place in _WANDB.finditer(word):
+        text, name = place[0], place[1]
+        is_shell_variable = is_script and re.search(rf"\b{name}=", word)
+        is_meant = text == word or name.startswith("args")
+        if is_meant and not is_shell_variable:
             raise refusal(
                 "wandb-word",
-                f"command: {wandb[0]} is W&B syntax",
-                _NOT_OURS.get(wandb[0], f"write {', '.join(_ALL)} as a whole word, or {{KEY}}"),
+                f"command: {text} is W&B syntax",
+                _NOT_OURS.get(text, f"write {', '.join(_ALL)} as a whole word, or {{KEY}}"),
             )
+
+
+def _refuse_misspelled(word: str, keys: Sequence[str]) -> None:
+    """Reject placeholders with a known key in another form, such as ``{{ lr }}`` or ``{lr:g}``."""
     nearly = re.compile(rf"(?<!\$)\{{\{{?\s*({_any(keys)})\s*([:!?\[][^{{}}]*)?\}}")
     for near in nearly.finditer(word):
         if near[0] == f"{{{near[1]}}}":
@@ -140,6 +150,10 @@ def _check_form(word: str, keys: Sequence[str], is_script: bool) -> None:
                 f"a flag is a complete word of the command, such as '{{{near[1]}?--flag}}'",
             )
         raise refusal("unreplaced-placeholder", what, f"write {{{near[1]}}}")
+
+
+def _refuse_unknown_keys(word: str, keys: Sequence[str]) -> None:
+    """Reject placeholders with a key that the program does not have."""
     for place in _UNKNOWN.finditer(_LITERAL.sub("", word)):
         if place[1] not in keys:
             raise refusal(

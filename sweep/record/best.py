@@ -61,24 +61,33 @@ def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> BestWit
     """
     spec = sweep.spec
     winner = best(sweep.configurations, spec.seeds, spec.objective)
-    confirmed = sweep.folder.confirmation.event_log.exists()
-    candidate = None
-    if winner is not None:
-        candidate = _with_score(sweep, winner)
-    elif not confirmed:
-        return BestWithCaveats(None, [])
-    fresh = sweep.command("confirm")
-    arms_best = (
-        f"each arm's best was selected on these seeds; to compare the arms on fresh seeds: {fresh}"
-    )
-    tuned = spec.search.tune_within is not None
+    candidate = None if winner is None else _with_score(sweep, winner)
+    has_fresh_seeds = sweep.folder.confirmation.event_log.exists()
     if spec.confirms:  # a confirmation is judged in the report of the sweep that it confirms
         return BestWithCaveats(candidate, [])
-    if results is None and not confirmed:
-        if tuned:
-            return BestWithCaveats(None, [arms_best])
-        judged = f"to compare it with the baseline: {sweep.command('report')}"
-        return BestWithCaveats(candidate, [judged])
+    if winner is None and not has_fresh_seeds:
+        return BestWithCaveats(None, [])
+    if results is None and not has_fresh_seeds:
+        return _not_compared(sweep, candidate)
+    return _compared(sweep, candidate, results)
+
+
+def _not_compared(sweep: SweepRecord, candidate: BestConfiguration | None) -> BestWithCaveats:
+    """Return the best of a search with the command that compares it."""
+    if sweep.spec.search.tune_within is not None:
+        caveat = (
+            "each arm's best was selected on these seeds; to compare the arms on fresh seeds: "
+            f"{sweep.command('confirm')}"
+        )
+        return BestWithCaveats(None, [caveat])
+    caveat = f"to compare it with the baseline: {sweep.command('report')}"
+    return BestWithCaveats(candidate, [caveat])
+
+
+def _compared(
+    sweep: SweepRecord, candidate: BestConfiguration | None, results: "Results | None"
+) -> BestWithCaveats:
+    """Return the best of a search, or of its fresh seeds, with the headline of its report."""
     # their libraries take a second to import
     from dashboards.headline import headline
     from dashboards.next_step import next_step
@@ -87,14 +96,14 @@ def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> BestWit
     results = results or read_results(sweep)
     front = headline(results)
     step = next_step(results)
+    chosen = candidate
     if results.fresh is not None and results.fresh.ended:
         chosen = scored_configuration(sweep, front.configuration)
-        return BestWithCaveats(chosen, [front.sentence], step)
-    if tuned:
-        return BestWithCaveats(None, [front.sentence], step)
-    if results.nothing_chosen:  # scores on these seeds selected nothing, so they are evidence
-        candidate = scored_configuration(sweep, front.configuration) or candidate
-    return BestWithCaveats(candidate, [front.sentence], step)
+    elif sweep.spec.search.tune_within is not None:
+        chosen = None
+    elif results.nothing_chosen:  # scores on these seeds selected nothing, so they are evidence
+        chosen = scored_configuration(sweep, front.configuration) or candidate
+    return BestWithCaveats(chosen, [front.sentence], step)
 
 
 def front_of(sweep: SweepRecord) -> list[int]:

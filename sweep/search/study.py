@@ -143,13 +143,12 @@ def distribution(parameter: ParameterSpec, for_sampler: bool = True) -> BaseDist
     """
     if parameter.kind in ("value", "by"):
         return None
-    options = parameter.options
     if parameter.kind == "logint":
-        low, high, _ = parameter.bounds
-        return IntDistribution(int(low), int(high), log=True)
+        return IntDistribution(int(parameter.bounds.low), int(parameter.bounds.high), log=True)
+    options = parameter.options
     if options is None:
-        low, high, _ = parameter.bounds
-        return FloatDistribution(low, high, log=parameter.kind == "loguniform")
+        is_log = parameter.kind == "loguniform"
+        return FloatDistribution(parameter.bounds.low, parameter.bounds.high, log=is_log)
     if parameter.kind == "choice" and any(type(option) not in (int, float) for option in options):
         return CategoricalDistribution([_label(option) for option in options])
     if for_sampler:

@@ -5,10 +5,10 @@ creates it, the trial passes it to Ray Tune, and searcher, scheduler and driver 
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from dashboards.statistics.scoring import Scoring, Values
-from loptune.errors import DivergedError, joined
+from loptune.errors import DivergedError, StorageError, joined
 
 TuneResult = dict[str, Any]  # the result that a trial reports to Tune, and Tune passes on
 
@@ -19,6 +19,24 @@ STEP = "step"  # training step of the evaluation
 # config key with a trial's last failure, after which it is not retried
 GIVEN_UP = "given_up"
 _METRICS = "eval/"  # prefix of the metrics of an evaluation
+
+
+class StorageFault(NamedTuple):
+    """The parts of a storage error, as Tune passes them on."""
+
+    what: str
+    where: str
+    hint: str
+    code: str
+
+    @classmethod
+    def of(cls, error: StorageError) -> "StorageFault":
+        """Return the parts of an error."""
+        return cls(what=error.what, where=error.where, hint=error.hint, code=error.code)
+
+    def error(self) -> StorageError:
+        """Return the error."""
+        return StorageError(self.what, self.where, self.hint, code=self.code)
 
 
 @dataclass(frozen=True)
@@ -38,8 +56,7 @@ class TrialReport:
     finished: bool = False  # trained to its end
     stopped: bool = False  # the sweep was stopped: the trial has no result and resumes later
     reason: str = ""  # failure that a retry would repeat
-    # (what, where, hint, code) of a storage error that stopped the trial
-    storage: tuple[str, str, str, str] | None = None
+    storage: StorageFault | None = None  # storage error that stopped the trial
     metrics: Mapping[str, float] = field(default_factory=dict)  # eval/* of this evaluation
 
     def scored(self, scoring: Scoring, values: Values) -> "TrialReport":

@@ -375,7 +375,6 @@ def _check_search(spec: SweepSpec, space: Space, document: YamlDocument) -> None
 
 def _check_arms(spec: SweepSpec, document: YamlDocument) -> None:
     key = spec.search.tune_within
-    where = document.where(("search", "tune_within"))
     if key is None:
         return
     choices = [name for name, parameter in spec.parameters.items() if _can_be_arms(parameter)]
@@ -383,20 +382,17 @@ def _check_arms(spec: SweepSpec, document: YamlDocument) -> None:
         hint = "add a parameter that has choices, such as loss: {choice: [grpo, dapo]}"
         if choices:
             hint = nearest(key, choices)
-        raise ConfigError(
+        raise document.error(
             f"tune_within is {key}, which is not an unconditional choice with several values",
-            where,
+            ("search", "tune_within"),
             hint,
-            key="search.tune_within",
             code="invalid-arms",
         )
     if spec.search.configurations == 0:
-        where = document.where(("search", "configurations"))
-        raise ConfigError(
+        raise document.error(
             "tune_within needs configurations, but search.configurations is 0",
-            where,
+            ("search", "configurations"),
             "raise search.configurations, or remove tune_within",
-            key="search.configurations",
             code="no-configurations",
         )
     if spec.scheduler != SchedulerSpec():

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any
 
@@ -26,6 +27,15 @@ _LogIntegerRange = Annotated[list[int], Field(min_length=2, max_length=2)]
 KINDS = ("choice", "uniform", "quniform", "loguniform", "int", "logint", "value", "by")
 _LISTED = ("choice", "value", "by")  # kinds with explicit values
 _MAX_VALUES = 100_000  # maximum number of values in a range with a step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """The bounds of a numeric range, both included."""
+
+    low: float
+    high: float
+    step: float | None  # None if the range is continuous
 
 
 class ParameterSpec(Section):
@@ -67,8 +77,8 @@ class ParameterSpec(Section):
         return "otherwise" in self.model_fields_set
 
     @property
-    def bounds(self) -> tuple[float, float, float | None]:
-        """Low, high and step of a numeric range; the step is None if it is continuous."""
+    def bounds(self) -> Bounds:
+        """The bounds of a numeric range."""
         numbers: Sequence[float] = getattr(self, _field(self.kind))
         low, high = numbers[0], numbers[1]
         step: float | None = None
@@ -76,7 +86,7 @@ class ParameterSpec(Section):
             step = numbers[2]
         elif self.is_integer:
             step = 1
-        return low, high, step
+        return Bounds(low=low, high=high, step=step)
 
     @property
     def is_integer(self) -> bool:
@@ -95,24 +105,26 @@ class ParameterSpec(Section):
             for by_value in (self.by or {}).values():
                 constants += by_value.values()
             return constants
-        low, high, step = self.bounds
-        if step is None:
+        bounds = self.bounds
+        if bounds.step is None:
             return None
         if self.is_integer:
-            values = range(int(low), int(high) + 1, int(step))
+            values = range(int(bounds.low), int(bounds.high) + 1, int(bounds.step))
             return list(values) if len(values) <= _MAX_VALUES + 1 else None
-        return _stepped(low, high, step)
+        return _stepped(bounds.low, bounds.high, bounds.step)
 
     @property
     def extremes(self) -> list[Any]:
         """Values to validate: every choice, or the first and the last value of the range."""
         if self.kind in _LISTED:
             return self.options or []
-        low, high, _ = self.bounds
         options = self.options
         if options is not None:
             return [options[0], options[-1]]
-        return [int(low), int(high)] if self.is_integer else [low, high]
+        bounds = self.bounds
+        if self.is_integer:
+            return [int(bounds.low), int(bounds.high)]
+        return [bounds.low, bounds.high]
 
     def contains(self, value: Any) -> bool:
         """Return whether a value is in the range."""
@@ -123,8 +135,7 @@ class ParameterSpec(Section):
             return False
         if self.is_integer and value != int(value):
             return False
-        low, high, _ = self.bounds
-        return low <= value <= high
+        return self.bounds.low <= value <= self.bounds.high
 
     def given(self, point: Mapping[str, Any]) -> "ParameterSpec":
         """Return the parameter for a partial point, with a `by` replaced by its constant."""
@@ -169,7 +180,7 @@ class ParameterSpec(Section):
         if self.kind == "choice":
             _check_choice(self.choice or [])
         elif self.kind not in _LISTED:
-            _check_bounds(self.kind, *self.bounds)
+            _check_bounds(self.kind, self.bounds)
         return self
 
 
@@ -229,7 +240,8 @@ def _check_choice(values: Sequence[Any]) -> None:
             )
 
 
-def _check_bounds(kind: str, low: float, high: float, step: float | None) -> None:
+def _check_bounds(kind: str, bounds: Bounds) -> None:
+    low, high, step = bounds.low, bounds.high, bounds.step
     if not low < high:
         raise refusal(
             "empty-range",

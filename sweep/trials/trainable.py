@@ -30,7 +30,7 @@ from loptune.run_names import command_line
 from sweep.programs.base import Assignment
 from sweep.record.folder import SweepFolder
 from sweep.search.history import TrialKey
-from sweep.search.trial_report import GIVEN_UP, TrialReport, TuneResult
+from sweep.search.trial_report import GIVEN_UP, StorageFault, TrialReport, TuneResult
 from sweep.space.scoring import scoring_of, second_of
 from sweep.space.spec import SweepSpec
 from sweep.tracking.outcomes import trial_name, trial_tags
@@ -313,9 +313,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
 
     def _stopped(self, fault: StorageError | None = None) -> TuneResult:
         self._close("KILLED")
-        storage = None
-        if fault is not None:
-            storage = (fault.what, fault.where, fault.hint, fault.code)
+        storage = None if fault is None else StorageFault.of(fault)
         return TrialReport(self._last_step, stopped=True, storage=storage).to_result()
 
 

@@ -252,12 +252,12 @@ def _range(parameter: ParameterSpec) -> str:
         return f"by {switch}: {', '.join(values)}"
     if parameter.kind in ("choice", "value"):
         return f"{kind} {options}"
-    low, high, step = parameter.bounds
-    text = f"{kind} {low:g} to {high:g}"
-    if step is not None and kind != "logint":
-        text += f", step {step:g}"
-        last = (parameter.options or [high])[-1]
-        if last < high:
+    bounds = parameter.bounds
+    text = f"{kind} {bounds.low:g} to {bounds.high:g}"
+    if bounds.step is not None and kind != "logint":
+        text += f", step {bounds.step:g}"
+        last = (parameter.options or [bounds.high])[-1]
+        if last < bounds.high:
             text += f" (up to {last:g}: the step does not divide the range)"
     return text
 

@@ -73,8 +73,7 @@ def _likely_values(parameter: ParameterSpec) -> list[Any]:
     """
     if parameter.options is not None:
         return parameter.options
-    low, high, _ = parameter.bounds
-    return [(low + high) / 2]
+    return [(parameter.bounds.low + parameter.bounds.high) / 2]
 
 
 def _is_finite(spec: SweepSpec) -> bool:

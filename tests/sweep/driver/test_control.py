@@ -8,7 +8,7 @@ from sweep.driver.control import StopControl, graceful_signals
 from sweep.programs.base import ResourcesSpec
 from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import SweepRecord
-from sweep.search.trial_report import TrialReport
+from sweep.search.trial_report import StorageFault, TrialReport
 from sweep.space.file import find_space, load_space
 from sweep.space.spec import LimitsSpec
 from tests.refusals import refused
@@ -103,12 +103,14 @@ def test_a_trial_that_storage_interrupts_stops_the_sweep_once(folder):
         stop(
             "trial",
             TrialReport(
-                storage=("the disk is full", "/runs, 0 MiB free", "free some space", "disk-full")
+                storage=StorageFault(
+                    "the disk is full", "/runs, 0 MiB free", "free some space", "disk-full"
+                )
             ).to_result(),
         )
         is False
     )
-    stop("other", TrialReport(storage=("another", "", "", "")).to_result())
+    stop("other", TrialReport(storage=StorageFault("another", "", "", "")).to_result())
     assert stop.problem is not None
     assert (stop.problem.what, stop.problem.exit_code) == ("the disk is full", 4)
     assert (stop.reason, stop.by_user) == ("the sweep has stopped", False)

@@ -107,4 +107,4 @@ def test_an_attempt_that_cannot_shut_out_the_one_before_ends(tmp_path, monkeypat
     assert trial.step()["finished"] and newest_attempt(folder.trial("c000-s0")) == 2
     trial.setup({"configuration": 0, "seed": 0, "overrides": {}, "attempt": 1})
     stopped = trial.step()
-    assert stopped["stopped"] and "(2) of c000-s0" in stopped["storage"][0]
+    assert stopped["stopped"] and "(2) of c000-s0" in stopped["storage"].what
