@@ -574,8 +574,7 @@ def _show_status(standing: Standing) -> None:
             print(
                 f"{each.metric} moved: the mean of the repeated baseline changed by "
                 f"{move.change:+.4g} ({move.low:+.4g} to {move.high:+.4g}, p {move.p:.2g}). "
-                "Find out what changed, "
-                "such as a library, the data or the machine."
+                "Find out what changed, such as a library, the data or the machine."
             )
     show(standing)
 

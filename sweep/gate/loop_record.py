@@ -280,27 +280,31 @@ def replay(record: LoopRecord, *, sd: float | None, false_keeps: float) -> Repla
         proposals += 1
         if entry.status != _KEPT or entry.score is None or before is None:
             continue
+        score = sign * entry.score
         level = lord_level(kept, proposals, false_keeps)
-        gain = sign * entry.score - before
-        error = None
-        passes = False
-        if sd is not None:
-            error = sd * math.sqrt(2)
-            passes = gain > -float(special.ndtri(level)) * error
-        if passes:
+        keep = _judged(entry, number, gain=score - before, sd=sd, level=level)
+        if keep.would_keep:
             kept.append(proposals)
-        keeps.append(
-            Keep(
-                number=number,
-                description=entry.description,
-                gain=gain,
-                error=error,
-                level=level,
-                would_keep=passes,
-            )
-        )
-        before = sign * entry.score
+        keeps.append(keep)
+        before = score
     return Replay(record=record, sd=sd, sd_from=where, keeps=tuple(keeps))
+
+
+def _judged(entry: Entry, number: int, *, gain: float, sd: float | None, level: float) -> Keep:
+    """Return whether the gate would have kept a change of a loop. Without ``sd`` it would not."""
+    error = None
+    passes = False
+    if sd is not None:
+        error = sd * math.sqrt(2)  # of a difference of two scores
+        passes = gain > -float(special.ndtri(level)) * error
+    return Keep(
+        number=number,
+        description=entry.description,
+        gain=gain,
+        error=error,
+        level=level,
+        would_keep=passes,
+    )
 
 
 def _estimated_sd(record: LoopRecord) -> tuple[float | None, str]:

@@ -28,7 +28,8 @@ class State:
         self.baselines: list[Arm] = []
         self.proposals: list[Proposal] = []
         self.rechecks: list[Recheck] = []
-        self.again: list[tuple[int, int]] = []  # (index of a baseline, index of its repetition)
+        # (index of a baseline, index of its repetition)
+        self.repetitions: list[tuple[int, int]] = []
         self.started: Record = {}  # the first event
         self.seeds = Seeds()
         self._confirmed = 0  # index of the last baseline that was confirmed
@@ -110,7 +111,7 @@ class State:
         measured again, or the change of a guard's values if ``metric`` is a guard.
         """
         changes = []
-        for before, after in self.again:
+        for before, after in self.repetitions:
             earlier = list(self.baselines[before].values(metric).values())
             later = list(self.baselines[after].values(metric).values())
             if min(len(earlier), len(later)) >= 2:
@@ -218,7 +219,7 @@ class State:
     def _apply_again(self, event: Record) -> None:
         before = len(self.baselines) - 1
         self.baselines.append(self.baseline.again())
-        self.again.append((before, before + 1))
+        self.repetitions.append((before, before + 1))
         if event.get("number") is not None:
             self.proposals[event["number"] - 1].beside = before + 1
 

@@ -94,16 +94,16 @@ def _compared(
     from sweep.record.results import read_results
 
     results = results or read_results(sweep)
-    front = headline(results)
+    summary = headline(results)
     step = next_step(results)
     chosen = candidate
     if results.fresh is not None and results.fresh.ended:
-        chosen = scored_configuration(sweep, front.configuration)
+        chosen = scored_configuration(sweep, summary.configuration)
     elif sweep.spec.search.tune_within is not None:
         chosen = None
     elif results.nothing_chosen:  # scores on these seeds selected nothing, so they are evidence
-        chosen = scored_configuration(sweep, front.configuration) or candidate
-    return BestWithCaveats(chosen, [front.sentence], step)
+        chosen = scored_configuration(sweep, summary.configuration) or candidate
+    return BestWithCaveats(chosen, [summary.sentence], step)
 
 
 def front_of(sweep: SweepRecord) -> list[int]:

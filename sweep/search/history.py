@@ -20,11 +20,17 @@ PROPOSED = "configuration"
 STARTED = "trial"
 ENDED = "result"
 RETRIED = "retry"  # cancels the result of a trial
-# Recorded reasons of failures that settings explain. The first pattern matches messages of
-# `DivergedError`, `sweep/search/searcher.py` and `Scoring.check_complete`, the second those of
-# `sweep/programs/process.py`.
-_DIVERGED = re.compile(
-    r"diverged at step|score is|the run ended (at|without)|the first evaluation is at"
+# Beginnings of recorded reasons for failures that settings or the program explain. Each is tested
+# with its error: tests/sweep/search/test_failed_configurations.py.
+_EXPLAINED = re.compile(
+    r"diverged at step"  # `DivergedError`
+    r"|score is"  # sweep/search/searcher.py
+    # `Scoring.check_complete`
+    r"|the run ended (at|without)|the first evaluation is at|.* never logged at the same step"
+    r"|.* decreases from .* of the run"
+    # sweep/programs/process.py
+    r"|the command exited without logging|steps decrease|invalid metric line"
+    r"|\S+ is .*, not a number|the command line is too long"
 )
 _ENDED_WITH_CODE = re.compile(r"the command ended with \d+:")
 _MEMORY = re.compile(r"out ?of ?memory|MemoryError|cannot allocate memory", re.IGNORECASE)
@@ -166,10 +172,10 @@ def outcome(configuration: Configuration, seeds: Sequence[int]) -> Configuration
 def failed_by_settings(configuration: Configuration) -> bool:
     """Return whether a seed failed in a way that the configuration's own settings explain.
 
-    Settings explain a divergence, a score that is not finite, and a command that exited with an
-    error on every retry, as programs that check for NaN do. Any other recorded reason (memory, a
-    signal, silence until `limits.stall_timeout_s`, a dead worker) may be the fault of the machine,
-    and is not evidence against the configuration.
+    Settings explain a divergence, a missing or non-finite score, lines of a command that cannot be
+    read, and a command that exited with an error on every retry, as programs that check for NaN
+    do. Any other recorded reason (memory, a signal, silence until `limits.stall_timeout_s`, a dead
+    worker) may be the fault of the machine, and is not evidence against the configuration.
     """
     return any(
         result.state == "FAIL" and explained_by_settings(result.reason)
@@ -183,7 +189,7 @@ def explained_by_settings(reason: str) -> bool:
     """
     if _MEMORY.search(reason):
         return False
-    return bool(_DIVERGED.match(reason) or _ENDED_WITH_CODE.search(reason))
+    return bool(_EXPLAINED.match(reason) or _ENDED_WITH_CODE.search(reason))
 
 
 def ranked(

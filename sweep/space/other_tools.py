@@ -53,17 +53,33 @@ def our_form(written: Any, known: Sequence[str]) -> tuple[str, str] | None:
     """
     if isinstance(written, list):
         return "a bare list is not a range", f"write {_show('choice', written)}"
-    if isinstance(written, str) and (call := _CALL.fullmatch(written.strip())):
-        if call[1] in known:
-            return _other(f"{call[1]}(...)", f"{call[1]}: [...]")
-        if call[1] not in _BY_WORD:
-            return None
-        ours = _BY_WORD[call[1]]
-        if re.search(r"\blog\s*=\s*True", written):
-            ours = _ON_LOG_SCALE.get(ours, ours)
-        return _other(f"{call[1]}(...)", ours)
+    if isinstance(written, str):
+        call = _CALL.fullmatch(written.strip())
+        if call is not None:
+            return _form_of_call(written, call[1], known)
     if not isinstance(written, Mapping):
         return "a bare value is not a range", f"write {_show('value', written)}"
+    return _form_of_mapping(written, known)
+
+
+def _form_of_call(written: str, word: str, known: Sequence[str]) -> tuple[str, str] | None:
+    """Return the description and loptune's form of a call such as ``tune.uniform(0, 1)``; None if
+    it is of no known tool. ``word`` is the name of its function.
+    """
+    if word in known:
+        return _other(f"{word}(...)", f"{word}: [...]")
+    if word not in _BY_WORD:
+        return None
+    ours = _BY_WORD[word]
+    if re.search(r"\blog\s*=\s*True", written):
+        ours = _ON_LOG_SCALE.get(ours, ours)
+    return _other(f"{word}(...)", ours)
+
+
+def _form_of_mapping(written: Mapping[Any, Any], known: Sequence[str]) -> tuple[str, str] | None:
+    """Return the description and loptune's form of a mapping; None if it has no word of another
+    tool.
+    """
     nested = _nested_key(written, known)
     if nested:
         return f"{nested} is nested", f"write its full key with dots: PARENT.{nested}: {{...}}"

@@ -84,7 +84,13 @@ class ForgettingASHA(ASHAScheduler):  # type: ignore[misc]
                 return True  # no decision at this rung
             if self._steps.get((other, milestone)) == step:
                 return True
-            self._warn((name, step), (other, self._steps.get((other, milestone))), milestone)
+            self._warn(
+                milestone,
+                trial=name,
+                step=step,
+                other=other,
+                other_step=self._steps.get((other, milestone)),
+            )
             return False
 
         with only_scores(self, name, is_comparable):
@@ -95,7 +101,7 @@ class ForgettingASHA(ASHAScheduler):  # type: ignore[misc]
         return decision
 
     def _warn(
-        self, trial: tuple[str, int | None], other: tuple[str, int | None], milestone: int
+        self, milestone: int, *, trial: str, step: Any, other: str, other_step: int | None
     ) -> None:
         """Warn once that trials are evaluated at different steps."""
         if self._has_warned:
@@ -106,10 +112,10 @@ class ForgettingASHA(ASHAScheduler):  # type: ignore[misc]
             "and at step %s of %s. ASHA compares only trials at the same step, so it stops fewer "
             "trials. To compare all trials, evaluate every trial at the same steps.",
             milestone,
-            trial[1],
-            trial[0],
-            other[1],
-            other[0],
+            step,
+            trial,
+            other_step,
+            other,
         )
 
 
@@ -119,6 +125,7 @@ class _ReplayedTrial:
 
 
 def _replay(scheduler: TrialScheduler, ended: _ReplayedTrial, sweep: SweepRecord) -> None:
+    """Report the recorded evaluations of an ended trial to the scheduler."""
     scoring = scoring_of(sweep.spec)
     values = scoring.values(read_records(RunFolder(sweep.folder.trial(ended.trial_id)).metrics))
     history = scoring.history(values)

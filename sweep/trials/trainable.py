@@ -146,19 +146,26 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         except (DivergedError, ConfigError, MissingError, RewardError) as error:
             return self._failed(error)
         except Exception as error:
-            in_reused_ranks = self._ranks_reused and (not self._built or "memory" in str(error))
-            self._note_failure(error)
-            self._close("KILLED", _FAILED_CLOSE_TIMEOUT_S)
-            self._end_group()
-            fault = as_storage_error(error, self._assignment.context.run_dir)
-            if fault is None and in_reused_ranks:
-                logger.warning(
-                    "%s failed in reused ranks; retrying in new ones", self._assignment.trial
-                )
-                return self.step()
-            if fault is None:
+            result = self._after_crash(error)
+            if result is None:
                 raise
+            return result
+
+    def _after_crash(self, error: Exception) -> TuneResult | None:
+        """End the ranks after an error. Return the trial's next result if storage was the reason,
+        or reused ranks may be: the trial then runs in new ones. None if the trial has failed.
+        """
+        in_reused_ranks = self._ranks_reused and (not self._built or "memory" in str(error))
+        self._note_failure(error)
+        self._close("KILLED", _FAILED_CLOSE_TIMEOUT_S)
+        self._end_group()
+        fault = as_storage_error(error, self._assignment.context.run_dir)
+        if fault is not None:
             return self._stopped(fault)
+        if not in_reused_ranks:
+            return None
+        logger.warning("%s failed in reused ranks; retrying in new ones", self._assignment.trial)
+        return self.step()
 
     def cleanup(self) -> None:
         """End the ranks."""

@@ -6,6 +6,7 @@ so they only print and decide nothing.
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,21 @@ _SILENT_S = 120.0  # a command without a metric line for this long may never log
 _SILENT_LINES = 3  # number of output lines to print
 _SILENT_BYTES = 65_536  # number of bytes to read from the end of the output
 _MAX_LINE = 160  # maximum number of characters of an output line
-STARTUP_MESSAGES = (  # (file, text that appears in it, message)
-    ("config.yaml", "", "ranks have started and are loading the program"),
-    ("stderr.log", "ready at step", "program loaded; starting the first step"),
-    ("metrics.jsonl", "}", "first step done"),
+
+
+@dataclass(frozen=True)
+class StartupMessage:
+    """A message that is printed when a text appears in a file of the first trial."""
+
+    file: str
+    content: str
+    message: str
+
+
+STARTUP_MESSAGES = (
+    StartupMessage("config.yaml", "", "ranks have started and are loading the program"),
+    StartupMessage("stderr.log", "ready at step", "program loaded; starting the first step"),
+    StartupMessage("metrics.jsonl", "}", "first step done"),
 )
 CONSOLE = Console(highlight=False)
 _HEADLINE = "eval/accuracy"  # shown in addition to the score, which is a mean over evaluations
@@ -71,7 +83,7 @@ class EventLines:
         self._reported_waits: set[str] = set()  # trials whose present wait is printed
         # Messages still to print for the first trial, whose start takes the longest. A command
         # starts at once, and what it loads is its own.
-        self._startup_messages: list[tuple[str, str, str]] = []
+        self._startup_messages: list[StartupMessage] = []
         if reports_startup and not self._is_command:
             self._startup_messages = list(STARTUP_MESSAGES)
         # file timestamps may be rounded down
@@ -165,12 +177,12 @@ class EventLines:
 
     def _report_startup(self, trial: str) -> None:
         while self._startup_messages:
-            file, content, message = self._startup_messages[0]
-            path = self._folder.trial(trial) / file
+            startup = self._startup_messages[0]
+            path = self._folder.trial(trial) / startup.file
             is_new = path.exists() and path.stat().st_mtime >= self._began
-            if not is_new or content not in path.read_text(errors="replace"):
+            if not is_new or startup.content not in path.read_text(errors="replace"):
                 return
-            self._print(trial, message)
+            self._print(trial, startup.message)
             del self._startup_messages[0]
 
     def _print(self, trial: str, text: str) -> None:

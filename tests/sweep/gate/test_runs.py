@@ -13,7 +13,7 @@ from loptune.run_names import lock_folder
 from sweep.cli import main
 from sweep.commands import gate
 from sweep.gate import runs
-from sweep.gate.batch import Batch, BatchResults, batch_name, batch_space, unfinished
+from sweep.gate.batch import Batch, BatchResults, batch_name, batch_space, read_results, unfinished
 from sweep.gate.campaign import PROGRAM, Campaign, CampaignSpec, Finished, start_campaign
 from sweep.gate.runs import run_until_decided
 from tests.refusals import refused
@@ -443,6 +443,13 @@ def test_the_space_of_a_batch_has_its_configuration_and_no_search(tmp_path, prog
     space = batch_space(tmp_path, Batch(name="b", settings=settings, command=None, seeds=(4, 7)))
     assert space.program.values({}, list(settings)) == settings
     assert (space.baselines, space.search.configurations, space.seeds) == ([{}], 0, [4, 7])
+
+
+def test_a_run_that_logs_no_score_has_failed_and_was_not_killed_by_the_machine(tmp_path):
+    reasons = {1: "the command exited without logging acc", 2: "the command was ended by SIGKILL: "}
+    write_sweep(tmp_path, "batch", {0: {0: 0.5, **reasons}}, seeds=[0, 1, 2])
+    results = read_results(tmp_path, "batch")
+    assert (set(results.failed), set(results.killed)) == ({1}, {2})
 
 
 def test_a_batch_that_was_killed_before_its_first_trial_has_not_ended(campaign, monkeypatch):

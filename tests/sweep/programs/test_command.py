@@ -21,6 +21,7 @@ from loptune.files import read_records
 from sweep.programs.base import Assignment
 from sweep.programs.command import CommandProgram
 from sweep.programs.process import _Lines
+from sweep.search.history import explained_by_settings
 from sweep.space.advice import advise_space
 from sweep.space.file import load_space
 from tests.refusals import refused
@@ -359,8 +360,9 @@ for step in (3, 2, 1):
 """
     with trial(tmp_path, script) as run:
         assert run.train_until_evaluation()["step"] == 3
-        with refused("steps-decrease", ConfigError, "step"):
+        with refused("steps-decrease", ConfigError, "step") as caught:
             run.train_until_evaluation()
+    assert explained_by_settings(caught.value.what)
 
 
 COMPOSITE = Scoring(("math", "amc"))
@@ -420,6 +422,7 @@ def test_an_argument_above_the_limit_of_linux_names_the_file_with_every_value(tm
         with refused("argument-too-long", ConfigError, "program.command") as caught:
             run.train_until_evaluation()
     assert "LOPTUNE_CONFIG" in caught.value.hint
+    assert explained_by_settings(caught.value.what)
 
 
 def test_a_progress_bar_without_newlines_is_read_once(tmp_path):
@@ -568,6 +571,7 @@ def test_a_line_without_a_score_says_why(line, code, named, tmp_path):
             run.train_until_evaluation()
     assert named in caught.value.hint
     assert "eval/accuracy" in str(caught.value)
+    assert explained_by_settings(caught.value.what)
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,17 @@ import math
 import pytest
 from optuna.trial import TrialState
 
+from dashboards.statistics.scoring import Axis, Scoring
 from dashboards.trial import TrialRecord
-from sweep.search.history import Configuration, failed_by_settings, outcome
+from loptune.errors import ConfigError, DivergedError
+from sweep.search.history import Configuration, explained_by_settings, failed_by_settings, outcome
+from sweep.search.searcher import _final_state
 from sweep.search.study import frozen_trial, propose, sampler_trials
+from sweep.search.trial_report import TrialReport
 from sweep.space.file import load_space
 from sweep.space.points import Space, fingerprint
+from sweep.space.scoring import Second
+from tests.refusals import refused
 from tests.sweep.harness import write_space
 
 DIVERGED = "diverged at step 2: eval/accuracy is nan"
@@ -99,3 +105,39 @@ def test_a_sweep_in_which_everything_failed_goes_on_the_same_way_twice(tmp_path,
     history = [tried(number, 10 ** (-2 - number / 10), math.nan) for number in range(12)]
     first = propose(spec, space, history)
     assert space.contains(first) and first == propose(spec, space, history)
+
+
+def reason_of(error):
+    """Return the reason that a trial records for an error."""
+    return getattr(error, "what", str(error))
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "tokens", "code"),
+    [
+        ({1: 0.5}, {1: 50.0}, "short-run"),
+        ({1: 0.5, 2: 0.5}, {1: 150.0, 2: 160.0}, "late-run"),
+        ({}, {1: 150.0}, "metric-not-logged"),
+        ({1: 0.5}, {1: 50.0, 2: 40.0}, "axis-falls"),
+    ],
+)
+def test_the_reasons_of_runs_without_a_score_are_recognized(accuracy, tokens, code):
+    scoring = Scoring(("acc",), axis=Axis("tokens"), at=100.0)
+    with refused(code, ConfigError) as caught:
+        scoring.check_complete({"acc": accuracy, "tokens": tokens})
+    assert explained_by_settings(reason_of(caught.value))
+
+
+def test_the_reason_of_metrics_that_are_never_logged_together_is_recognized():
+    with refused("no-common-step", ConfigError) as caught:
+        Scoring(("a", "b")).check_complete({"a": {1: 0.5}, "b": {2: 0.5}})
+    assert explained_by_settings(reason_of(caught.value))
+
+
+def test_the_reasons_of_values_that_are_not_finite_are_recognized():
+    assert explained_by_settings(reason_of(DivergedError(3, "policy/loss", math.nan)))
+    with refused("metric-not-logged", ConfigError) as caught:
+        Second("tokens", Scoring(("acc",))).check(math.nan)
+    assert explained_by_settings(reason_of(caught.value))
+    _, _, reason = _final_state(TrialReport(score=math.inf, finished=True), error=False)
+    assert explained_by_settings(reason)

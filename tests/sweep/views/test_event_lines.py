@@ -125,7 +125,7 @@ def test_how_far_the_first_trial_is_is_told_as_it_starts(lines, tmp_path, capsys
         (folder / file).write_text(text)
         lines.polled([TRIAL], [])
         told.append(capsys.readouterr().out)
-    assert told == [f"c000-s1  {message}\n" for _, _, message in STARTUP_MESSAGES]
+    assert told == [f"c000-s1  {each.message}\n" for each in STARTUP_MESSAGES]
 
 
 @pytest.mark.parametrize("program", ["command", "trainer with ranks of an earlier batch"])
