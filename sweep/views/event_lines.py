@@ -39,7 +39,7 @@ _MAX_LINE = 160  # maximum number of characters of an output line
 
 @dataclass(frozen=True)
 class StartupMessage:
-    """A message that is printed when a text appears in a file of the first trial."""
+    """A message that is printed when a file of the first trial contains a string."""
 
     file: str
     content: str
