@@ -130,7 +130,7 @@ def _about_arms(results: Results, name: Name) -> list[str]:
     seeded = UNSEEDED not in judged.warnings
     lines = [words.layouts(rows, judged.pairing, name, blocks=blocks, seeded=seeded)]
     if judged.pairing is not None:
-        lines.append(words.runs(rows, name))
+        lines += [words.runs(rows, name), words.not_compared(rows, name)]
     chosen_by_nothing = results.nothing_chosen or results.fresh is not None
     if chosen_by_nothing and len(rows) > 2:  # the headline states a single difference
         lines.append(words.worse(rows, name))

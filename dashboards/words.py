@@ -375,6 +375,25 @@ def runs(rows: Sequence[ArmRow], name: Name) -> str:
     return f"{missing} {failed}".strip()
 
 
+def not_compared(rows: Sequence[ArmRow], name: Name) -> str:
+    """State why some arms with successful runs are not compared, if others are; empty if all are.
+
+    If no arm is compared, the reason is stated with the verdict.
+    """
+    if all(row.found is None for row in rows):
+        return ""
+    named = []
+    for row in rows:
+        if not row.is_baseline and row.found is None and row.failed < row.runs:
+            named.append(name(row.configuration))
+    if not named:
+        return ""
+    return (
+        f"Not compared: {listed(named, _MOST_NAMED)}, because fewer than 2 seeds have a successful "
+        "run in both the configuration and the baseline."
+    )
+
+
 def _counts(what: str, counts: Mapping[str, int], name: Name) -> str:
     """State how many runs of a kind, such as failed runs, each configuration has; empty if there
     are none.

@@ -1,5 +1,6 @@
 """Average the runs of each seed over tasks, or keep tasks separate if each has its own seeds."""
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
@@ -27,8 +28,8 @@ def over_tasks(
     tasks.
 
     Raises:
-        ConfigError: the baseline or every other configuration has no runs on some task; or each
-            task has a single run, so noise cannot be estimated.
+        ConfigError: the baseline or every other configuration has no runs on some task, or no
+            successful ones; or each task has a single run, so noise cannot be estimated.
     """
     tasks = list(dict.fromkeys(trial.task for trial in trials))
     cells: Cells = {}
@@ -54,7 +55,19 @@ def over_tasks(
     if all(_share_seeds(cell) for cell in whole.values()):
         means, notes_on_means = _seed_means(whole, len(tasks))
         return means, {}, [*notes, *notes_on_means]
-    if not any(len(runs) > 1 for cell in whole.values() for runs in cell.values()):
+    scored = {number: cell for number, cell in whole.items() if _scored_on_all_tasks(cell)}
+    failed = [rules[number] for number in whole if number not in scored]
+    if (baseline is not None and baseline not in scored) or len(scored) < min(2, len(cells)):
+        raise ConfigError(
+            f"all runs of a task failed in {listed(failed, _MAX_NAMED)}, so no mean over tasks is "
+            "comparable",
+            ",".join(columns.task),
+            f"choose tasks with successful runs, with --where {columns.task[0]}=VALUE",
+            code="failed-task",
+        )
+    if failed:
+        notes.append(f"Left out, because all runs of a task failed: {listed(failed, _MAX_NAMED)}.")
+    if not any(len(runs) > 1 for cell in scored.values() for runs in cell.values()):
         raise ConfigError(
             "every configuration has one run per task, so noise cannot be estimated",
             ",".join(columns.task),
@@ -65,7 +78,12 @@ def over_tasks(
         "Each task has its own seeds: differences are computed within tasks and averaged; "
         "tasks are not counted as runs."
     )
-    return *_seeds_by_task(whole), notes
+    return *_seeds_by_task(scored), notes
+
+
+def _scored_on_all_tasks(cell: Mapping[str, Sequence[TrialRecord]]) -> bool:
+    """Return whether a configuration has a successful run on every task."""
+    return all(any(math.isfinite(trial.score) for trial in runs) for runs in cell.values())
 
 
 def _seeds_by_task(cells: Cells) -> tuple[list[TrialRecord], dict[Hashable, str]]:

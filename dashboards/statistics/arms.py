@@ -384,25 +384,33 @@ def _unpaired(
     return tested(difference, error, seeds - 1, comparisons)
 
 
+@dataclass(frozen=True)
+class _Estimate:
+    """An estimate of an arm's gain from a part of the runs."""
+
+    gain: float
+    variance: float
+    # inverse of the variance in units of the variance of one run, if it is the same for all runs
+    precision: float
+
+
 def _partly_paired(
     name: str, samples: Samples, variances: Mapping[str, float], baseline: str, comparisons: int
 ) -> Difference:
-    """Combine the differences on shared seeds with the difference of means over other seeds."""
-    shared = samples.shared
-    differences = np.array([samples.arm[seed] - samples.base[seed] for seed in shared])
-    rest_of_base, rest_of_arm = samples.rest
-    of_rest = float(np.mean(rest_of_arm) - np.mean(rest_of_base))
-    # Weights in proportion to the precision if all runs have one variance v: the mean difference of
-    # n shared seeds has 2 v / n, that of n and m other runs v / n + v / m.
-    pairs_of_rest = len(rest_of_arm) * len(rest_of_base) / (len(rest_of_arm) + len(rest_of_base))
-    weight = (len(shared) / 2) / (len(shared) / 2 + pairs_of_rest)
-    # A positive correlation over shared seeds would make the first part precise, but a few seeds
-    # cannot show one: its variance is at least the variance of unpaired runs.
-    both = variances[name] + variances[baseline]
-    of_shared = max(float(differences.var(ddof=1)), both) / len(shared)
-    variance_of_rest = variances[name] / len(rest_of_arm) + variances[baseline] / len(rest_of_base)
-    gain = weight * float(differences.mean()) + (1 - weight) * of_rest
-    error = math.sqrt(weight**2 * of_shared + (1 - weight) ** 2 * variance_of_rest)
+    """Combine the differences on shared seeds with the difference of means over other seeds.
+
+    Failed runs may leave only one of the two parts, and then the other part is the estimate.
+    """
+    arm_variance = variances[name]
+    base_variance = variances[baseline]
+    parts = [
+        _gain_on_shared_seeds(samples, arm_variance, base_variance),
+        _gain_on_other_seeds(samples, arm_variance, base_variance),
+    ]
+    estimates = [part for part in parts if part is not None]
+    precision = sum(part.precision for part in estimates)
+    gain = sum(part.precision * part.gain for part in estimates) / precision
+    variance = sum(part.precision**2 * part.variance for part in estimates) / precision**2
     median = float(np.median(list(samples.arm.values())) - np.median(list(samples.base.values())))
     seeds = min(len(samples.arm), len(samples.base))
     difference = Difference(
@@ -413,4 +421,38 @@ def _partly_paired(
         median=median,
         layout="partly paired",
     )
-    return tested(difference, error, seeds - 1, comparisons)
+    return tested(difference, math.sqrt(variance), seeds - 1, comparisons)
+
+
+def _gain_on_shared_seeds(
+    samples: Samples, arm_variance: float, base_variance: float
+) -> _Estimate | None:
+    """Estimate the gain from the seeds of both arms; None if they share none."""
+    shared = samples.shared
+    if not shared:
+        return None
+    differences = np.array([samples.arm[seed] - samples.base[seed] for seed in shared])
+    # A positive correlation over shared seeds would make this part precise, but a few seeds cannot
+    # show one: its variance is at least the variance of unpaired runs.
+    of_one_seed = arm_variance + base_variance
+    if len(shared) > 1:
+        of_one_seed = max(float(differences.var(ddof=1)), of_one_seed)
+    return _Estimate(
+        gain=float(differences.mean()),
+        variance=of_one_seed / len(shared),
+        precision=len(shared) / 2,
+    )
+
+
+def _gain_on_other_seeds(
+    samples: Samples, arm_variance: float, base_variance: float
+) -> _Estimate | None:
+    """Estimate the gain from the seeds that only one arm has; None if an arm has no such seed."""
+    base, arm = samples.rest
+    if not base or not arm:
+        return None
+    return _Estimate(
+        gain=float(np.mean(arm) - np.mean(base)),
+        variance=arm_variance / len(arm) + base_variance / len(base),
+        precision=len(arm) * len(base) / (len(arm) + len(base)),
+    )

@@ -21,6 +21,7 @@ from dashboards.statistics.difference import Difference
 from dashboards.statistics.failures import compare_with_failures
 from dashboards.statistics.layouts import Pairing, layout_of, tested
 from dashboards.statistics.seed_noise import Noise, Scores, finite_scores, require_baseline
+from loptune.errors import joined
 
 Tasks = Mapping[Hashable, str]  # seed -> its task
 
@@ -48,16 +49,25 @@ def compare_over_tasks(
     Args:
         scores: arm -> seed -> score, larger is better; NaN if the run failed.
         baseline: the arm to beat, or the name of the number.
-        tasks: seed -> task. Every arm has seeds in every task.
+        tasks: seed -> task. Every arm has seeds in every task, and the baseline has a successful
+            run in every task.
         pairing: whether seeds are blocks; decided for each arm and task if ``auto``.
         against: the number, oriented as the scores.
 
     Raises:
-        ValueError: the baseline has no score.
+        ValueError: the baseline has no score on some task.
     """
+    names = set(tasks.values())
+    count = len(names)
     if against is None:
-        require_baseline(finite_scores(scores), baseline)
-    count = len(set(tasks.values()))
+        finite = finite_scores(scores)
+        require_baseline(finite, baseline)
+        lacking = names - _by_task(finite[baseline], tasks).keys()
+        if lacking:
+            raise ValueError(
+                f"the baseline {baseline} has no score on {joined(sorted(lacking))}: choose a "
+                "configuration with a successful run on every task"
+            )
 
     def compared(counted: Scores) -> Comparison:
         rows = {name: _by_task(row, tasks) for name, row in counted.items()}
@@ -67,7 +77,7 @@ def compare_over_tasks(
         for name in others:
             parts = [[_Part.of(list(cell.values())) for cell in rows[name].values()]]
             runs = len(counted[name])
-            if against is None and baseline in rows:
+            if against is None:
                 parts = _parts(rows[name], rows[baseline], pairing)
                 runs = min(runs, len(counted[baseline]))
             found = _averaged(name, baseline, parts, count, runs, len(others), against)

@@ -100,3 +100,15 @@ def test_a_number_is_compared_with_the_mean_over_tasks():
     judged = judge(runs, task=["env"], against=1000.0, **{**ASKED, "baseline": {}})
     means = runs.groupby(["algo", "env"])["return"].mean()
     assert judged.arms[0].difference == pytest.approx(means["ppo"].mean() - 1000)
+
+
+def test_an_arm_that_failed_on_all_runs_of_a_task_is_left_out():
+    """The mean of the other tasks would be no difference over tasks."""
+    runs = table({**UNEQUAL, ("td3", "hopper"): 3, ("td3", "ant"): 5})
+    failed = (runs.algo == "td3") & (runs.env == "ant")
+    runs["return"] = runs["return"].mask(failed)
+    judged = judge(runs, task=["env"], **ASKED)
+    assert len(judged.arms) == 2
+    assert any("td3" in note for note in judged.results.warnings)
+    with refused("failed-task"):
+        judge(runs, task=["env"], **{**ASKED, "baseline": {"algo": "td3"}})

@@ -209,3 +209,15 @@ def test_failed_and_missing_runs_are_counted_apart():
     row = judged.arms[1]
     assert (row.runs, row.missing, row.failed) == (3, 1, 1)
     assert row.mean == pytest.approx(0.61)
+
+
+def test_an_arm_without_successful_shared_seeds_is_not_compared_for_a_stated_reason():
+    lost = math.nan
+    rows = {
+        "base": {0: lost, 1: lost, 2: 0.5, 3: 0.6, 4: 0.55},
+        "other": {0: 0.5, 1: 0.53, 2: 0.51, 3: 0.63, 4: 0.56},
+        "elsewhere": {0: 0.7, 1: 0.8, 2: lost, 3: lost, 4: lost},
+    }
+    judged = judge(frame(**rows), **ASKED)
+    assert {arm.name: arm.outcome for arm in judged.arms}["#2 cfg=elsewhere"] == "not compared"
+    assert any("Not compared: #2" in line for line in judged.sentences)

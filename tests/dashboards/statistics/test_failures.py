@@ -2,11 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from dashboards.statistics.arms import compare_arms, compare_with_number
 from dashboards.statistics.comparison import compare
-from dashboards.statistics.failures import ended, imputed_against
+from dashboards.statistics.failures import CLAIMS, ended, imputed_against
 
 LOST = math.nan
 ROWS = {
@@ -97,3 +98,91 @@ def test_the_trouble_of_one_arm_stays_its_own():
             assert 1 < wider / (high - low) < 1.15
     of_noisy = by_name(compare_arms({**rows, "extra": noisy}, "base"))["extra"]
     assert of_noisy.interval[0] < -2 and of_noisy.interval[1] > 2
+
+
+ONE_PART = {  # arms that share some seeds with the baseline, and of which a part failed
+    "shared seeds": ({0: 0.1, 1: 0.2, 4: 0.15, 5: 0.16}, {0: LOST, 1: LOST, 2: 0.3, 3: 0.4}),
+    "other seeds": (
+        {0: 0.1, 1: 0.2, 2: 0.13, 10: 0.15, 11: 0.16},
+        {0: 0.3, 1: 0.34, 2: 0.31, 20: LOST},
+    ),
+    "all but one shared seed": (
+        {0: 0.1, 1: LOST, 2: 0.13, 10: 0.15, 11: 0.16},
+        {0: 0.3, 1: 0.34, 2: LOST, 20: 0.35},
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("failed", "gain"),
+    [
+        ("shared seeds", 0.35 - 0.1525),
+        ("other seeds", (0.2 + 0.14 + 0.18) / 3),
+        # one shared seed (weight 1/2), and three against two runs on other seeds (weight 6/5)
+        ("all but one shared seed", (0.2 / 2 + (0.345 - 0.44 / 3) * 6 / 5) / (1 / 2 + 6 / 5)),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_a_partly_paired_arm_is_compared_if_a_part_of_its_runs_failed(failed, gain):
+    base, arm = ONE_PART[failed]
+    (found,) = compare_arms({"base": base, "arm": arm}, "base").differences
+    assert found.layout == "partly paired" and found.gain == pytest.approx(gain)
+    # the failed runs have the worst score of all in the lower bound, and the best in the upper one
+    low, high = found.interval
+    assert low < 0 < gain < high
+
+
+def _random_arm(generator):
+    """Return up to six runs on some of eight seeds, a third of them failed."""
+    seeds = generator.choice(8, size=generator.integers(1, 7), replace=False)
+    scores = generator.choice([0.5, 0.6, 0.7], size=len(seeds))
+    if generator.random() < 0.7:
+        scores = generator.normal(size=len(seeds))
+    failed = generator.random(len(seeds)) < 1 / 3
+    runs = zip(seeds.tolist(), scores.tolist(), failed.tolist(), strict=True)
+    return {seed: LOST if lost else score for seed, score, lost in runs}
+
+
+def _reason_for_no_interval(scores, base, found):
+    """Return why the noise of a difference cannot be estimated; None if it can."""
+    runs = [scores[found.configuration], scores[base]]
+    shared = runs[0].keys() & runs[1].keys()
+    if found.layout == "paired" and len(shared) < 2:
+        return "one shared seed"
+    if found.layout != "paired" and min(map(len, runs)) < 2:
+        return "one run"
+    for claim in CLAIMS:
+        filled = imputed_against(claim, scores, base)
+        arm = filled[found.configuration]
+        if found.layout == "paired":
+            values = [arm[seed] - filled[base][seed] for seed in shared]
+        else:
+            values = [score - filled[base][seed] for seed, score in arm.items() if seed in shared]
+        if np.ptp(values) < 1e-9:
+            return "equal scores"
+    return None
+
+
+@pytest.mark.parametrize("pairing", ["auto", "paired", "unpaired"])
+@pytest.mark.filterwarnings("error")
+def test_any_pattern_of_failed_and_missing_runs_gives_finite_numbers(pairing):
+    for seed in range(60):
+        generator = np.random.default_rng(seed)
+        scores = {f"a{arm}": _random_arm(generator) for arm in range(generator.integers(2, 5))}
+        successful = ended(scores)
+        if "a0" not in successful:
+            continue
+        differences = by_name(compare_arms(scores, "a0", pairing))
+        for name in scores.keys() - {"a0"}:
+            if name not in differences:
+                # an arm with a single shared seed is left out if others share several
+                shared = successful.get(name, {}).keys() & successful["a0"].keys()
+                assert len(shared) < 2, (seed, name)
+                continue
+            found = differences[name]
+            assert math.isfinite(found.gain) and math.isfinite(found.certain_gain), (seed, name)
+            if found.interval is None:
+                assert found.p is None and found.outcome == "undecided"
+                assert _reason_for_no_interval(scores, "a0", found), (seed, name, found)
+            else:
+                assert all(map(math.isfinite, [*found.interval, found.p, found.p_worse]))
