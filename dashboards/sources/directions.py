@@ -1,7 +1,27 @@
-"""Decide whether larger or smaller values of a metric are better if nobody specified it."""
+"""Decide whether larger or smaller values of a metric are better if nobody specified it.
+
+The name of a metric is read part by part (``eval/loss/mean``), from the last part that says
+something. Within a part, the first of these rules that applies decides:
+
+1. A word that reverses what precedes it: ``cost_reduction``, ``accuracy_drop``.
+2. A negation, which reverses what follows it: ``neg_mean_squared_error``,
+   ``negative_log_likelihood``.
+3. A fixed expression: ``explained_variance``, ``false_negative_rate``, ``steps_to_90``.
+4. A spread, or another word that leaves the direction open: ``reward_std``, ``logps/rejected``.
+5. A quantity that should be small: ``loss``, ``brier_score``.
+6. A length, a time, or the use of resources: smaller is better for a guard, and as a score it is
+   unclear, because the length of an episode may be the goal.
+7. A quantity that should be large: ``accuracy``, ``reward``.
+8. A number of something, such as ``tokens``: as 6.
+
+The direction is *unclear* if a name has such words that do not settle it (``reward_std``,
+``negative_recall``), and then somebody has to specify it. A name without any of these words
+(``my_metric``) gets the default, and every result states the direction.
+"""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Literal
 
 from dashboards.sources.column_words import COMPUTE, COUNTERS, DURATIONS, MEMORY, parts_of, words_of
 from dashboards.trial import Mode
@@ -10,35 +30,56 @@ from loptune.errors import ConfigError
 
 DIRECTION = "direction"  # key in a table's attrs for the direction that the source declares
 DEFAULT: Mode = "max"
+Reading = Mode | Literal["unclear"]  # what the name of a metric says about its direction
+
 _SMALLER_WORDS = (
     "loss", "losses", "err", "error", "errors", "mse", "rmse", "mae", "mape", "nrmse", "nll",
     "perplexity", "ppl", "bpb", "bpc", "regret", "cost", "costs", "fid", "kid", "wer", "cer", "ter",
     "eer", "mcd", "lpips", "latency", "runtime", "brier", "ece", "logloss", "deviance", "hausdorff",
     "chamfer", "crps", "misclassification", "collisions", "violations", "crossentropy", "rmsle",
-    "perplexities", "entropy", "distance", "residual", "discrepancy", "toxicity", "hallucination",
+    "perplexities", "distance", "residual", "discrepancy", "toxicity", "hallucination",
     "hallucinations", "forgetting", "gap", "divergence", "delay", "incorrect",
     "wrong", "failure", "failures", "crashes", "timeouts", "refusals", "repetition", "repetitions",
-    "truncated", "truncation", "truncations", "overlong",
+    "truncated", "truncation", "truncations", "overlong", "merror", "mlogloss", "nloglik", "smape",
+    "mase", "hinge", "logcosh", "kldiv", "degradation", "miss", "misses", "fpr", "fnr", "bpt",
 )  # fmt: skip
-# names of costs: smaller is better for a guard; for a score the direction would be ambiguous
-_USED_WORDS = ("length", "lengths", "kl", *COUNTERS, *DURATIONS, *COMPUTE, *MEMORY)
-# names of costs of reaching a goal, such as steps_to_90, and of mean ranks
-_SMALLER_NAME = re.compile(
-    r"(?:steps?|iterations?|iters?|epochs?|episodes?|samples?|frames?|tokens|time|seconds|hours)"
-    r"[ _-]+(?:to|until|till)[ _-]|(?:avg|average|mean|median)[ _-]ranks?$"
-)
+_COST_WORDS = ("length", "lengths", "kl", *DURATIONS, *COMPUTE, *MEMORY)
 # names of rates, such as train_samples_per_second and tokens/s; seconds_per_step is a cost
 _RATE = re.compile(
     rf"(?<![a-z])(?:{'|'.join((*COUNTERS, 'flops'))})"
     r"(?:[ _-]per[ _-](?:s|sec|second|minute|hour|day)|/(?:s|sec))(?![a-z])"
 )
-_LARGER_WORDS = ("neg", "negative", "minus", "reduction", "improvement", "gain")
 # quantities of which larger values are better
-_LARGER_METRICS = (
-    "acc", "accuracy", "reward", "rewards", "return", "returns", "score", "scores", "pass",
-    "correct", "success", "f1", "auc", "auroc", "map", "iou", "miou", "dice", "bleu", "rouge", "em",
-    "exact", "precision", "recall", "win", "wins", "psnr", "ssim", "r2",
+_LARGER_WORDS = (
+    "acc", "accuracy", "accuracies", "reward", "rewards", "rew", "return", "returns", "score",
+    "scores", "pass", "passed", "correct", "correctness", "success", "solved", "f1", "fbeta", "auc",
+    "auroc", "aucpr", "aupr", "ap", "map", "ndcg", "mrr", "iou", "miou", "dice", "jaccard", "bleu",
+    "sacrebleu", "bleurt", "rouge", "meteor", "chrf", "sari", "bertscore", "em", "exact",
+    "precision", "recall", "sensitivity", "specificity", "win", "wins", "winrate", "elo", "margin",
+    "margins", "psnr", "ssim", "r2", "d2", "mcc", "kappa", "correlation", "pearsonr", "spearmanr",
+    "similarity", "likelihood", "loglikelihood", "elbo", "throughput", "fps", "mfu", "speedup",
+    "tpr", "tnr", "ppv", "npv",
 )  # fmt: skip
+# words that leave the direction open, whatever else the name says
+_UNCLEAR_WORDS = (
+    "std", "stdev", "stddev", "sd", "stderr", "sem", "var", "variance", "deviation", "iqr",
+    "spread", "entropy", "rejected", "not", "non",
+)  # fmt: skip
+_NEGATIONS = ("neg", "negative", "negated", "minus", "inverse")
+_REVERSALS = ("reduction", "reductions", "savings", "saved", "drop")
+_COUNTED = "steps?|iterations?|iters?|epochs?|episodes?|samples?|frames?|tokens|time|seconds|hours"
+# fixed expressions, searched in a name's words joined by spaces; the first match decides
+_EXPRESSIONS: tuple[tuple[str, Reading], ...] = (
+    ("(?:improvement|gain)s?$", "max"),
+    ("explained var(?:iance)?|^d2|win loss|reciprocal rank|io u$", "max"),
+    ("true (?:positive|negative)|(?:positive|negative) predictive value", "max"),
+    ("false (?:positive|negative|discovery|omission|alarm|accept|reject)", "min"),
+    ("cross entropy|log cosh|(?:bits|nats) per (?:byte|char|dim|token|word)", "min"),
+    (f"(?:{_COUNTED}) (?:to|until|till) ", "min"),  # costs of reaching a goal
+    ("(?:avg|average|mean|median) ranks?$|rank test score$", "min"),
+    ("standard error", "unclear"),
+)
+_OPPOSITE: dict[Reading, Reading] = {"max": "min", "min": "max", "unclear": "unclear"}
 
 
 def direction(score: str, mode: Mode | None, of_source: Mode | None) -> tuple[Mode, list[str]]:
@@ -46,16 +87,20 @@ def direction(score: str, mode: Mode | None, of_source: Mode | None) -> tuple[Mo
 
     Raises:
         ConfigError: the direction is not specified, and the name of the score suggests that smaller
-            is better.
+            is better, or is unclear.
     """
     if mode is not None:
         return mode, []
     if of_source is not None:
         verb, better = ("maximized", "larger") if of_source == "max" else ("minimized", "smaller")
         return of_source, [f"The search {verb} {score}, so {better} values are better."]
-    if direction_by_name(score) == "min":
+    reading = read_direction(score)
+    if reading in ("min", "unclear"):
+        problem = f"smaller values of {score} are usually better, but --mode is not set"
+        if reading == "unclear":
+            problem = f"the name {score} does not show whether larger or smaller values are better"
         raise ConfigError(
-            f"smaller values of {score} are usually better, but --mode is not set",
+            problem,
             "--mode",
             "add --mode min, or --mode max if larger values are better",
             code="which-direction",
@@ -63,32 +108,115 @@ def direction(score: str, mode: Mode | None, of_source: Mode | None) -> tuple[Mo
     return DEFAULT, []
 
 
-def usual_direction(metric: str, mode: Mode | None) -> Mode:
+def usual_direction(metric: str, mode: Mode | None, where: str, fix: str) -> Mode:
     """Return whether larger or smaller values of a metric are better: as specified, or else
-    inferred from its name.
+    inferred from its name. Smaller costs are better, such as lengths and times.
+
+    Args:
+        metric: the name.
+        mode: the direction, if it is specified.
+        where: the option or key to name in an error.
+        fix: how to specify the direction there.
+
+    Raises:
+        ConfigError: the direction is not specified, and the name is unclear.
     """
     if mode is not None:
         return mode
-    return direction_by_name(metric, _USED_WORDS) or DEFAULT
+    reading = read_direction(metric, costs_are_smaller=True)
+    if reading == "unclear":
+        raise ConfigError(
+            f"the name {metric} does not show whether larger or smaller values are better",
+            where,
+            fix,
+            code="which-direction",
+        )
+    return reading or DEFAULT
 
 
-def direction_by_name(metric: str, costs: Sequence[str] = ()) -> Mode | None:
+def direction_by_name(metric: str) -> Mode | None:
     """Return whether larger or smaller values are better according to the name; None if the name
-    does not show it. ``costs`` are further words for which smaller is better. Of the parts of a
-    name such as ``val_loss/dataloader_idx_0``, the last one that names a quantity decides.
+    does not show it.
+    """
+    reading = read_direction(metric)
+    return None if reading == "unclear" else reading
+
+
+def read_direction(metric: str, *, costs_are_smaller: bool = False) -> Reading | None:
+    """Read the direction from the name of a metric; None if the name has no known word.
+
+    Args:
+        metric: the name, such as ``val_loss/dataloader_idx_0``.
+        costs_are_smaller: whether smaller costs are better, as for a guard. The direction of a
+            score such as ``episode_length`` is unclear.
     """
     if _RATE.search(metric.lower()):
         return "max"
     for part in reversed(parts_of(_without_set(metric))):
-        words = set(words_of(part))
-        words |= {word.rstrip("0123456789") for word in words}
-        if words.intersection(_LARGER_WORDS):
-            return "max"
-        if words.intersection((*_SMALLER_WORDS, *costs)) or _SMALLER_NAME.search(part.lower()):
-            return "min"
-        if words.intersection(_LARGER_METRICS):
-            return "max"
+        reading = _read(words_of(part), costs="min" if costs_are_smaller else "unclear")
+        if reading is not None:
+            return reading
     return None
+
+
+def _read(words: Sequence[str], costs: Reading) -> Reading | None:
+    """Read the direction from the words of one part, by the rules of the module's docstring."""
+    for index, word in enumerate(words):
+        before = words[:index]
+        after = words[index + 1 :]
+        if word in _REVERSALS:
+            return _reversed(word, before, after)
+        if word in _NEGATIONS and not _is_class(before, after):
+            return _negated(word, after, costs)
+    for expression, reading in _EXPRESSIONS:
+        if re.search(rf"\b(?:{expression})", " ".join(words)):
+            return reading
+    if "per" in words[1:]:  # errors_per_second are errors
+        words = words[: words.index("per", 1)]
+    by_words: tuple[tuple[Collection[str], Reading], ...] = (
+        (_UNCLEAR_WORDS, "unclear"),
+        (_SMALLER_WORDS, "min"),
+        (_COST_WORDS, costs),
+        (_LARGER_WORDS, "max"),
+        (COUNTERS, costs),
+    )
+    return next((reading for known, reading in by_words if _has(words, known)), None)
+
+
+def _reversed(word: str, before: Sequence[str], after: Sequence[str]) -> Reading | None:
+    """Return the opposite of what the words before a reversal say. A reduction of something unknown
+    is an improvement; a drop is not.
+    """
+    reading = _read(before, costs="min")
+    if reading is not None:
+        return _OPPOSITE[reading]
+    if word == "drop":
+        return "unclear"
+    return _read(after, costs="min") or "max"
+
+
+def _is_class(before: Sequence[str], after: Sequence[str]) -> bool:
+    """Return whether ``negative`` between these words is the name of a class."""
+    return before[-1:] in (["false"], ["true"]) or after[:1] == ["predictive"]
+
+
+def _negated(negation: str, after: Sequence[str], costs: Reading) -> Reading:
+    """Return the opposite of what the words after a negation say.
+
+    ``negative`` may also name a class, as in ``negative_recall`` and ``negative_samples``. It
+    negates likelihoods, and quantities that should be small.
+    """
+    reading = _read(after, "unclear" if negation == "negative" else costs)
+    if reading is None:
+        return "unclear"
+    if negation == "negative" and reading == "max" and "likelihood" not in after:
+        return "unclear"
+    return _OPPOSITE[reading]
+
+
+def _has(words: Sequence[str], known: Collection[str]) -> bool:
+    """Return whether one of the words is known, with or without digits at its end (``rouge2``)."""
+    return any(word in known or word.rstrip("0123456789") in known for word in words)
 
 
 def _without_set(metric: str) -> str:

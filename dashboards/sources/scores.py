@@ -142,7 +142,8 @@ def guards_of(
                 "guard another metric",
                 code="guarded-score",
             )
-        guards.append(GuardSpec(metric, margin, usual_direction(metric, mode)))
+        fix = f"write {metric}:{margin:g}:min, or {metric}:{margin:g}:max if larger is better"
+        guards.append(GuardSpec(metric, margin, usual_direction(metric, mode, where, fix)))
     return guards
 
 
@@ -300,7 +301,8 @@ def _combined_trials(
         same = [of_part[key] for of_part in of_parts]
         state = joint_state(each.state for each in same)
         scores = {name: each.score for name, each in zip(parts, same, strict=True)}
-        curves = _combined_curve(parts, same, composite, label)
+        curve = _combined_curve(parts, same, composite)
+        curves = {} if curve is None else {label: curve}
         reason = next((each.reason for each in same if each.reason), "")
         score = composite.of(scores) if state == "COMPLETE" else math.nan
         trials.append(replace(trial, state=state, score=score, curves=curves, reason=reason))
@@ -308,20 +310,20 @@ def _combined_trials(
 
 
 def _combined_curve(
-    parts: Mapping[str, Results], trials: Sequence[TrialRecord], composite: Composite, label: str
-) -> dict[str, Curve]:
-    """Return label -> curve of the composite at the steps that all scores have; empty without such
-    steps.
-    """
+    parts: Mapping[str, Results], trials: Sequence[TrialRecord], composite: Composite
+) -> Curve | None:
+    """Return the composite's curve at the steps that all scores have; None without such steps."""
     curves = []
     for part, trial in zip(parts.values(), trials, strict=True):
         if part.objective.metric not in trial.curves:
-            return {}
+            return None
         curve = trial.curves[part.objective.metric]
         curves.append(dict(zip(curve.steps, curve.values, strict=True)))
     steps = sorted(set(curves[0]).intersection(*curves[1:]))
+    if not steps:
+        return None
     values = []
     for step in steps:
         scores = {name: curve[step] for name, curve in zip(parts, curves, strict=True)}
         values.append(composite.of(scores))
-    return {label: Curve(tuple(steps), tuple(values))} if steps else {}
+    return Curve(tuple(steps), tuple(values))

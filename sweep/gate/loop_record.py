@@ -173,7 +173,10 @@ def _read_table(
                 commit=row.get("commit") or "",
             )
         )
-    return LoopRecord(metric=name, mode=usual_direction(name, mode), entries=tuple(entries))
+    better = usual_direction(
+        name, mode, "--mode", "add --mode min, or --mode max if larger values are better"
+    )
+    return LoopRecord(metric=name, mode=better, entries=tuple(entries))
 
 
 def _read_json_lines(path: Path, text: str, mode: Literal["max", "min"] | None) -> LoopRecord:

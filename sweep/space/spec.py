@@ -43,7 +43,12 @@ class SecondSpec(Section):
     @property
     def direction(self) -> Mode:
         """Whether larger or smaller values are better."""
-        return usual_direction(self.metric, self.mode)
+        return usual_direction(
+            self.metric,
+            self.mode,
+            "objective.second.mode",
+            "write mode: min, or mode: max if larger values are better",
+        )
 
 
 class ObjectiveSpec(Section):
