@@ -382,7 +382,9 @@ def check_engine_weights(case: Case) -> Iterator[float]:
         batch.old_logprobs, batch.rollout_logprobs, batch.completion_mask, [config]
     )
     mask = batch.completion_mask
-    yield relative_error(ours * mask, torch.tensor(case["expected"]["importance_weights"]) * mask)
+    yield relative_error(
+        ours.weights * mask, torch.tensor(case["expected"]["importance_weights"]) * mask
+    )
 
 
 def check_overlong(case: Case) -> Iterator[float]:

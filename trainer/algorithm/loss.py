@@ -76,7 +76,7 @@ def _correction_weights(inputs: LossInputs, corrections: Sequence[RolloutCorrect
         return ratio_bounds(inputs.log_ratio.detach(), corrections)
     return importance_weights(
         inputs.old_logprobs, inputs.rollout_logprobs, inputs.completion_mask, corrections
-    )
+    ).weights
 
 
 def _near_policy(inputs: LossInputs, threshold: float, isolates: bool) -> Tensor:

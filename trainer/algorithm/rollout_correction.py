@@ -1,6 +1,7 @@
 """Importance weights that correct the mismatch between engine and trainer probabilities."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -9,13 +10,21 @@ from trainer.config.algorithm import RolloutCorrection
 from trainer.rules.interface import MAX_LOG_RATIO
 
 
+@dataclass(frozen=True)
+class ImportanceWeights:
+    """The weight of each token's policy loss, and the tokens whose ratio a correction changed."""
+
+    weights: Tensor  # [B, T]
+    is_cut: Tensor  # [B, T] bool: reduced to the cap, or set to 0
+
+
 def importance_weights(
     old_logprobs: Tensor,
     rollout_logprobs: Tensor,
     completion_mask: Tensor,
     corrections: Sequence[RolloutCorrection],
-) -> Tensor:
-    """Return the importance weight of each token's policy loss, [B, T].
+) -> ImportanceWeights:
+    """Return the importance weight of each token's policy loss.
 
     If there are several corrections, the masks drop tokens and the first ``truncate`` gives the
     weights. Without a ``truncate`` the first mask gives them. With ``[{level: geometric_mean, rule:
@@ -39,28 +48,25 @@ def importance_weights(
     """
     log_ratio = old_logprobs - rollout_logprobs
     of_weights = next((one for one in corrections if one.rule == "truncate"), corrections[0])
-    weights = _weights(log_ratio, completion_mask, of_weights)
+    weights = _uncut_weights(log_ratio, completion_mask, of_weights)
+    is_cut = torch.zeros_like(weights, dtype=torch.bool)
     for correction in corrections:
-        if correction is not of_weights and correction.rule == "mask":
-            is_kept = _is_kept(log_ratio, completion_mask, correction)
+        ratio = _ratios(log_ratio, completion_mask, correction)
+        if correction.rule == "truncate":
+            is_cut |= ratio > correction.cap
+            weights = weights.clamp(max=correction.cap)
+        else:
+            is_kept = (ratio >= correction.floor) & (ratio <= correction.cap)
+            is_cut |= ~is_kept
             weights = weights.where(is_kept, 0.0)
-    return weights
+    return ImportanceWeights(weights, is_cut)
 
 
-def _weights(log_ratio: Tensor, completion_mask: Tensor, config: RolloutCorrection) -> Tensor:
-    """Return the weights of one correction, [B, T]."""
-    ratio = _ratios(log_ratio, completion_mask, config)
-    if config.rule == "truncate":
-        return ratio.clamp(max=config.cap)
-    if config.level == "geometric_mean":
-        ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
-    return ratio.where(_is_kept(log_ratio, completion_mask, config), 0.0)
-
-
-def _is_kept(log_ratio: Tensor, completion_mask: Tensor, config: RolloutCorrection) -> Tensor:
-    """Return whether the ratio of each token is within the bounds of a mask, [B, T] bool."""
-    ratio = _ratios(log_ratio, completion_mask, config)
-    return (ratio >= config.floor) & (ratio <= config.cap)
+def _uncut_weights(log_ratio: Tensor, completion_mask: Tensor, config: RolloutCorrection) -> Tensor:
+    """Return the weights of one correction before its cap or mask, [B, T]."""
+    if config.level == "geometric_mean" and config.rule == "mask":
+        return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    return _ratios(log_ratio, completion_mask, config)
 
 
 def _ratios(log_ratio: Tensor, completion_mask: Tensor, config: RolloutCorrection) -> Tensor:

@@ -176,12 +176,8 @@ def _engine_sums(
     }
     corrections = algorithm.rollout_corrections
     if corrections:
-        weights = importance_weights(batch.old_logprobs, rollout_logprobs, mask, corrections)
-        is_cut = torch.zeros_like(mask, dtype=torch.bool)
-        for correction in corrections:
-            clipped_value = correction.cap if correction.rule == "truncate" else 0.0
-            is_cut |= weights.eq(clipped_value)
-        sums["rollout/importance_cut"] = (is_cut * mask).sum()
+        corrected = importance_weights(batch.old_logprobs, rollout_logprobs, mask, corrections)
+        sums["rollout/importance_cut"] = (corrected.is_cut * mask).sum()
     return sums
 
 

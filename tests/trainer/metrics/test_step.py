@@ -56,6 +56,9 @@ def test_engine_mismatch_by_hand():
 
 
 def test_share_cut_by_the_rollout_correction():
+    # 32 tokens at a ratio of 1 are at this cap, and it cuts only the ratio of 3
+    at_cap = mismatched_metrics(rollout_correction={"cap": 1.0})
+    assert at_cap["rollout/importance_cut"] == pytest.approx(1 / TOKENS)
     token = mismatched_metrics(rollout_correction={"cap": 2.0})
     assert token["rollout/importance_cut"] == pytest.approx(1 / TOKENS)
     # The first completion's ratio is 3 * 0.5 = 1.5: kept below a cap of 2, dropped whole above one
