@@ -87,6 +87,11 @@ class UserError(Exception):
         return printable("\n".join(lines))
 
 
+def warning_text(what: str, where: str, hint: str) -> str:
+    """Return a warning as three lines, like an error: what happened, where, and what to do next."""
+    return f"warning: {what}\nwhere:   {where}\nnext:    {hint}"
+
+
 class ConfigError(UserError):
     """Usage or configuration error, exit code 2."""
 

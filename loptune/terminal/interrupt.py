@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 
-from loptune.errors import INTERRUPTED
+from loptune.errors import INTERRUPTED, warning_text
 from loptune.terminal.waiting import waiting
 
 _TORCHRUN_LIMIT_S = 30  # torch's default
@@ -41,11 +41,11 @@ def shutdown_warning(step_s: float) -> str | None:
     limit = shutdown_limit()
     if limit is None or step_s <= _SAFE_FRACTION * limit:
         return None
-    return (
-        f"warning: a step takes {step_s:.0f} s, and the launcher kills its ranks {limit:.0f} s "
-        "after Ctrl-C or SIGTERM: a stop would lose the steps since the last checkpoint\n"
-        "where:   torchrun or accelerate launch\n"
-        "next:    start with TORCH_ELASTIC_SHUTDOWN_TIMEOUT=900, or torchrun --shutdown-timeout 900"
+    return warning_text(
+        f"a step takes {step_s:.0f} s, and the launcher kills its ranks {limit:.0f} s after Ctrl-C "
+        "or SIGTERM: a stop would lose the steps since the last checkpoint",
+        "torchrun or accelerate launch",
+        "start with TORCH_ELASTIC_SHUTDOWN_TIMEOUT=900, or torchrun --shutdown-timeout 900",
     )
 
 

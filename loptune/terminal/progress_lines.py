@@ -18,6 +18,7 @@ from rich.progress import (
 from rich.progress import Progress as Bar
 from rich.text import Text
 
+from loptune.errors import warning_text
 from loptune.progress import MetricValues, ProgressReport
 from loptune.terminal.interrupt import shutdown_warning
 from loptune.terminal.lasting_output import is_terminal
@@ -55,27 +56,28 @@ def learning_warning(step: int, metrics: MetricValues) -> str | None:
     """Return a warning if a step had little or no gradient, unless all rewards were equal."""
     cut = metrics.get(_CUT, 0.0)
     if cut > _MOST_CUT:
-        return (
-            f"warning: rollout_correction clipped or masked {cut:.0%} of the tokens in step "
-            f"{step}\nwhere:   algorithm.rollout_correction\nnext:    raise cap or lower "
-            "floor, lower optim.lr, or check why rollout/engine_ratio is far from 1"
+        return warning_text(
+            f"rollout_correction clipped or masked {cut:.0%} of the tokens in step {step}",
+            "algorithm.rollout_correction",
+            "raise cap or lower floor, lower optim.lr, or check why rollout/engine_ratio is far "
+            "from 1",
         )
     if metrics.get("optim/updates") == 0 and metrics.get(_ZERO_VARIANCE, 1.0) < 1:
-        return (
-            f"warning: step {step} had no gradient, so the weights did not change\n"
-            "where:   algorithm.rollout_correction, algorithm.mask_truncated, "
-            "rollout.max_new_tokens\nnext:    check optim/updates_skipped, rollout/truncated "
-            "and rollout/importance_cut"
+        return warning_text(
+            f"step {step} had no gradient, so the weights did not change",
+            "algorithm.rollout_correction, algorithm.mask_truncated, rollout.max_new_tokens",
+            "check optim/updates_skipped, rollout/truncated and rollout/importance_cut",
         )
     return None
 
 
 def zero_variance_warning(steps: str) -> str:
     """Return the warning that all groups of ``steps`` had zero reward variance."""
-    return (
-        f"warning: in {steps}, all completions of every prompt had the same reward, so nothing "
-        "was learned\nwhere:   reward.functions, rollout.temperature\nnext:    inspect a "
-        "completion with --dry-run; use easier or harder problems, or raise the temperature"
+    return warning_text(
+        f"in {steps}, all completions of every prompt had the same reward, so nothing was learned",
+        "reward.functions, rollout.temperature",
+        "inspect a completion with --dry-run; use easier or harder problems, or raise the "
+        "temperature",
     )
 
 

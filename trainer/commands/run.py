@@ -5,7 +5,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from loptune.errors import INTERRUPTED, DivergedError, StorageError
+from loptune.errors import INTERRUPTED, DivergedError, StorageError, warning_text
 from loptune.files import read_records
 from loptune.run_names import command_line, resume_command
 from loptune.terminal.interrupt import graceful_stop, shutdown_warning
@@ -169,12 +169,12 @@ def schedule_warning(trainer: Trainer, previous: TrainConfig) -> str | None:
         return None
     new = learning_rate(optim, trainer.step, total)
     old = max(0.0, learning_rate(optim, min(trainer.step, planned), planned))
-    return (
-        f"warning: the {optim.lr_schedule} schedule now ends at step {total} instead of {planned}, "
-        f"so the learning rate of step {trainer.step + 1} is {new:.3g} instead of {old:.3g}\n"
-        "where:   max_steps, epochs, optim.lr_schedule\n"
-        "next:    for a separate schedule, start a new run with model.name_or_path set to the "
-        "last checkpoint"
+    return warning_text(
+        f"the {optim.lr_schedule} schedule now ends at step {total} instead of {planned}, "
+        f"so the learning rate of step {trainer.step + 1} is {new:.3g} instead of {old:.3g}",
+        "max_steps, epochs, optim.lr_schedule",
+        "for a separate schedule, start a new run with model.name_or_path set to the last "
+        "checkpoint",
     )
 
 

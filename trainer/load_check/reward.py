@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from loptune.errors import warning_text
 from rewards.sandbox import RewardPool, ScoredText
 from trainer.types import Problem
 
@@ -57,11 +58,11 @@ def warn_of_empty(probes: Sequence[RewardProbe]) -> None:
     ]
     if probes and len(higher) == len(probes):
         first = higher[0]
-        _logger.warning(
-            "warning: an empty completion scores %g, and the reference answer %r only %g\n"
-            "where:   reward.functions\n"
-            "next:    inspect the input of the reward: trainer run SPEC --dry-run",
-            first.empty.scored.score.reward,
-            first.reference.completion[:60],
-            first.reference.scored.score.reward,
+        text = warning_text(
+            f"an empty completion scores {first.empty.scored.score.reward:g}, and the reference "
+            f"answer {first.reference.completion[:60]!r} only "
+            f"{first.reference.scored.score.reward:g}",
+            "reward.functions",
+            "inspect the input of the reward: trainer run SPEC --dry-run",
         )
+        _logger.warning("%s", text)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from loptune.errors import ConfigError, shortened
+from loptune.errors import ConfigError, shortened, warning_text
 from trainer.config.schema import TrainConfig
 from trainer.policy.load import tokenizer_source
 from trainer.policy.published_tokenizer import published_tokenizer
@@ -47,7 +47,7 @@ def check_tokens(
             prompt,
             lambda ids, prompt: completion_text(tokenizer, ids, stops, prompt_ids=prompt),
         )
-    _check_end(published, tokenizer, problems[0].prompt, stops)
+    _warn_of_end(published, tokenizer, problems[0].prompt, stops)
 
 
 def _check_prompt(
@@ -96,7 +96,7 @@ def _check_answer(published: Tokenizer, answer: str, prompt: Sequence[int], deco
         )
 
 
-def _check_end(
+def _warn_of_end(
     published: Tokenizer, tokenizer: PreTrainedTokenizerBase, prompt: str, stops: Sequence[int]
 ) -> None:
     """Warn if prompts use the chat template, but its end-of-turn token is not a stop token."""
@@ -105,17 +105,34 @@ def _check_end(
     template = ChatTemplate(tokenizer, {})
     if not template.has_rendered(prompt):
         return
-    ids = published.encode(template.ending, add_special_tokens=False).ids
-    if not ids or ids[0] in stops:
+    end = _end_of_turn(published, tokenizer, template.ending)
+    if end is None or end in stops:
         return
-    end = published.decode(ids[:1], skip_special_tokens=False)
-    _logger.warning(
-        "warning: the chat template ends the assistant's turn with %r, which is not a stop token\n"
-        "where:   eos_token_id of generation_config.json, rollout.stop_token_ids\n"
-        "next:    rollout.stop_token_ids=[%d], unless this model was not trained on the template",
-        end,
-        ids[0],
+    token = published.decode([end], skip_special_tokens=False)
+    text = warning_text(
+        f"the chat template ends the assistant's turn with {token!r}, which is not a stop token",
+        "eos_token_id of generation_config.json, rollout.stop_token_ids",
+        f"rollout.stop_token_ids=[{end}], unless this model was not trained on the template",
     )
+    _logger.warning("%s", text)
+
+
+def _end_of_turn(
+    published: Tokenizer, tokenizer: PreTrainedTokenizerBase, ending: str
+) -> int | None:
+    """Return the token that ends a turn, from the text after an assistant's message: its first
+    special token, or else its first token other than white space; None if there is none.
+    """
+    ids = published.encode(ending, add_special_tokens=False).ids
+    special = set(tokenizer.all_special_ids)
+    for token_id, token in published.get_added_tokens_decoder().items():
+        if token.special:
+            special.add(token_id)
+    for token_id in ids:
+        if token_id in special:
+            return token_id
+    visible = (token_id for token_id in ids if published.decode([token_id]).strip())
+    return next(visible, None)
 
 
 def _differs(what: str, where: str) -> ConfigError:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from loptune.errors import warning_text
 from loptune.section import Section
 from trainer.config.schema import TrainConfig, ineffective_keys
 from trainer.rules.names import DEFAULT_LOSS
@@ -23,7 +24,7 @@ class Advice:
     hint: str
 
     def __str__(self) -> str:
-        return f"warning: {self.what}\nwhere:   {self.where}\nnext:    {self.hint}"
+        return warning_text(self.what, self.where, self.hint)
 
 
 def ineffective_key_warnings(section: Section, prefix: str = "") -> Iterator[Advice]:

@@ -19,7 +19,7 @@ from torch.nn import Module, functional
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from loptune.errors import ConfigError, MissingError, StorageError, first_line, listed
+from loptune.errors import ConfigError, MissingError, StorageError, first_line, listed, warning_text
 from loptune.yaml_document import nearest
 from trainer.config.model import ALL_LINEAR, LoraConfig
 
@@ -318,13 +318,13 @@ def _warn_of_frozen(model: PreTrainedModel) -> None:
             frozen[name] = size
     if sum(frozen.values()) > _FROZEN_FRACTION * total:
         kinds = sorted({re.sub(r"\.\d+\.", ".*.", name) for name in frozen})
-        _log.warning(
-            "warning: %.0f%% of the weights get no adapter and stay frozen: %s\n"
-            "where:   model.lora.target_modules\n"
-            "next:    train the full weights with model.lora.r=0 if these must be trained, too",
-            100 * sum(frozen.values()) / total,
-            listed(kinds, 4),
+        text = warning_text(
+            f"{sum(frozen.values()) / total:.0%} of the weights get no adapter and stay frozen: "
+            f"{listed(kinds, 4)}",
+            "model.lora.target_modules",
+            "train the full weights with model.lora.r=0 if these must be trained, too",
         )
+        _log.warning("%s", text)
 
 
 def _layers(model: Module) -> list[Any]:

@@ -384,28 +384,30 @@ def _check_loaded(model: PreTrainedModel, keys: Mapping[str, Any], config: Model
     """Raise if weights are missing, have wrong shapes, or are not finite. transformers would
     silently initialize missing weights.
     """
+    other_config = (
+        "add the config.json that belongs to the weights, or save the model again with "
+        "save_pretrained"
+    )
+    missing = sorted(keys["missing_keys"])
+    if missing:
+        raise _unusable(config, f"lack {listed(missing, 3)}", other_config, "weights-missing")
     shapes = []
     for name, stored, expected in sorted(keys["mismatched_keys"]):
         shapes.append(f"{name} {list(stored)}, expected {list(expected)}")
-    missing = sorted(keys["missing_keys"])
-    infinite = []
+    if shapes:
+        fault = f"have unexpected shapes: {listed(shapes, 3)}"
+        raise _unusable(config, fault, other_config, "weights-of-other-shapes")
+    not_finite = []
     for name, weight in model.named_parameters():
         if not weight.detach().sum().isfinite():
-            infinite.append(name)
-    faults = [
-        ("weights-missing", "lack", missing),
-        ("weights-of-other-shapes", "have unexpected shapes:", shapes),
-        ("weights-not-finite", "are NaN or infinite in", infinite),
-    ]
-    for code, fault, names in faults:
-        if names:
-            raise MissingError(
-                f"the weights of {config.name_or_path} {fault} {listed(names, 3)}",
-                "model.name_or_path",
-                "add the config.json that belongs to the weights, or save the model again with "
-                "save_pretrained",
-                code=code,
-            )
+            not_finite.append(name)
+    if not_finite:
+        raise _unusable(
+            config,
+            f"are NaN or infinite in {listed(not_finite, 3)}",
+            "use a checkpoint from before training diverged, or download the weights again",
+            "weights-not-finite",
+        )
     if keys["unexpected_keys"]:
         names = sorted(keys["unexpected_keys"])
         _log.warning(
@@ -415,6 +417,12 @@ def _check_loaded(model: PreTrainedModel, keys: Mapping[str, Any], config: Model
             type(model).__name__,
             names[0],
         )
+
+
+def _unusable(config: ModelConfig, fault: str, hint: str, code: str) -> MissingError:
+    return MissingError(
+        f"the weights of {config.name_or_path} {fault}", "model.name_or_path", hint, code=code
+    )
 
 
 def _make_savable(model: PreTrainedModel, config: ModelConfig) -> None:

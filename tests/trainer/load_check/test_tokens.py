@@ -75,3 +75,16 @@ def test_end_of_turn_that_ends_no_completion_is_told(config, caplog, is_right):
             apply_overrides(config, settings), tokenizer, [replace(PROBLEMS[0], prompt=text)]
         )
     assert (f"rollout.stop_token_ids=[{end}]" in caplog.text) != is_right
+
+
+@pytest.mark.parametrize("before_end", [" ", "\n", " done"])
+def test_text_before_the_eos_token_is_no_end_of_a_turn(config, caplog, before_end):
+    template = CHAT_TEMPLATE.replace("</{{ message['role'] }}>", before_end + "</s>")
+    tokenizer = byte_tokenizer(template)
+    text = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "1+3="}], tokenize=False, add_generation_prompt=True
+    )
+    assert text.startswith(f"<user>1+3={before_end}</s>")
+    with caplog.at_level(logging.WARNING):
+        check_tokens(config, tokenizer, [replace(PROBLEMS[0], prompt=text)])
+    assert "end" not in caplog.text
