@@ -65,7 +65,7 @@ def _lines(path: Path, newline: str | None = None) -> Iterator[str]:
                     )
                 yield line
         except UnicodeDecodeError as error:
-            raise _not_utf8(path, error) from None
+            raise _undecodable(path, error) from None
 
 
 def _open_text(path: Path, newline: str | None = None) -> TextIO:
@@ -74,7 +74,15 @@ def _open_text(path: Path, newline: str | None = None) -> TextIO:
     return path.open(encoding=encoding, newline=newline)
 
 
-def _not_utf8(path: Path, error: UnicodeDecodeError) -> ConfigError:
+def _undecodable(path: Path, error: UnicodeDecodeError) -> ConfigError:
+    """Return the error for bytes that are invalid in the encoding of the file."""
+    if error.encoding.startswith("utf-16"):
+        return ConfigError(
+            f"the file starts as UTF-16, but is damaged: {error.reason}",
+            str(path),
+            "copy or export the file again, preferably as UTF-8",
+            code="damaged-utf-16",
+        )
     return ConfigError(
         f"the text is not UTF-8: {error.reason} {error.object[error.start]:#04x}",
         str(path),
@@ -118,7 +126,7 @@ def read_json(path: Path) -> Iterator[Values]:
             try:
                 content = file.read()
             except UnicodeDecodeError as error:
-                raise _not_utf8(path, error) from None
+                raise _undecodable(path, error) from None
     is_array = content.lstrip().startswith("[")
     lines = [content] if is_array else _lines(path)
     for number, text in enumerate(lines, start=1):

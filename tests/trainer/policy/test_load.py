@@ -187,5 +187,6 @@ def test_weights_that_are_not_finite_are_refused(folder, value):
     with torch.no_grad():
         model.model.norm.weight[3] = value
     model.save_pretrained(folder)
-    with refused("weights-not-finite", MissingError, names=("model.norm.weight [",)):
+    with refused("weights-not-finite", MissingError, names=("model.norm.weight [",)) as caught:
         load_policy(ModelConfig(name_or_path=str(folder)), torch.device("cpu"))
+    assert "config.json" not in caught.value.hint

@@ -171,6 +171,14 @@ def test_another_encoding_is_named(tmp_path, suffix):
         rows_of(path)
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".json"])
+def test_a_damaged_utf_16_file_is_not_called_another_encoding(tmp_path, suffix):
+    path = tmp_path / f"rows{suffix}"
+    path.write_bytes('[{"prompt": "groß"}]\n'.encode("utf-16")[:-1])
+    with refused("damaged-utf-16", names=("UTF-16",)):
+        rows_of(path)
+
+
 def test_a_line_separator_inside_a_json_string_does_not_end_the_row(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"prompt": "a\u2028b", "answer": "1"}\n\n', encoding="utf-8")
