@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -48,8 +48,10 @@ def read_runs(table: pd.DataFrame, columns: RunColumns, *, adaptive: bool = True
     """
     pairing = columns.pairing
     table, columns, notes = _with_roles(table, columns)
-    runs, state, of_runs = _separate_runs(table, columns)
-    notes += of_runs
+    finished = _finished_runs(table, columns)
+    runs = finished.table
+    state = finished.state_column
+    notes += finished.notes
     notes += check_unlisted_settings(runs, columns, state)
     check_explained(runs, columns, explained_columns(runs, columns, state))
     if columns.seed == LABELS and pairing == "auto":
@@ -142,26 +144,35 @@ def _with_roles(
     return table, columns, notes
 
 
-def _separate_runs(
-    table: pd.DataFrame, columns: RunColumns
-) -> tuple[pd.DataFrame, str | None, list[str]]:
-    """Return the finished runs with typed columns and unique seeds, the column with their end
-    state, and notes.
+@dataclass(frozen=True)
+class _FinishedRuns:
+    """The rows of the runs that have ended, with typed columns and a seed of their own for each
+    run.
+    """
+
+    table: pd.DataFrame
+    state_column: str | None  # the source's column that tells how each run ended
+    notes: list[str]
+
+
+def _finished_runs(table: pd.DataFrame, columns: RunColumns) -> _FinishedRuns:
+    """Type the columns, leave out runs that have not ended, and distinguish runs that repeat a
+    seed.
     """
     notes = []
     runs = typed(table, columns)
     state = state_column(runs, columns)
     runs[STATE] = row_states(runs, columns)
-    runs, left_out = _without_running(runs, columns, state)
+    runs, of_running = _without_running(runs, columns, state)
     if state is not None:
         notes.append(f"How each run ended is read from the column {state}.")
-    notes += left_out
-    runs, repeated = with_seeds_apart(runs, columns)
-    notes += repeated
+    notes += of_running
+    runs, of_repeated = with_seeds_apart(runs, columns)
+    notes += of_repeated
     if columns.axis:
-        runs, left_out = with_axis(runs, columns)
-        notes += left_out
-    return runs, state, notes
+        runs, of_axis = with_axis(runs, columns)
+        notes += of_axis
+    return _FinishedRuns(runs, state, notes)
 
 
 def _objective(runs: pd.DataFrame, columns: RunColumns) -> Objective:

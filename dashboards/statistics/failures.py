@@ -7,7 +7,7 @@ difference between successful runs.
 """
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import Literal
 
@@ -86,33 +86,56 @@ def compare_with_failures(
     comparison = replace(compare(ended(scores)), failed=failed)
     if not failed:
         return comparison
-    opposing = []
-    for claim in CLAIMS:
-        opposed = compare(imputed_against(claim, scores, baseline, tasks))
-        opposing.append({each.configuration: each for each in opposed.differences})
+    against_better, against_worse = (
+        _differences_opposed_to(claim, compare, scores, baseline, tasks) for claim in CLAIMS
+    )
     differences = []
     for found in comparison.differences:
-        number = found.configuration
-        bounds = [each[number] for each in opposing if number in each]
-        differences.append(_opposed(found, bounds))
+        name = found.configuration
+        differences.append(_with_failures(found, against_better[name], against_worse[name]))
     return replace(comparison, differences=tuple(differences))
 
 
-def _opposed(found: Difference, bounds: Sequence[Difference]) -> Difference:
-    """Return the gain of the successful runs with the outer bounds and the larger p-values."""
-    intervals = [bound.interval for bound in bounds if bound.interval is not None]
-    p_values = [bound.p for bound in bounds if bound.p is not None]
-    p_values_worse = [bound.p_worse for bound in bounds if bound.p_worse is not None]
+def _differences_opposed_to(
+    claim: Claim,
+    compare: Callable[[Scores], Comparison],
+    scores: Scores,
+    baseline: str | None,
+    tasks: Mapping[Hashable, str] | None,
+) -> dict[str, Difference]:
+    """Return configuration -> its difference with failed runs imputed against the claim."""
+    opposed = compare(imputed_against(claim, scores, baseline, tasks))
+    return {each.configuration: each for each in opposed.differences}
+
+
+def _with_failures(
+    found: Difference, against_better: Difference, against_worse: Difference
+) -> Difference:
+    """Return the difference of the successful runs, with the bounds and p-values that hold
+    whatever the failed runs would have scored: the outer bounds and the larger p-values.
+
+    Args:
+        found: the difference of the successful runs.
+        against_better: the difference with failed runs imputed to oppose that the arm is better.
+        against_worse: the difference with failed runs imputed to oppose that it is worse.
+    """
     interval = None
-    if len(intervals) == 2:
-        interval = (min(low for low, _ in intervals), max(high for _, high in intervals))
-    seeds = max((bound.seeds for bound in bounds), default=found.seeds)
+    if against_better.interval is not None and against_worse.interval is not None:
+        lows, highs = zip(against_better.interval, against_worse.interval, strict=True)
+        interval = (min(lows), max(highs))
     return replace(
         found,
-        seeds=seeds,
+        seeds=against_better.seeds,  # failed runs included
         interval=interval,
-        outcome=outcome_of(interval, seeds),
-        p=max(p_values) if len(p_values) == 2 else None,
-        p_worse=max(p_values_worse) if len(p_values_worse) == 2 else None,
-        opposed_gain=min((bound.gain for bound in bounds), default=found.gain),
+        outcome=outcome_of(interval, against_better.seeds),
+        p=_larger(against_better.p, against_worse.p),
+        p_worse=_larger(against_better.p_worse, against_worse.p_worse),
+        opposed_gain=min(against_better.gain, against_worse.gain),
     )
+
+
+def _larger(first: float | None, second: float | None) -> float | None:
+    """Return the larger p-value; None if one is unknown."""
+    if first is None or second is None:
+        return None
+    return max(first, second)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import optimize, special
 
 from dashboards.fresh_seeds import MIN_SEEDS, MOST_SEEDS
@@ -152,39 +153,66 @@ def _shift_found(needed: Vector) -> float:
 def _needed_t(configurations: int, seeds: int, repeats: float, *, blocks: bool) -> Vector:
     """Simulate the smallest significant difference, in true standard errors, for three
     configurations or more.
-
-    Let u be the baseline and w the best, each minus the mean of all configurations but the
-    baseline, seed by seed. The variances in `difference_noise` are then sums of squares of u, w,
-    their difference and the residuals. The variance of unpaired runs is computed from the scores,
-    as if seeds had no effect.
     """
-    generator = np.random.default_rng(1)
-    seeds_dof = seeds - 1
     others = configurations - 1
-    base = generator.standard_normal((_DRAWS, seeds_dof))
-    mean = generator.standard_normal((_DRAWS, seeds_dof)) / math.sqrt(others)
-    u = (base - mean) / math.sqrt(configurations / others)
-    w = generator.standard_normal((_DRAWS, seeds_dof))
-    best = mean + w * math.sqrt((others - 1) / others)
-    differences = best - base
-    others_dof = (others - 1) * seeds_dof
-    left = generator.chisquare((others - 2) * seeds_dof, _DRAWS) if others > 2 else 0.0
-    of_others = (w**2).sum(axis=1) + left
-    of_base = (u**2).sum(axis=1)
-    other_variance = of_others / others_dof
-    variances = Variances(
-        pooled=(of_others + of_base) / (others * seeds_dof),
-        dof=others * seeds_dof,
-        own=(differences**2).sum(axis=1) / seeds_dof,
-        own_dof=seeds_dof,
-        unpaired=None if blocks else ((best**2).sum(axis=1) + (base**2).sum(axis=1)) / seeds_dof,
-        base=np.maximum(0, configurations / others * of_base / seeds_dof - other_variance / others),
-        base_dof=seeds_dof,
-        others=other_variance,
-        others_dof=others_dof,
-    )
+    variances = _simulated_variances(others, seeds, blocks=blocks)
     needed = _critical(others, variances.dof, repeats)
     return difference_noise(variances, others) / math.sqrt(2) * needed
+
+
+def _simulated_variances(others: int, seeds: int, *, blocks: bool) -> Variances:
+    """Simulate the variances that `difference_noise` combines, for a baseline and at least two
+    other configurations whose scores have variance 1.
+
+    For each seed, the scores minus the seed's effect are split into orthogonal parts, whose sums of
+    squares over the seeds are independent:
+
+    - the baseline minus the mean of the others, with ``seeds - 1`` degrees of freedom;
+    - the best minus the mean of the others, with ``seeds - 1``;
+    - the remaining differences between the others, with ``(others - 2) (seeds - 1)``.
+
+    The residuals of the additive model are all three parts, and the variance between the others is
+    the last two. The variance of unpaired runs is computed from the scores, as if seeds had no
+    effect.
+    """
+    generator = np.random.default_rng(1)
+    dof = seeds - 1
+    base = generator.standard_normal((_DRAWS, dof))
+    mean_of_others = generator.standard_normal((_DRAWS, dof)) / math.sqrt(others)
+    contrast_variance = (others + 1) / others  # of the baseline minus the mean of the others
+    base_part = (base - mean_of_others) / math.sqrt(contrast_variance)
+    best_part = generator.standard_normal((_DRAWS, dof))
+    best = mean_of_others + best_part * math.sqrt((others - 1) / others)
+
+    base_squares = _sum_of_squares(base_part)
+    others_squares = _sum_of_squares(best_part)
+    if others > 2:
+        others_squares = others_squares + generator.chisquare((others - 2) * dof, _DRAWS)
+    others_dof = (others - 1) * dof
+    others_variance = others_squares / others_dof
+    pooled_dof = others * dof
+    # the contrast also contains the noise of the mean of the others
+    base_variance = contrast_variance * base_squares / dof - others_variance / others
+    unpaired = None
+    if not blocks:
+        unpaired = (_sum_of_squares(best) + _sum_of_squares(base)) / dof
+    return Variances(
+        pooled=(others_squares + base_squares) / pooled_dof,
+        dof=pooled_dof,
+        own=_sum_of_squares(best - base) / dof,
+        own_dof=dof,
+        unpaired=unpaired,
+        base=np.maximum(0, base_variance),
+        base_dof=dof,
+        others=others_variance,
+        others_dof=others_dof,
+    )
+
+
+def _sum_of_squares(values: NDArray[np.float64]) -> Vector:
+    """Return the sum of squares over the seeds of each draw, [draws]."""
+    sums: Vector = (values**2).sum(axis=1)
+    return sums
 
 
 def _critical(comparisons: int, dof: int, repeats: float) -> float:

@@ -42,6 +42,10 @@ _MAX_ANALYSES = 8
 # positives on public training runs with equal means, and do not add power
 # (research/verdict_on_real_runs.py).
 FIRST_ANALYSIS_SEEDS = 5
+# Distance of the last two boundaries in standard errors: a typical value to start from. It changes
+# little with the schedule, so a few iterations suffice.
+_TYPICAL_WIDTH = 3.4
+_MAX_ITERATIONS = 4
 PATHS = 100_000  # simulated confirmations; boundaries are accurate to about 0.01 to 0.02
 
 
@@ -56,21 +60,30 @@ def make_design(noise: Noise | None, worthwhile: float, finalists: int, max_seed
         max_seeds: upper limit on seeds, even if the design needs more.
     """
     seeds = max_seeds
-    if noise is not None and noise.dof:
-        # Unless ``max_seeds`` is too small, the last analysis decides: its two bounds are
-        # `worthwhile` apart.
-        wide = 3.4
-        for _ in range(4):
-            seeds = max_seeds
-            if worthwhile:
-                seeds = math.ceil(2 * (wide * noise.sd / worthwhile) ** 2 - 1e-9)
-            seeds = min(max_seeds, max(FIRST_ANALYSIS_SEEDS, seeds))
-            efficacy, futility = boundaries(schedule_analyses(seeds), finalists)
-            if wide >= efficacy[-1] + futility[-1] - 1e-9:
-                break
-            wide = efficacy[-1] + futility[-1]
+    if noise is not None and noise.dof and worthwhile:
+        seeds = _seeds_of_last_analysis(noise.sd, worthwhile, finalists, max_seeds)
     analyses = schedule_analyses(seeds)
     return Design(analyses, finalists, worthwhile, *boundaries(analyses, finalists))
+
+
+def _seeds_of_last_analysis(sd: float, worthwhile: float, finalists: int, max_seeds: int) -> int:
+    """Return the number of seeds with which the last analysis decides if the noise is ``sd``: the
+    gain that it needs to find a finalist better, and the one that it needs to keep it, are then at
+    most ``worthwhile`` apart. ``max_seeds`` if that takes more.
+
+    The boundaries depend on the schedule of the analyses, and the schedule on the number of seeds,
+    so both are computed in turns.
+    """
+    width = _TYPICAL_WIDTH
+    for _ in range(_MAX_ITERATIONS):
+        wanted = math.ceil(2 * (width * sd / worthwhile) ** 2 - 1e-9)
+        seeds = min(max_seeds, max(FIRST_ANALYSIS_SEEDS, wanted))
+        efficacy, futility = boundaries(schedule_analyses(seeds), finalists)
+        needed_width = efficacy[-1] + futility[-1]
+        if width >= needed_width - 1e-9:
+            break
+        width = needed_width
+    return seeds
 
 
 def schedule_analyses(seeds: int) -> tuple[int, ...]:
