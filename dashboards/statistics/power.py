@@ -210,7 +210,7 @@ def _simulated_variances(others: int, seeds: int, *, blocks: bool) -> Variances:
 
 
 def _sum_of_squares(values: NDArray[np.float64]) -> Vector:
-    """Return the sum of squares over the seeds of each draw, [draws]."""
+    """Return each simulation's sum of squares over its seeds, [simulations]."""
     sums: Vector = (values**2).sum(axis=1)
     return sums
 
