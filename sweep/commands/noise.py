@@ -82,14 +82,14 @@ def noise(
         )
     spec = load_space(find_space(space), overrides)
     counts = ["--seeds", str(seeds), "--repeats", str(repeats)]
-    again = command_line("sweep", "noise", space, *overrides, *counts, "--output", str(output))
+    resume = command_line("sweep", "noise", space, *overrides, *counts, "--output", str(output))
     with lock_folder(output, MEASUREMENT):
         store_program(spec, output)
         content = (output / PROGRAM).read_text(encoding="utf-8")
         if spec.external is not None and spec.external.command:
             content += dump_yaml(file_digests(spec.external.command, output))
         program = hashlib.sha256(content.encode()).hexdigest()[:8]
-        report = measure(output, seeds, repeats, program=program, again=again)
+        report = measure(output, seeds, repeats, program=program, resume=resume)
     return Noise(spec.objective, report, spec.program.seeds_are_blocks)
 
 

@@ -55,7 +55,7 @@ class NoiseReport:
         return {seeds: minimum_detectable_effect(self.sd, seeds) for seeds in SEEDS_SHOWN}
 
 
-def measure(folder: Path, seeds: int, repeats: int, *, program: str, again: str) -> NoiseReport:
+def measure(folder: Path, seeds: int, repeats: int, *, program: str, resume: str) -> NoiseReport:
     """Run a program's own settings on ``seeds`` seeds, and the first ``repeats`` of them again.
 
     The folder must contain the search space (`PROGRAM`). Earlier runs of the same program in it are
@@ -66,7 +66,7 @@ def measure(folder: Path, seeds: int, repeats: int, *, program: str, again: str)
         seeds: number of seeds.
         repeats: number of seeds that run twice.
         program: identifies the program with its settings and files.
-        again: command that continues after an interruption.
+        resume: command that continues after an interruption.
 
     Raises:
         ConfigError: fewer than two runs have a score.
@@ -76,7 +76,7 @@ def measure(folder: Path, seeds: int, repeats: int, *, program: str, again: str)
     batches = [first]
     if repeats:
         batches.append(_batch(f"{SECOND_RUNS}{program}", repeats))
-    results = _run(folder, batches, again)
+    results = _run(folder, batches, resume)
     ended = results[first.name]
     repeated: dict[int, float] = {}
     if repeats:
@@ -97,14 +97,14 @@ def measure(folder: Path, seeds: int, repeats: int, *, program: str, again: str)
     )
 
 
-def _run(folder: Path, batches: Sequence[Batch], again: str) -> dict[str, BatchResults]:
+def _run(folder: Path, batches: Sequence[Batch], resume: str) -> dict[str, BatchResults]:
     """Run batches side by side, and return their results by name.
 
     Raises:
         UserError: a batch could not run.
     """
     results: dict[str, BatchResults] = {}
-    with RunPool(folder, resume=again) as pool:
+    with RunPool(folder, resume=resume) as pool:
         for batch in batches:
             pool.submit(batch, Place(Path.cwd()))
         while len(results) < len(batches):

@@ -156,10 +156,19 @@ class LoptuneProgram(Program):
                 "{max_hours: null} if the preset has one",
                 "max-hours-in-sweep",
             )
-        sets = dict(config.evaluation.sets)
         if document.data.get("confirms"):
             return self.model_copy(update={"config": config})
-        # A search evaluates on all sets except the held-out one.
+        return self._without_held_out_set(config, document)
+
+    def _without_held_out_set(
+        self, config: TrainConfig, document: YamlDocument
+    ) -> "LoptuneProgram":
+        """Return the program of a search, which evaluates on all sets except the held-out one.
+
+        Raises:
+            ConfigError: the held-out set is the first one, which gives the score.
+        """
+        sets = dict(config.evaluation.sets)
         if next(iter(sets)) == TEST_SET:
             what = f"{TEST_SET} is held out in a sweep, so it cannot be the first evaluation set"
             raise document.error(
