@@ -107,7 +107,7 @@ def _module(name, function):
     return f"trainer.commands.{name}", SimpleNamespace(run_evaluation=function)
 
 
-def _measured(folder, seeds, repeats, *, program, again):
+def _measured(folder, seeds, repeats, *, program, resume):
     """A report of noise as `sweep noise` gets it from its runs."""
     from sweep.gate.aa_test import NoiseReport
 
