@@ -618,6 +618,7 @@ class Levels:
     kind: str
     campaigns: int
     proposals: int = PROPOSALS
+    rate: float = RATE
 
     def __post_init__(self) -> None:
         self._budget = np.zeros((self.campaigns, self.proposals))
@@ -632,17 +633,17 @@ class Levels:
             fractions = even_spending()
         decided = number if decided is None else decided
         if self.kind == "spending":  # the full rate is spent independently of what is kept
-            return np.full(self.campaigns, RATE * fractions[number])
+            return np.full(self.campaigns, self.rate * fractions[number])
         if self.kind in ("lond", "even lond"):
             kept = (self._budget[:, :decided] > 0).sum(axis=1)
-            raised: Floats = RATE * fractions[number] * (kept + 1.0)
+            raised: Floats = self.rate * fractions[number] * (kept + 1.0)
             return raised
         if self.kind == "closed":
             return self._closed(fractions, number, decided)
         if self.kind != "lord":
             return np.full(self.campaigns, float(self.kind))  # a fixed level
         since = fractions[number - 1 - np.arange(decided)]
-        level: Floats = RATE / 2 * fractions[number] + self._budget[:, :decided] @ since
+        level: Floats = self.rate / 2 * fractions[number] + self._budget[:, :decided] @ since
         return level
 
     def _closed(self, fractions: Floats, number: int, decided: int) -> Floats:
@@ -658,7 +659,7 @@ class Levels:
         share = 1.0 / (kept[:, :decided].sum(axis=1) + 1.0)
         margin = np.full((self.campaigns, number + 1), np.inf)  # by the size of the set so far
         margin[:, 0] = 0.0
-        weights = RATE * fractions[: number + 1]
+        weights = self.rate * fractions[: number + 1]
         for place in range(number):
             value = self.evidence[:, place, None] if place < decided else 0.0
             lost = np.where(kept[:, place], share, 0.0)[:, None] if place < decided else 0.0
@@ -671,7 +672,7 @@ class Levels:
     def keep(self, which: Integers, number: int) -> None:
         """Give these campaigns the budget of a kept proposal."""
         first = ~(self._budget[which] > 0).any(axis=1)
-        self._budget[which, number] = np.where(first, RATE / 2, RATE)
+        self._budget[which, number] = np.where(first, self.rate / 2, self.rate)
 
     def revoke(self, which: Integers, since: Integers) -> None:
         """Take back the budget of all changes that were kept since a proposal."""
@@ -686,6 +687,7 @@ def gated(
     refresh: int = 0,
     beside: bool = False,
     evidence: Evidence | None = None,
+    rate: float = RATE,
 ) -> Rule:
     """Return the rule of loptune's gate.
 
@@ -698,6 +700,7 @@ def gated(
         beside: run the baseline again on fresh seeds before a proposal is kept. If these runs
             differ from the earlier ones, the proposal is compared with them, too.
         evidence: test by e-values; None: the sequential test.
+        rate: bound on the fraction of kept changes without a gain: ``--false-keeps``.
     """
 
     def rule(world: World) -> Outcome:
@@ -709,7 +712,7 @@ def gated(
         baseline = np.full((world.campaigns, MOST), np.nan)
         baseline[:, :FIRST] = world.first_runs(FIRST, row)
         sums = Sums.none(world.campaigns)
-        levels = Levels(kind, world.campaigns, scenario.proposals)
+        levels = Levels(kind, world.campaigns, scenario.proposals, rate)
         kept = np.zeros(world.gains.shape, dtype=np.bool_)
         unchecked = np.zeros(world.campaigns, dtype=np.int64)  # kept changes since the re-check
         confirmed_until = np.zeros(world.campaigns, dtype=np.int64)  # number of proposals
@@ -759,7 +762,7 @@ def gated(
                 due = np.flatnonzero(unchecked >= recheck) if recheck else which[:0]
                 if len(due):
                     good, runs_of_both = _recheck(
-                        world, due, first_row=first_row, truth=truth, row=row, sums=sums
+                        world, due, first_row=first_row, truth=truth, row=row, sums=sums, rate=rate
                     )
                     for arm in runs_of_both:
                         sums.add(due, arm)
@@ -933,7 +936,14 @@ def _run_until_decided(
 
 
 def _recheck(
-    world: World, which: Integers, *, first_row: Integers, truth: Floats, row: Integers, sums: Sums
+    world: World,
+    which: Integers,
+    *,
+    first_row: Integers,
+    truth: Floats,
+    row: Integers,
+    sums: Sums,
+    rate: float,
 ) -> tuple[Booleans, tuple[Floats, Floats]]:
     """Compare baselines with the first one on fresh seeds of both; return whether each is
     confirmed, and the scores of both.
@@ -953,7 +963,7 @@ def _recheck(
         pair,
         seeds=np.full(len(which), gate.FIRST_CLAIM),
         sums=sums,
-        test=KeepTest(np.full(len(which), RATE)),
+        test=KeepTest(np.full(len(which), rate)),
     )
     world.use(block)  # later proposals use the seeds of their baseline again
     return good, (latest, first)
@@ -967,11 +977,14 @@ RULES: dict[str, Rule] = {
     "bootstrap of autoresearch-mlx": bootstrap(),
     "the gate": gated(refresh=REFRESH_AFTER, beside=True),
     "the gate, rechecked": gated(recheck=RECHECK_EVERY, refresh=REFRESH_AFTER, beside=True),
+    "the gate, false keeps 0.06": gated(refresh=REFRESH_AFTER, beside=True, rate=0.06),
     "the gate, baseline never again": gated(),
     "the gate, baseline again only after ten": gated(refresh=REFRESH_AFTER),
     "the gate, levels by LOND": gated("lond"),
     "the gate, levels by spending": gated("spending"),
 }
+
+BY_STUDY = ("the gate", "the gate, false keeps 0.06")  # rules whose studies are printed one by one
 
 
 def replay(
@@ -1076,19 +1089,19 @@ def main() -> None:
         for rule in arguments.rules:
             said = replay(RULES[rule], scenario, noise, **options)
             print_outcome(rule, said)
-            if rule == "the gate" and noise is not None and len(noise) > 1:
-                _print_by_table(scenario, noise, said, options)
+            if rule in BY_STUDY and noise is not None and len(noise) > 1:
+                _print_by_study(rule, scenario, noise, options)
             if rule == "the gate":
                 other = rival(said, scenario, noise, **options)
                 label = f"{other.seeds} seeds each, > {other.threshold:.2f} SD"
                 print_outcome(label + (", measured again" if other.again else ""), other.outcome)
 
 
-def _print_by_table(
-    scenario: Scenario, noise: dict[str, Floats], said: Outcome, options: dict[str, int]
+def _print_by_study(
+    rule: str, scenario: Scenario, noise: dict[str, Floats], options: dict[str, int]
 ) -> None:
     for study, table in noise.items():
-        one = replay(RULES["the gate"], scenario, {study: table}, **options)
+        one = replay(RULES[rule], scenario, {study: table}, **options)
         print_outcome(f"  on {study}", one)
 
 

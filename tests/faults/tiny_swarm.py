@@ -31,11 +31,12 @@ SPACE = {
     "trainer": {
         "preset": "tiny_kk",
         "overrides": {
-            "max_steps": 2,
-            "rollout.prompts_per_step": 4,
-            "rollout.group_size": 4,
-            "optim.update_batch_size": 16,
-            "evaluation.sets": {"dev": {"split": "dev", "size": 32}},
+            "max_steps": 1,
+            "rollout.prompts_per_step": 2,
+            "rollout.group_size": 2,
+            "optim.update_batch_size": 4,
+            "evaluation.completions_per_problem": 2,
+            "evaluation.sets": {"dev": {"split": "dev", "size": 8}},
         },
     },
     "objective": {"metric": "eval/accuracy", "window": 1},
@@ -60,7 +61,7 @@ def ended_trainings(name: str) -> int:
     """Return the number of results in the event logs of a campaign's batches."""
     count = 0
     for path in Path(name, "runs").glob("*/events.jsonl"):
-        count += path.read_text().count(f'"{ENDED}"')
+        count += path.read_text(encoding="utf-8").count(f'"{ENDED}"')
     return count
 
 
