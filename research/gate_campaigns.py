@@ -398,7 +398,8 @@ class Look:
     @property
     def seeds(self) -> Integers:
         """The number of seeds of each proposal."""
-        return np.isfinite(self.proposal).sum(axis=1)
+        count: Integers = np.isfinite(self.proposal).sum(axis=1)
+        return count
 
 
 EValue = Callable[[Look], Floats]
