@@ -442,8 +442,8 @@ def test_the_command_that_continues_a_measurement_of_noise_repeats_it(here, caps
     (here / "toy.py").write_text(PROGRAM)
     calls = []
 
-    def measure(*counts, program, again):
-        calls.append((counts, program, again))
+    def measure(*counts, program, resume):
+        calls.append((counts, program, resume))
         return NoiseReport(
             scores={0: 0.5, 1: 0.6, 2: 0.8}, repeated={0: 0.5}, failed=[], minutes=1.0
         )
