@@ -78,8 +78,10 @@ def read_runs(table: pd.DataFrame, columns: RunColumns, *, adaptive: bool = True
     task_of: dict[Hashable, str] = {}
     if columns.task:
         compared_with = None if columns.against is not None else baseline
-        trials, task_of, of_tasks = over_tasks(trials, columns, compared_with)
-        notes += of_tasks
+        together = over_tasks(trials, columns, compared_with)
+        trials = together.trials
+        task_of = together.task_of
+        notes += together.notes
     _check_seeds(trials, columns)
     notes += _notes_on_scores(runs, columns)
 

@@ -152,12 +152,12 @@ def _as_list(cell: Any) -> Any:
     if isinstance(cell, str) and cell.strip().startswith("["):
         try:
             cell = json.loads(cell)
-        except ValueError:
+        except (ValueError, RecursionError):
             return cell
-    numbers = isinstance(cell, list | tuple) and all(
-        isinstance(value, int | float) for value in cell
-    )
-    return list(cell) if numbers else cell
+    if not isinstance(cell, list | tuple):
+        return cell
+    has_only_numbers = all(isinstance(value, int | float) for value in cell)
+    return list(cell) if has_only_numbers else cell
 
 
 def without_lists(table: pd.DataFrame) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,10 +19,20 @@ _MAX_NAMED = 4
 Cells = dict[str, dict[str, list[TrialRecord]]]
 
 
+@dataclass(frozen=True)
+class TasksTogether:
+    """The trials with which configurations are compared over all tasks."""
+
+    trials: list[TrialRecord]
+    # seed -> task, if tasks have separate seeds; empty if a trial is the mean of a seed's runs
+    task_of: dict[Hashable, str]
+    notes: list[str]
+
+
 def over_tasks(
     trials: Sequence[TrialRecord], columns: RunColumns, baseline: str | None
-) -> tuple[list[TrialRecord], dict[Hashable, str], list[str]]:
-    """Return the trials to compare, the task of each seed if tasks have separate seeds, and notes.
+) -> TasksTogether:
+    """Return the trials to compare over all tasks.
 
     Configurations without runs on some task are left out, because their mean would be over other
     tasks.
@@ -35,10 +45,10 @@ def over_tasks(
     cells: Cells = {}
     for trial in trials:
         cells.setdefault(trial.configuration, {}).setdefault(trial.task, []).append(trial)
-    whole = {number: cell for number, cell in cells.items() if len(cell) == len(tasks)}
     rules = {trial.configuration: trial.rule for trial in trials}
+    whole = {number: cell for number, cell in cells.items() if len(cell) == len(tasks)}
     partial = [f"{rules[number]} ({len(cells[number])})" for number in cells if number not in whole]
-    if (baseline is not None and baseline not in whole) or len(whole) < min(2, len(cells)):
+    if _nothing_to_compare(whole, cells, baseline):
         raise ConfigError(
             f"means over the {len(tasks)} tasks are not comparable, because some tasks did not run "
             f"in {listed(partial, _MAX_NAMED)}",
@@ -54,31 +64,45 @@ def over_tasks(
         )
     if all(_share_seeds(cell) for cell in whole.values()):
         means, notes_on_means = _seed_means(whole, len(tasks))
-        return means, {}, [*notes, *notes_on_means]
+        return TasksTogether(means, {}, [*notes, *notes_on_means])
+
     scored = {number: cell for number, cell in whole.items() if _scored_on_all_tasks(cell)}
     failed = [rules[number] for number in whole if number not in scored]
-    if (baseline is not None and baseline not in scored) or len(scored) < min(2, len(cells)):
+    if _nothing_to_compare(scored, cells, baseline):
         raise ConfigError(
-            f"all runs of a task failed in {listed(failed, _MAX_NAMED)}, so no mean over tasks is "
-            "comparable",
+            f"means over the {len(tasks)} tasks are not comparable, because all runs of a task "
+            f"failed in {listed(failed, _MAX_NAMED)}",
             ",".join(columns.task),
             f"choose tasks with successful runs, with --where {columns.task[0]}=VALUE",
             code="failed-task",
         )
     if failed:
         notes.append(f"Left out, because all runs of a task failed: {listed(failed, _MAX_NAMED)}.")
-    if not any(len(runs) > 1 for cell in scored.values() for runs in cell.values()):
-        raise ConfigError(
-            "every configuration has one run per task, so noise cannot be estimated",
-            ",".join(columns.task),
-            "run at least 3 seeds of every task",
-            code="one-seed",
-        )
+    _check_repeated(scored, columns)
     notes.append(
         "Each task has its own seeds: differences are computed within tasks and averaged; "
         "tasks are not counted as runs."
     )
-    return *_seeds_by_task(scored), notes
+    seeded, task_of = _seeds_by_task(scored)
+    return TasksTogether(seeded, task_of, notes)
+
+
+def _nothing_to_compare(kept: Cells, every: Cells, baseline: str | None) -> bool:
+    """Return whether the configurations that are kept lack the baseline, or any other one."""
+    lacks_baseline = baseline is not None and baseline not in kept
+    return lacks_baseline or len(kept) < min(2, len(every))
+
+
+def _check_repeated(cells: Cells, columns: RunColumns) -> None:
+    """Raise if every configuration has a single run per task."""
+    if any(len(runs) > 1 for cell in cells.values() for runs in cell.values()):
+        return
+    raise ConfigError(
+        "every configuration has one run per task, so noise cannot be estimated",
+        ",".join(columns.task),
+        "run at least 3 seeds of every task",
+        code="one-seed",
+    )
 
 
 def _scored_on_all_tasks(cell: Mapping[str, Sequence[TrialRecord]]) -> bool:

@@ -155,6 +155,9 @@ def _with_variant(document: YamlDocument, file: RunFile, is_section: _IsSection)
 def _merge(
     below: Mapping[str, Any], above: Mapping[str, Any], is_section: _IsSection, path: KeyPath = ()
 ) -> dict[str, Any]:
+    """Return the values of ``below`` with those of ``above`` in their place. Sections are merged
+    key by key, and keys of a kind by the rule of that kind; any other value is replaced whole.
+    """
     merged = dict(below)
     for key, value in above.items():
         old = merged.get(key)

@@ -87,3 +87,8 @@ def test_the_name_of_a_metric_in_a_table_with_a_row_per_metric_is_found():
         judged(long, seed="seed")
     assert "--where metric=acc" in error.value.hint
     assert len(judged(long[long.metric == "acc"], seed="seed", score="value").arms) == 3
+
+
+def test_brackets_nested_too_deeply_are_text():
+    table = runs().assign(remark="[" * 200_000)
+    assert len(judged(table, seed="seed").arms) == 3
