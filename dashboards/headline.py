@@ -38,29 +38,52 @@ class Headline:
     configuration: str | None = None  # chosen by fresh seeds; None if they are undecided
 
 
-def verdict(results: Results) -> list[str]:
+def verdict_sentences(results: Results) -> list[str]:
     """Return the headline, the next step and the evidence. A configuration's full label appears
     once, then only #N.
     """
     name = results.names()
     front = headline(results, name)
-    judged = None
+    search_verdict = None
     if not results.comparable.empty and not results.arms:
-        judged = results.verdict
+        search_verdict = results.verdict
     fresh = results.fresh
     lines = [front.sentence, front.step, _guards(results, name), _costs(results, name)]
     lines += _about_arms(results, name)
-    lines.append(_changed_settings(results, judged, name))
+    lines.append(_changed_settings(results, search_verdict, name))
     if fresh is not None:
-        lines.append(_on_fresh_seeds(results, fresh, name))
-        lines.append(words.repeated(fresh.earlier_confirmations))
-        if judged is not None:
+        lines += _evidence_of_fresh_seeds(results, fresh, name)
+        if search_verdict is not None:
             biased = "On the search's own seeds, where the best score is biased upward:"
             lines.append(f"{biased} {_in_search(results, name)}")
-    elif judged is not None:
-        lines.append(_noise(judged, name, results.blocks()))
-    lines += [_cost(results, fresh), _trial_counts(results)]
+    elif search_verdict is not None:
+        lines.append(_noise(search_verdict, name, results.blocks()))
+    lines += [_cost_so_far(results), _trial_counts(results)]
     return [line for line in lines if line]
+
+
+def confirmation_sentences(results: Results) -> list[str]:
+    """Return the lines that `sweep confirm` prints at its end: verdict, evidence, next step,
+    held-out scores.
+    """
+    name = results.names()
+    front = headline(results, name)
+    fresh = results.fresh
+    scores = finalists(results)
+    lines = [front.sentence, _guards(results, name)]
+    if fresh is not None:
+        if len(results.arm_table) > 2:  # the headline states a single difference
+            lines.append(words.worse(results.arm_table, name))
+        lines += _evidence_of_fresh_seeds(results, fresh, name)
+    lines.append(front.step)
+    if scores is not None:
+        lines.append(scores.sentence)
+    return [line for line in lines if line]
+
+
+def _evidence_of_fresh_seeds(results: Results, fresh: Results, name: Name) -> list[str]:
+    """State what the fresh seeds show, and how earlier confirmations change it."""
+    return [_on_fresh_seeds(results, fresh, name), words.repeated(fresh.earlier_confirmations)]
 
 
 def _scored(results: Results, sentence: str) -> str:
@@ -81,10 +104,10 @@ def _ended_below_start(results: Results) -> str:
         if curve is not None and curve.steps[0] == 0 and trial.state == "COMPLETE":
             change = sign * (trial.score - curve.values[0])
             changes.setdefault(trial.configuration, []).append(change)
-    judged = set(results.comparable.configuration)
-    if not judged or not judged <= changes.keys():
+    compared = set(results.comparable.configuration)
+    if not compared or not compared <= changes.keys():
         return ""
-    means = [statistics.fmean(changes[configuration]) for configuration in judged]
+    means = [statistics.fmean(changes[configuration]) for configuration in compared]
     if max(means) >= 0:
         return ""
     least = signed(sign * max(means))
@@ -110,14 +133,14 @@ def _guards(results: Results, name: Name) -> str:
 
 def _costs(results: Results, name: Name) -> str:
     """State which configurations have unequal costs, the verdict's configuration first."""
-    judged = results if results.fresh is None else results.fresh
+    compared = results if results.fresh is None else results.fresh
     answer = results.answer
     if results.arms or results.against is not None or answer is None:
         return ""
-    ratios = cost_ratios(judged)
+    ratios = cost_ratios(compared)
     first = {answer.best: ratios[answer.best]} if answer.best in ratios else {}
-    advised = bool(judged.place) and not judged.at_equal_amounts and not results.name
-    return words.unequal_costs({**first, **ratios}, judged.place, name, advised=advised)
+    advised = bool(compared.place) and not compared.at_equal_amounts and not results.name
+    return words.unequal_costs({**first, **ratios}, compared.place, name, advised=advised)
 
 
 def _about_arms(results: Results, name: Name) -> list[str]:
@@ -125,11 +148,11 @@ def _about_arms(results: Results, name: Name) -> list[str]:
     missing and failed runs, worse arms, and arms shown to be not worse by a margin.
     """
     rows = results.arm_table
-    judged = results if results.fresh is None else results.fresh
-    blocks = judged.comparison is None or judged.comparison.blocks
-    seeded = UNSEEDED not in judged.warnings
-    lines = [words.layouts(rows, judged.pairing, name, blocks=blocks, seeded=seeded)]
-    if judged.pairing is not None:
+    compared = results if results.fresh is None else results.fresh
+    blocks = compared.comparison is None or compared.comparison.blocks
+    seeded = UNSEEDED not in compared.warnings
+    lines = [words.layouts(rows, compared.pairing, name, blocks=blocks, seeded=seeded)]
+    if compared.pairing is not None:
         lines += [words.runs(rows, name), words.not_compared(rows, name)]
     chosen_by_nothing = results.nothing_chosen or results.fresh is not None
     if chosen_by_nothing and len(rows) > 2:  # the headline states a single difference
@@ -162,43 +185,23 @@ def _headline(results: Results, name: Name) -> str:
     return " ".join(part for part in parts if part)
 
 
-def confirmed(results: Results) -> list[str]:
-    """Return the lines that `sweep confirm` prints at its end: verdict, evidence, next step,
-    held-out scores.
-    """
-    name = results.names()
-    front = headline(results, name)
-    fresh = results.fresh
-    scores = finalists(results)
-    lines = [front.sentence, _guards(results, name)]
-    if fresh is not None:
-        if len(results.arm_table) > 2:  # the headline states a single difference
-            lines.append(words.worse(results.arm_table, name))
-        lines.append(_on_fresh_seeds(results, fresh, name))
-        lines.append(words.repeated(fresh.earlier_confirmations))
-    lines.append(front.step)
-    if scores is not None:
-        lines.append(scores.sentence)
-    return [line for line in lines if line]
-
-
 def _in_search(results: Results, name: Name) -> str:
     """State the result on the search's own seeds."""
-    judged = results.comparable
-    if judged.empty:
+    table = results.comparable
+    if table.empty:
         return words.NOTHING_ENDED
     answer = results.verdict
     metric = results.objective.metric
     if answer is None:
-        number_of_best = results.best_of(judged)
+        number_of_best = results.best_of(table)
         assert number_of_best is not None
-        best = judged[judged.configuration == number_of_best]
+        best = table[table.configuration == number_of_best]
         seeds = counted(len(best), "seed")
         mean = number(best.score.mean())
         first = f"Best so far: {name(number_of_best)}, {metric} {mean} ({seeds})"
         return f"{first}; {_no_baseline(results)}."
-    if judged.configuration.nunique() == 1 and results.against is None:
-        mean = number(judged.score.mean())
+    if table.configuration.nunique() == 1 and results.against is None:
+        mean = number(table.score.mean())
         return f"Only the baseline {name(answer.baseline)} has finished: {metric} {mean}."
     if results.fresh_verdict is None and results.not_guarded is not None:
         return words.not_guarded(answer, results.checked_guards(answer.best), name)
@@ -333,11 +336,12 @@ def _noise(judged: Verdict, name: Name, known: Blocks) -> str:
     return " ".join(filter(None, sentences))
 
 
-def _cost(results: Results, fresh: Results | None) -> str:
+def _cost_so_far(results: Results) -> str:
+    """State the device time of all trials; empty if it was not recorded."""
     hours = results.cost
     if not hours:
         return ""
-    several = " (search and fresh seeds)" if fresh else ""
+    several = "" if results.fresh is None else " (search and fresh seeds)"
     return (
         f"Cost so far: {device_time(sum(hours), results.device)}{several}, "
         f"median {device_time(statistics.median(hours), results.device)} per trial."

@@ -27,9 +27,9 @@ class Judgement:
     @classmethod
     def of(cls, results: "Results") -> "Judgement":
         """Judge results, whether they come from a table of runs or from a sweep."""
-        from dashboards.headline import verdict
+        from dashboards.headline import verdict_sentences
 
-        return cls(results, verdict(results))
+        return cls(results, verdict_sentences(results))
 
     @property
     def arms(self) -> "list[ArmRow]":

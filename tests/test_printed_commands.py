@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dashboards.headline import confirmed
+from dashboards.headline import confirmation_sentences
 from loptune.errors import ConfigError, StorageError
 from loptune.run_names import command_line, lock_folder
 from sweep.driver import run as driver
@@ -369,7 +369,7 @@ def test_commands_of_rules_on_fresh_seeds(elsewhere, typing, tmp_path, gain, sai
     place = f"--runs-dir {elsewhere}"
     shown = typing(f"sweep status demo-confirm {place}")
     assert "GRPO lr=0.0001" in shown and "RLOO lr=0.0002" in shown  # the names of the arms
-    verdict = "\n".join(confirmed(read_results(open_sweep(elsewhere, "demo"))))
+    verdict = "\n".join(confirmation_sentences(read_results(open_sweep(elsewhere, "demo"))))
     assert said in verdict
     (line,) = printed_commands(verdict)
     output = tmp_path / "best.yaml"

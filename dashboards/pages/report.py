@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from dashboards.headline import headline, verdict
+from dashboards.headline import headline, verdict_sentences
 from dashboards.pages.html import Cell, cell, render_page
 from dashboards.pictures.confirmation import finalists
 from dashboards.pictures.curves import failures, learning_curves, training_health
@@ -116,7 +116,7 @@ def report_html(results: Results, chapters: Mapping[str, Sequence[Picture]]) -> 
     for part in filter(None, (results, results.fresh)):
         meta = " ".join([meta, *part.warnings])
     confirmed = headline(results).confirmed
-    sentences = verdict(results)
+    sentences = verdict_sentences(results)
     return render_page(
         results.name or "judged runs",
         meta,

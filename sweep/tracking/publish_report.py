@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection
 from pathlib import Path
 
-from dashboards.headline import headline, verdict
+from dashboards.headline import headline, verdict_sentences
 from dashboards.pages.report import write_pages
 from dashboards.results import Results
 from dashboards.sources.stored import RESULTS_FILE, pack
@@ -41,7 +41,7 @@ def send_report(sweep: SweepRecord, results: Results, parent: ParentRun) -> None
         StorageError: MLflow cannot be reached.
     """
     folder = sweep.folder
-    first, *rest = verdict(results)
+    first, *rest = verdict_sentences(results)
     more = f"Report: `{folder.report / 'report.html'}`; charts: `{sweep.command('ui')}`"
     parent.log_artifact(folder.report)
     parent.describe({NOTE_TAG: "\n\n".join([f"**{first}**", *rest, more])}, summary(results))

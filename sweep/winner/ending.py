@@ -26,14 +26,14 @@ def report_confirmation(sweep: SweepRecord, log: Path, ended: bool = False) -> N
     first.
     """
     with report_errors_printed(sweep, log):
-        from dashboards.headline import confirmed
+        from dashboards.headline import confirmation_sentences
         from sweep.record.results import read_results
         from sweep.tracking.parent_run import find_parent
         from sweep.tracking.publish_report import send_report, write_report
 
         results = read_results(sweep)
         if ended:
-            print("\n".join(confirmed(results)))
+            print("\n".join(confirmation_sentences(results)))
         print(f"report: {write_report(sweep, results)}")
         if (parent := find_parent(sweep)) is not None:
             send_report(sweep, results, parent)

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from dashboards import words
-from dashboards.headline import confirmed, headline, verdict
+from dashboards.headline import confirmation_sentences, headline, verdict_sentences
 from dashboards.json_fields import verdict_fields
 from dashboards.next_step import FIX_FAILURES, NO_GAIN_LEFT, next_step
 from dashboards.rounds import Rounds
@@ -43,7 +43,7 @@ def test_a_clear_gain_on_matched_seeds_is_evidence():
         (0.3, 0.0): [0.60, 0.62, 0.641],
         (0.0, 0.5): [0.501, 0.52, 0.54],
     }
-    lines = verdict(sweep_with(scores))
+    lines = verdict_sentences(sweep_with(scores))
     # differences 0.1, 0.1, 0.101
     assert sweep_with(scores).verdict.claim == "evidence"
     assert "#0 grpo" in lines[0] and "#1 grpo α 0.3: +0.100 (90% interval +0." in lines[0]
@@ -75,7 +75,7 @@ def test_a_gain_within_the_noise_is_none_and_says_what_would_be_found():
         (0.3, 0.0): [0.65, 0.55, 0.66],
         (0.0, 0.5): [0.45, 0.62, 0.5],
     }
-    first, step, noise, *_ = verdict(sweep_with(scores))
+    first, step, noise, *_ = verdict_sentences(sweep_with(scores))
     assert "#0 grpo" in first and "#1 grpo α 0.3: +0.0" in first
     assert "3 seeds" in noise and "80% power" in noise
     assert "sweep confirm demo" in step
@@ -94,7 +94,7 @@ def test_a_gain_that_luck_explains_takes_no_number_of_seeds():
 
 
 def test_one_seed_is_never_evidence():
-    lines = verdict(sweep_with({(0.0, 0.0): [0.1], (0.3, 0.0): [0.9]}))
+    lines = verdict_sentences(sweep_with({(0.0, 0.0): [0.1], (0.3, 0.0): [0.9]}))
     assert "#1 grpo α 0.3: +0.800 (1 seed)" in lines[0]
     assert "--seeds 5`" in lines[1] and "10 trials, about 20 GPU-hours" in lines[1]
     assert "1 shared seed" in lines[2]
@@ -104,7 +104,7 @@ def test_configurations_with_a_stopped_seed_are_not_compared():
     scores = {(0.0, 0.0): [0.5, 0.6], (0.3, 0.0): [0.55, 0.65], (0.5, 0.0): [0.99, 0.2]}
     sweep = sweep_with(scores, c2s1="PRUNED")
     assert set(sweep.comparable.configuration) == {"0", "1"}
-    lines = verdict(sweep)
+    lines = verdict_sentences(sweep)
     assert "Best candidate #1 grpo α 0.3" in lines[0]
     assert lines[-1].endswith(
         "Excluded, because the scheduler stopped some of their seeds: 1 configuration."
@@ -121,7 +121,7 @@ def test_a_search_names_a_candidate_and_failed_seeds_count_as_worst():
         (0.5, 0.0): [0.51, 0.52, math.nan],
     }
     sweep = replace(sweep_with(scores, c3s2="FAIL"), adaptive=True)
-    lines = verdict(sweep)
+    lines = verdict_sentences(sweep)
     assert sweep.verdict.claim == "candidate"
     assert "#0 grpo" in lines[0] and "#1 grpo α 0.3: +0.1" in lines[0]
     assert "fresh" in lines[1] and "sweep confirm demo" in lines[1]
@@ -131,8 +131,8 @@ def test_a_search_names_a_candidate_and_failed_seeds_count_as_worst():
 @pytest.mark.parametrize("score", [math.nan, 0.5])
 def test_before_anything_ended(score):
     sweep = sweep_with({(0.0, 0.0): [score]}, c0s0="RUNNING")
-    assert verdict(sweep)[0] == words.NOTHING_ENDED
-    assert verdict(with_trials(sweep, sweep.table.iloc[:0]))[-1] == words.NO_TRIALS
+    assert verdict_sentences(sweep)[0] == words.NOTHING_ENDED
+    assert verdict_sentences(with_trials(sweep, sweep.table.iloc[:0]))[-1] == words.NO_TRIALS
 
 
 def test_progress_is_told_by_trials_and_not_by_the_parent_alone():
@@ -155,7 +155,7 @@ def test_fresh_seeds_decide():
     for fresh, difference, gained, chosen in cases:
         sweep = replace(search, fresh=fresh)
         answer = headline(sweep)
-        lines = verdict(sweep)
+        lines = verdict_sentences(sweep)
         assert lines[0] == answer.sentence and difference in answer.sentence
         assert (answer.confirmed, answer.configuration) == (gained, chosen)
         assert "`sweep export demo`" in lines[1] and not any(
@@ -181,7 +181,7 @@ def test_worse_configurations_are_called_worse_on_all_kinds_of_seeds():
     assert words.OTHERS_WORSE in headline(sweep_with(more_lost)).sentence
     assert "worse" not in headline(sweep_with(mixed)).sentence
     # on fresh seeds the loser is named below the headline, which names the best
-    lines = confirmed(replace(sweep_with(mixed), fresh=sweep_with(mixed)))
+    lines = confirmation_sentences(replace(sweep_with(mixed), fresh=sweep_with(mixed)))
     assert any("#1 grpo α 0.3 -0.1" in line for line in lines)
     # and in rounds
     results = tuple(interim(n, 5, -0.2, (-0.26, -0.15), "worse") for n in ("1", "2"))
@@ -209,7 +209,7 @@ def test_the_finalist_with_the_largest_gain_is_named_where_less_is_better():
 def test_how_seeds_are_treated_is_said_and_recorded():
     sweep = on_fresh_seeds([0.5, 0.52, 0.51], [0.6, 0.62, 0.61])
     declared = replace(sweep, fresh=replace(sweep.fresh, declared_blocks=True))
-    said = [line for line in verdict(declared) if "treated as blocks" in line]
+    said = [line for line in verdict_sentences(declared) if "treated as blocks" in line]
     assert len(said) == 1 and "declares" in said[0]
     assert verdict_fields(declared, declared.fresh_verdict)["blocks"]["how"] == "declared"
     effects = [0.0, 0.1, 0.2, 0.3]
@@ -220,16 +220,16 @@ def test_how_seeds_are_treated_is_said_and_recorded():
         }
     )
     learned = replace(search, adaptive=True, fresh=sweep.fresh)
-    assert any("correlate by 1.00" in line for line in verdict(learned))
+    assert any("correlate by 1.00" in line for line in verdict_sentences(learned))
     assert verdict_fields(learned, learned.fresh_verdict)["blocks"]["known"] is True
 
 
 def test_trials_are_counted_apart_in_search_and_on_fresh_seeds():
     search = on_fresh_seeds([0.5, 0.52, 0.51], [0.6, 0.62, 0.61])
-    counted = verdict(search)[-1]
+    counted = verdict_sentences(search)[-1]
     assert counted.startswith("Search: 4 trials: 4 complete")
     assert counted.endswith("Fresh seeds: 6 trials.")
-    assert "fresh" not in verdict(replace(search, fresh=None))[-1]
+    assert "fresh" not in verdict_sentences(replace(search, fresh=None))[-1]
 
 
 @pytest.mark.parametrize("outcome", ["open", "undecided"])
@@ -264,7 +264,7 @@ def test_a_mean_driven_by_few_seeds_is_reported_in_both_confirmations():
     ):
         (line,) = [
             line
-            for line in verdict(on_fresh_seeds([0.5, 0.5, 0.5, 0.5, 0.5], lucky, rounds))
+            for line in verdict_sentences(on_fresh_seeds([0.5, 0.5, 0.5, 0.5, 0.5], lucky, rounds))
             if "median difference" in line
         ]
         assert "+0.000" in line
@@ -275,7 +275,7 @@ def test_failed_fresh_seeds_are_told_after_rounds_too():
     sweep = on_fresh_seeds(
         [0.5, None, 0.5], [0.6, 0.61, None], Rounds((3,), 0.01, "open", (result,))
     )
-    assert any("#0 grpo (1), #1 (1)." in line for line in verdict(sweep))
+    assert any("#0 grpo (1), #1 (1)." in line for line in verdict_sentences(sweep))
 
 
 def test_a_configuration_that_failed_on_every_fresh_seed_is_not_forgotten():
@@ -295,10 +295,12 @@ def test_every_finalist_is_told_by_its_last_look_and_the_price_is_named():
     )
     search = sweep_with(scores)
     rounds = Rounds((3, 6, 9), 0.02, "better", analyses)
-    lines = verdict(replace(search, fresh=replace(search, rounds=rounds)))
+    lines = verdict_sentences(replace(search, fresh=replace(search, rounds=rounds)))
     (line,) = [line for line in lines if "-0.200 (-0.260 to -0.150)" in line]
     for fact in ("#2 grpo α 0.9", "3 seeds", "+0.060 (+0.020 to +0.090)", "6 seeds"):
         assert fact in line
     assert "6 of at most 27 trials" in line and "12 GPU-hours" in line and "39%" in line
     unseen = replace(search, fresh=replace(search, rounds=replace(rounds, results=())))
-    assert any("the first interim analysis is after 3" in line for line in verdict(unseen))
+    assert any(
+        "the first interim analysis is after 3" in line for line in verdict_sentences(unseen)
+    )

@@ -399,12 +399,19 @@ def _messages_in(text: str) -> tuple[Message, ...] | None:
     stripped = text.strip()
     if stripped[:1] not in ("[", "{") or len(stripped) > _MAX_JSON_CHARS or "role" not in stripped:
         return None
-    value: Any
+    value = _parsed_literal(stripped)
+    if isinstance(value, Mapping):
+        return _as_messages([value])
+    return _as_messages(value)
+
+
+def _parsed_literal(text: str) -> object:
+    """Return the value that a string holds in JSON or Python notation; None if it holds none."""
     try:
-        value = json.loads(stripped)
+        return json.loads(text)
     except (ValueError, RecursionError):
-        try:
-            value = ast.literal_eval(stripped)
-        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-            return None
-    return _as_messages([value] if isinstance(value, Mapping) else value)
+        pass  # it may be the repr of a Python value
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return None

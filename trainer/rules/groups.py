@@ -55,7 +55,9 @@ def group_std(rewards: Tensor, group_ids: Tensor) -> Tensor:
 def mean_and_variance(
     values: Tensor, mask: Tensor, sum_over_ranks: SumOverRanks
 ) -> tuple[Tensor, Tensor]:
-    """Return mean and unbiased variance of the masked values of all ranks, [] float64 each."""
+    """Return mean and unbiased variance of the values of all ranks where ``mask`` is 1, [] float64
+    each. ``mask`` is 0 elsewhere and has the shape of ``values``.
+    """
     values = values.double() * mask
     count = sum_over_ranks(mask.sum().double())
     mean = sum_over_ranks(values.sum()) / count

@@ -57,15 +57,30 @@ def _open(name: str, config: HasTracking, context: RunContext, key: str) -> Any:
     if name == "tensorboard":
         return TensorBoardWriter(context.run_dir / "tensorboard")
     run_id = hashlib.sha256(key.encode()).hexdigest()[:16]
-    settings: dict[str, Any] = {
-        "project": context.experiment,
-        "name": f"{context.run_name}-{run_id[:6]}",  # trackio identifies a run only by its name
-        "resume": "allow",
-    }
+    settings = _trackio_settings(context, run_id)
     if name == "wandb":
-        settings |= {"name": context.run_name, "id": run_id}
-        settings |= {"dir": str(context.run_dir), "group": context.tags.get("loptune.sweep")}
-    return importlib.import_module(name).init(config=config.model_dump(mode="json"), **settings)
+        settings = _wandb_settings(context, run_id)
+    return importlib.import_module(name).init(
+        project=context.experiment,
+        resume="allow",
+        config=config.model_dump(mode="json"),
+        **settings,
+    )
+
+
+def _trackio_settings(context: RunContext, run_id: str) -> dict[str, Any]:
+    """Return the arguments of ``trackio.init``, which identifies a run only by its name."""
+    return {"name": f"{context.run_name}-{run_id[:6]}"}
+
+
+def _wandb_settings(context: RunContext, run_id: str) -> dict[str, Any]:
+    """Return the arguments of ``wandb.init``."""
+    return {
+        "name": context.run_name,
+        "id": run_id,
+        "dir": str(context.run_dir),
+        "group": context.tags.get("loptune.sweep"),
+    }
 
 
 def check_installed(config: HasTracking) -> None:

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pandas as pd
 
 from dashboards import words
-from dashboards.headline import verdict
+from dashboards.headline import verdict_sentences
 from dashboards.pages.report import chapters_of
 from dashboards.pictures.parameters import scores_against
 from tests.dashboards.table import ALPHA, ETA, results_of, shown, with_trials
@@ -86,7 +86,7 @@ def test_the_verdict_names_all_that_differs_from_the_baseline():
     sweep = searched_freely()
     best = "#2 grpo α 0.3 lr=1e-05 temperature=0.7"
     assert sweep.changed("2") == {LR: (1e-5, 3e-4), TEMPERATURE: (0.7, 1.0), ALPHA: (0.3, 0.0)}
-    first, _, apart, *_ = verdict(sweep)
+    first, _, apart, *_ = verdict_sentences(sweep)
     assert f"{best}: +0.100 (2 seeds)" in first
     for setting in ("lr 1e-05", "0.0003", "temperature 0.7", "ar_alpha 0.3"):
         assert setting in apart
@@ -101,9 +101,9 @@ def test_no_other_configuration_takes_the_place_of_the_baseline():
         state=sweep.table.state.where(sweep.table.configuration != "0", "FAIL")
     )
     assert with_trials(sweep, failed).compared_with is None  # no other takes its place
-    assert "baseline #0 " in verdict(with_trials(sweep, failed))[0]
+    assert "baseline #0 " in verdict_sentences(with_trials(sweep, failed))[0]
     without_plain = sweep.table[sweep.table[ALPHA] + sweep.table[ETA] > 0]
-    sentence = verdict(with_trials(sweep, without_plain, baseline=None))[0]
+    sentence = verdict_sentences(with_trials(sweep, without_plain, baseline=None))[0]
     assert words.NO_BASELINE in sentence
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from dashboards.headline import headline, verdict
+from dashboards.headline import headline, verdict_sentences
 from dashboards.pages.html import render_page
 from dashboards.pages.report import chapters_of
 from dashboards.pictures.tournament import rule_table, tournament, tournament_line, tuning_curves
@@ -91,7 +91,7 @@ def test_a_color_means_one_thing_on_all_pictures():
 def test_nothing_is_compared_on_the_seeds_of_the_tuning():
     sweep = tuned()
     assert sweep.compared_with == "1"  # the first rule at its best
-    lines = verdict(sweep)
+    lines = verdict_sentences(sweep)
     assert "2 rules" in lines[0] and "8 to 9 configurations" in lines[0]
     assert "sweep confirm demo" in lines[1]
     assert not any("candidate" in line or "Best:" in line for line in lines)
@@ -102,7 +102,7 @@ def test_rules_are_compared_on_fresh_seeds():
     assert all(told in tournament_line(sweep) for told in ("AR beats", "plain", "+9.005"))
     assert "beats" not in tournament_line(confirmed(gain=0.01))
     assert [result.better for result in confirmed(gain=0.01).tuned_rules.compared] == [False]
-    assert verdict(sweep)[0] == tournament_line(sweep)
+    assert verdict_sentences(sweep)[0] == tournament_line(sweep)
     judged = sweep.fresh_verdict
     assert isinstance(judged, Tested) and judged.claim == "too few seeds"
     headings, rows = rule_table(sweep)

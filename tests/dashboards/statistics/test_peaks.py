@@ -4,7 +4,7 @@ import pytest
 from scipy import stats
 
 from dashboards import judge
-from dashboards.headline import verdict
+from dashboards.headline import verdict_sentences
 from dashboards.pages.report import chapters_of
 from dashboards.statistics.peaks import Grid, compare_peaks, fitted_peak, jackknife
 
@@ -111,14 +111,17 @@ def test_the_report_draws_the_parabolas_and_says_both_differences():
     assert [row[0] for row in rows] == list(results.arms) and headings[
         3
     ] == "difference, each at its peak"
-    assert "each at its best" in verdict(results)[0] and "at lr 0.0004" in verdict(results)[0]
+    assert (
+        "each at its best" in verdict_sentences(results)[0]
+        and "at lr 0.0004" in verdict_sentences(results)[0]
+    )
 
 
 @pytest.mark.parametrize("mode", ["max", "min"])
 def test_the_line_calls_no_rule_better(mode):
     sign = 1 if mode == "max" else -1
     results = judged(frame().assign(acc=lambda table: sign * table.acc), mode)
-    line = verdict(results)[0]
+    line = verdict_sentences(results)[0]
     assert "ar +0.1" in line.replace("-0.1", "+0.1") and "each at its best" in line
     assert "better" not in line and "worse" not in line and "only fresh seeds" in line
 

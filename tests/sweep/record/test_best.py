@@ -1,4 +1,4 @@
-from dashboards.headline import verdict
+from dashboards.headline import verdict_sentences
 from dashboards.next_step import next_step
 from sweep.record.best import choose_best
 from sweep.record.results import read_results
@@ -23,9 +23,11 @@ def test_the_best_has_the_verdict_of_the_report(tmp_path):
         results = read_results(sweep)
         choice = choose_best(sweep, results)
         choices[name] = [choice.best and choice.best.configuration, *choice.caveats]
-        assert choice.caveats[0] == verdict(results)[0]
+        assert choice.caveats[0] == verdict_sentences(results)[0]
         # the last line of the terminal, the report and --json recommend the same step
-        assert choice.next_step is not None and choice.next_step.text == verdict(results)[1]
+        assert (
+            choice.next_step is not None and choice.next_step.text == verdict_sentences(results)[1]
+        )
         assert choice.next_step == next_step(results)
         commands[name] = choice.next_step.command
         assert choose_best(sweep).best == choice.best

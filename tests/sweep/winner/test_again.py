@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from dashboards.headline import confirmed, headline, verdict
+from dashboards.headline import confirmation_sentences, headline, verdict_sentences
 from dashboards.pictures.differences import arm_cells
 from sweep.cli import main
 from sweep.driver import run
@@ -88,7 +88,7 @@ def test_the_new_confirmation_is_judged_alone_and_stricter(undecided):
     assert (before.coverage, again.coverage) == (0.9, 0.95)
     assert again.interval[0] < before.interval[0] < before.interval[1] < again.interval[1]
     assert again.detectable > before.detectable
-    text = " ".join([*confirmed(results), *verdict(results)])
+    text = " ".join([*confirmation_sentences(results), *verdict_sentences(results)])
     assert "confirmation 2" in text and "95% interval" in text
     (row,) = [row for row in results.arm_table if row.interval is not None]
     assert row.interval == again.interval and row.coverage == 0.95

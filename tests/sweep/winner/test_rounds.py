@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from dashboards.headline import headline, verdict
+from dashboards.headline import headline, verdict_sentences
 from dashboards.next_step import chosen
 from dashboards.sources.stored import pack, unpack
 from loptune.errors import INTERRUPTED, ConfigError, MissingError
@@ -255,7 +255,7 @@ def test_the_winner_is_a_finalist_whose_guards_hold(tmp_path):
     assert results.fresh.rounds.winner.configuration == "2"
     assert chosen(results).configuration == "2"
     assert headline(results).sentence.startswith("Confirmed: #2")
-    assert any("fails a guard after 5 seeds" in line for line in verdict(results))
+    assert any("fails a guard after 5 seeds" in line for line in verdict_sentences(results))
     again = read_results(sweep.reloaded())
     assert unpack(pack(again), "results").guard_state("1") == "fails"
 
