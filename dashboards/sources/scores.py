@@ -163,7 +163,7 @@ def second_of(text: str, names: Sequence[str] = ()) -> SecondSpec | None:
         names: names of the scores, which cannot be the second objective.
 
     Raises:
-        ConfigError: it is a score.
+        ConfigError: it is a score, or its name leaves open whether smaller values are better.
     """
     if not text:
         return None
@@ -175,7 +175,8 @@ def second_of(text: str, names: Sequence[str] = ()) -> SecondSpec | None:
             "choose another metric, such as a cost",
             code="second-is-score",
         )
-    return SecondSpec(metric, usual_direction(metric, mode))
+    fix = f"write --second {metric}:min, or {metric}:max if larger is better"
+    return SecondSpec(metric, usual_direction(metric, mode, "--second", fix))
 
 
 def with_second(results: Results, second: SecondSpec, measured: Results | None) -> Results:
