@@ -1,6 +1,6 @@
 """Eight open proposals to the tiny model, killed with SIGKILL while they train, and resumed.
 
-    python -m tests.faults.tiny_swarm              # two kills; about ten minutes on two busy cores
+    python -m tests.faults.tiny_swarm     # 36 trainings, two kills
 
 Two campaigns have the same secret and the same eight proposals. One runs undisturbed. Of the
 other, ``sweep gate run`` and all processes that it has started are killed twice, each time after
