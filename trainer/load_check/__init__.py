@@ -32,6 +32,7 @@ from trainer.load_check.model import (
 from trainer.load_check.passed import PassedChecks
 from trainer.load_check.rows import Prompts, Row, long_prompts, short_prompts
 from trainer.load_check.tokens import check_tokens
+from trainer.parallel.device import deepspeed_on_cpu
 from trainer.parallel.models import load_policy_for_inference, logprob_model
 from trainer.parallel.ranks import Parallel
 from trainer.policy.adapters import has_adapter
@@ -132,9 +133,10 @@ def check_before_trials(config: TrainConfig, tokenizer: Any, problems: Sequence[
     is_small = size is not None and size.parameters < _SMALL_PARAMETERS
     if not is_small or config.model.attn_implementation not in ("sdpa", "eager"):
         return
-    model = load_policy_for_inference(config, torch.device("cpu"))
-    engine = TransformersEngine(model, pad_token_id=tokenizer.pad_token_id)
-    check_without_training(config, engine, tokenizer, problems)
+    with deepspeed_on_cpu():
+        model = load_policy_for_inference(config, torch.device("cpu"))
+        engine = TransformersEngine(model, pad_token_id=tokenizer.pad_token_id)
+        check_without_training(config, engine, tokenizer, problems)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@
 import gc
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +18,7 @@ from trainer.planning.memory import Device
 
 _log = logging.getLogger(__name__)
 
+_DEEPSPEED_DEVICE = "DS_ACCELERATOR"
 _ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 # CUDA's major version -> oldest NVIDIA driver (CUDA release notes, minor version compatibility)
 _DRIVERS = {"12": "525", "13": "580"}
@@ -135,8 +138,24 @@ def _use(device: torch.device) -> torch.device:
         # shape, and every microbatch has a new shape.
         torch.backends.cuda.enable_cudnn_sdp(False)
     # DeepSpeed probes for a device on import and warns if it finds none.
-    os.environ.setdefault("DS_ACCELERATOR", device.type)
+    os.environ.setdefault(_DEEPSPEED_DEVICE, device.type)
     return device
+
+
+@contextmanager
+def deepspeed_on_cpu() -> Iterator[None]:
+    """Make DeepSpeed use the CPU if the block imports it, instead of warning that it finds no other
+    device. Processes that start after the block look for a device again.
+    """
+    before = os.environ.get(_DEEPSPEED_DEVICE)
+    os.environ[_DEEPSPEED_DEVICE] = "cpu"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_DEEPSPEED_DEVICE]
+        else:
+            os.environ[_DEEPSPEED_DEVICE] = before
 
 
 def _local_index() -> int:

@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import os
 from dataclasses import replace
 from functools import partial
 
@@ -349,6 +350,23 @@ def test_model_is_checked_before_the_trials_of_a_sweep_if_it_is_small(tmp_path, 
         load_check.check_before_trials(run.config, tokenizer, PROBLEMS)
     monkeypatch.setattr(load_check, "_SMALL_PARAMETERS", 0)
     load_check.check_before_trials(run.config, tokenizer, PROBLEMS)
+
+
+def test_check_before_trials_leaves_their_device_open(tmp_path, monkeypatch):
+    """DeepSpeed uses the CPU in the process that starts a sweep, but not in its trials."""
+    run = Run(saved(tmp_path))
+    monkeypatch.delenv("DS_ACCELERATOR", raising=False)
+    seen = []
+    check = load_check.check_without_training
+
+    def spied(*args):
+        seen.append(os.environ["DS_ACCELERATOR"])
+        check(*args)
+
+    monkeypatch.setattr(load_check, "check_without_training", spied)
+    load_check.check_before_trials(run.config, load_tokenizer(run.config.model), PROBLEMS)
+    assert seen == ["cpu"]
+    assert "DS_ACCELERATOR" not in os.environ
 
 
 def test_experts_without_adapter_are_told(tmp_path, caplog):
