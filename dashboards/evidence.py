@@ -102,7 +102,7 @@ def _judged(results: Results, number: str, nothing: RuleComparison) -> RuleCompa
     if isinstance(judged, Undecided):
         return replace(nothing, left_out=reason(judged))
     interval = judged.interval
-    if results.arms:  # rules at their own best: this interval includes tuning variance
+    if results.arms:  # rules at their own best: use the interval that includes tuning variance
         arm = results.tuned_rules.arm_of[number]
         result = next(rule for rule in results.tuned_rules.compared if rule.rule == arm)
         if result.interval is None:

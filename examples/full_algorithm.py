@@ -145,7 +145,7 @@ def update(model: PreTrainedModel, optimizer: torch.optim.Optimizer, batch: Batc
 
 
 def train(steps: int, name_or_path: str = "tiny") -> list[float]:
-    """Return the mean reward of the completions of each step."""
+    """Train for ``steps`` steps, and return the mean reward of each step."""
     torch.manual_seed(0)
     settings = ModelConfig(name_or_path=name_or_path)
     tokenizer = load_tokenizer(settings)

@@ -49,7 +49,7 @@ def _lines(path: Path, newline: str | None = None) -> Iterator[str]:
     """Yield the lines of a UTF-8 or UTF-16 file, without a byte order mark.
 
     Raises:
-        ConfigError: another encoding, or a line that is too long.
+        ConfigError: the file has a different encoding, or a line that is too long.
     """
     number = 0
     with _open_text(path, newline) as lines:

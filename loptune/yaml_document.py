@@ -61,8 +61,8 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Dumper that quotes strings which `_Loader` or a YAML 1.1 reader would parse as another
-    type.
+    """Dumper that quotes strings which `_Loader` or a YAML 1.1 reader would parse as a
+    different type.
     """
 
     yaml_implicit_resolvers = yaml.SafeDumper.yaml_implicit_resolvers | _RESOLVERS

@@ -42,7 +42,8 @@ WINDOW = 3
 TRIALS = 24
 AT_A_TIME = 4
 FULL_TRIALS = 12
-START = 3.0  # standard deviations between configurations from the start of a curve to its mean end
+# mean rise of a curve from its start to its end, in standard deviations between configurations
+START = 3.0
 NOISE = 0.5  # standard deviation of an evaluation
 # kind of curves -> spread of the paces, and their correlation with the end
 PACES = {"same pace": (0.0, 0.0), "own pace": (0.7, 0.0), "better ones later": (0.7, 0.6)}

@@ -20,7 +20,7 @@ from dashboards.statistics.peaks import Grid, compare_peaks
 
 TIMES = 1000
 OCTAVES = np.arange(7) / 2
-FIRST = 1.5  # where the first rule has its peak, in octaves of the grid
+FIRST = 1.5  # position of the first rule's peak, in octaves above the lowest learning rate
 RIVALS = 2
 GAIN = 0.02
 

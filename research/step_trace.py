@@ -31,8 +31,8 @@ _PACKAGES = ("trainer", "rewards")
 class Trace:
     """The code of every function of our packages that is called while `recording` is true.
 
-    Create the trace before the threads that it should cover, because a thread is profiled from its
-    start.
+    Create the trace before the threads that it should cover: only the current thread and
+    threads that start afterwards are profiled.
     """
 
     def __init__(self) -> None:

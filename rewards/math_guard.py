@@ -65,7 +65,7 @@ def time_limit() -> Iterator[None]:
     """Limit the CPU time of a block to 0.75 s.
 
     The limit does not depend on earlier blocks. If it shrank with each timeout, the same completion
-    would get another reward in a fresh worker, for example after a resume.
+    would get a different reward in a fresh worker, for example after a resume.
 
     Raises:
         TimeoutError: the block takes longer.

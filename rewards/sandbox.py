@@ -209,7 +209,7 @@ class RewardPool:
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine on the pool's thread and wait. The calling thread cannot run it, because
-        it may already run the event loop of a notebook.
+        it may already be running an event loop, as in a notebook.
         """
         asyncio.run_coroutine_threadsafe(work, self._loop).result()
 

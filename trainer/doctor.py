@@ -106,8 +106,8 @@ def examine(folder: Path, torch_report: TorchReport) -> list[Finding]:
 
 
 def installed_version(module: str) -> str:
-    """Return the version of an installed module, whose distribution may have another name: vLLM for
-    CPUs is not called vllm.
+    """Return the version of an installed module, whose distribution may have a different name: vLLM
+    for CPUs is not called vllm.
     """
     names = importlib.metadata.packages_distributions().get(module, [])
     if not names:
@@ -181,7 +181,9 @@ def _driver() -> Finding:
 
 
 def _gpus() -> list[Finding]:
-    """Return one row per GPU of the driver, with its memory [GB] and the part in use."""
+    """Return one row for each GPU that the driver reports, with its total memory and the memory in
+    use [GB].
+    """
     rows = query_gpus("name,memory.total,memory.used")
     findings = []
     for index, row in enumerate(rows):

@@ -60,8 +60,9 @@ def notes_on_spelling(points: Iterable[Point]) -> list[str]:
 def arms_and_baseline(
     numbers: Mapping[Point, str], arm: Mapping[Point, str], columns: RunColumns
 ) -> tuple[tuple[str, ...], str | None]:
-    """Return the arms, baseline first, and the baseline's configuration number if nothing is
-    tuned.
+    """Return the arms, baseline first, and the baseline's configuration number (None if settings
+    are tuned). If the baseline is a number, the arms keep their order and the first configuration's
+    number is returned.
     """
     if columns.against is not None:  # the baseline is a number, so no configuration is the baseline
         names = list(dict.fromkeys(arm.values()))

@@ -22,7 +22,7 @@ def read_text(path: Path, most: int = MAX_BYTES) -> str:
     """Return the text of a UTF-8 or UTF-16 file; ``.gz`` files are decompressed.
 
     Raises:
-        StorageError: the text has more than ``most`` bytes, or another encoding.
+        StorageError: the text has more than ``most`` bytes, or a different encoding.
         ValueError: it cannot be decompressed.
     """
     with open_regular(path) as file:

@@ -33,7 +33,7 @@ def read_json_table(path: Path) -> pd.DataFrame:
     - a single list of records in a mapping, such as ``{"runs": [...]}``: one row per record
     - a mapping of several records with mostly the same keys: one row per record, with its key in
       the column ``name``
-    - JSON Lines, as Ray's ``result.json``
+    - JSON Lines, such as Ray's ``result.json``: one row per line
     - any other mapping, such as ``all_results.json`` or lm-eval's results: one row
 
     Raises:

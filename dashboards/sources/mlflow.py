@@ -54,7 +54,7 @@ def read_sweeps(uri: str) -> list[Results]:
                     sweeps[tags[SWEEP_TAG]] = unpack(
                         path.read_bytes(), f"{uri}, run {run.info.run_id}"
                     )
-                except StorageError as error:  # written by another version
+                except StorageError as error:  # written by a different version
                     _logger.warning("skipped: %s; %s; %s", tags[SWEEP_TAG], error.what, error.hint)
     return list(sweeps.values())
 

@@ -149,7 +149,7 @@ def _history(metrics: dict[str, Path], name: str) -> list[tuple[int, float]]:
             points.append((int(fields[2]) if len(fields) > 2 else 0, float(fields[1])))
         except ValueError as error:
             raise StorageError(
-                f"cannot read a metric of MLflow: {shortened(first_line(error), 80)}",
+                f"cannot read an MLflow metric: {shortened(first_line(error), 80)}",
                 f"{path}, line {number}",
                 "restore the file, or delete the folder of its run",
                 code="unreadable-store",

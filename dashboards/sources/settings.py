@@ -27,8 +27,8 @@ MAX_JSON_BYTES = 1 << 20
 
 
 def settings_beside(path: Path) -> dict[str, Any]:
-    """Return the settings in the folder of a file or run, or else in its parent folder, as columns
-    ``FILE:KEY`` such as ``config.yaml:optim.lr``.
+    """Return the settings in the folder that contains ``path``, or else in that folder's parent, as
+    columns ``FILE:KEY`` such as ``config.yaml:optim.lr``.
 
     Raises:
         ValueError: a settings file cannot be read.

@@ -291,8 +291,9 @@ def _noisy(counted: Scores, baseline: str, names: Sequence[str]) -> set[str]:
 def compare_with_number(scores: Scores, number: float, name: str = "number") -> Comparison:
     """Compare the mean of every arm with a number, such as a published record (Student's t test of
     one sample, Bonferroni's correction, variances of at least the median as for unpaired arms).
-    ``number`` is oriented as the scores: larger is better. ``name`` is used as the name of the
-    baseline. An arm whose runs all failed is not compared; for other failed runs see `failures`.
+    ``number`` has the same sign convention as the scores: larger is better. ``name`` is the label
+    of the number. An arm whose runs all failed is not compared; for other failed runs see
+    `failures`.
     """
     return compare_with_failures(
         lambda counted: _compare_with_number(counted, number, name), scores, None

@@ -110,8 +110,8 @@ def outcome_of(
 def guard_outcome(
     found: Difference | None, margin: float
 ) -> Literal["holds", "fails", "undecided"]:
-    """Return whether a gain is shown not to be a loss larger than the margin; undecided if there is
-    no score to compare.
+    """Return whether a loss larger than the margin is excluded (``holds``) or shown (``fails``);
+    ``undecided`` otherwise, for example with too few seeds.
     """
     if found is None or found.interval is None or found.seeds < MIN_SEEDS:
         return "undecided"

@@ -44,18 +44,19 @@ class _Part:
 def compare_over_tasks(
     scores: Scores, baseline: str, tasks: Tasks, pairing: Pairing, against: float | None = None
 ) -> Comparison:
-    """Compare every arm with the baseline, or a number, within each task; average the differences.
+    """Compare every arm with the baseline, or with a number, within each task, and average the
+    differences.
 
     Args:
         scores: arm -> seed -> score, larger is better; NaN if the run failed.
-        baseline: the arm to beat, or the name of the number.
+        baseline: the arm to beat, or the label of the number ``against``.
         tasks: seed -> task. Every arm has seeds in every task, and the baseline has a successful
             run in every task.
         pairing: whether seeds are blocks; decided for each arm and task if ``auto``.
-        against: the number, oriented as the scores.
+        against: the number to beat, with the same sign convention as the scores.
 
     Raises:
-        ValueError: the baseline has no score on some task.
+        ValueError: the baseline has no score on at least one task.
     """
     names = set(tasks.values())
     count = len(names)

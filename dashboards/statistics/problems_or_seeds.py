@@ -13,7 +13,7 @@ class ProblemsOrSeeds:
 
     # part of a paired difference's variance that comes from few problems
     evaluation_fraction: float
-    narrower: float  # fraction by which twice the problems narrow the interval
+    narrower: float  # fraction by which doubling the number of problems narrows the interval
     cost_of_problems: float  # additional time with twice the problems, as a fraction
     cost_of_seeds: float  # additional time with the seeds that narrow it as much
 

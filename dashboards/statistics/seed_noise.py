@@ -24,8 +24,8 @@ Scores = Mapping[str, Mapping[Hashable, float]]  # configuration -> seed -> scor
 # Level of the test for seeds that are blocks. On public training runs without common seed effects,
 # a level of 1% would pair too often by chance (research/verdict_on_real_runs.py).
 BLOCKS = 0.001
-# Level for a single configuration, where only this test decides about pairing. At 0.1%, choosing
-# between two tests on five seeds would add half a percentage point of false positives.
+# Level for a single configuration, where this test alone decides whether runs are paired. At 0.1%,
+# choosing between two tests on five seeds would add half a percentage point of false positives.
 BLOCKS_OF_ONE = 1e-5
 
 

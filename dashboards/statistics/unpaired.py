@@ -29,8 +29,8 @@ from dashboards.statistics.welch import welch
 _LEAST_RUNS = 4
 _SCARCE = 4  # constant in the level of several arms
 # Level of the test for an arm that is noisier than the others, divided by the number of arms. At
-# 0.001, heavy-tailed arms of public runs would often be separated, although the other arms
-# have the same noise.
+# 0.001, heavy-tailed arms of public runs would often count as noisier although all arms have the
+# same noise.
 _NOISIER = 1e-8
 
 

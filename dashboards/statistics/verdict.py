@@ -44,7 +44,7 @@ class Conclusion:
     found: Difference
     sign: int = 1  # -1 if smaller scores are better
     comparisons: int  # number of configurations compared with the baseline
-    failed: Mapping[str, int]  # configuration -> its failed seeds
+    failed: Mapping[str, int]  # configuration -> number of its failed seeds
     runs: tuple[int, int] = (0, 0)  # number of runs of the best configuration and of the baseline
     # seeds per configuration that detect a true difference of this size with 80% power; None if
     # that is unknown or more than `fresh_seeds.MOST_SEEDS`
@@ -150,8 +150,8 @@ class Tested(Conclusion):
 
     @property
     def driven_by_few_seeds(self) -> bool:
-        """Whether the median contradicts the mean: it has another sign, or differs by a factor of
-        two.
+        """Whether the median contradicts the mean: it has a different sign, or differs by a factor
+        of two.
         """
         return not 0.5 < self.median / self.difference < 2 if self.difference else False
 

@@ -292,7 +292,7 @@ def propose(
     command: Annotated[
         Sequence[str] | None,
         Option(
-            "another command line: all words that follow, so this option comes last",
+            "a different command line: all words that follow, so this option comes last",
             metavar="WORD",
             takes_rest=True,
             dest="program",

@@ -355,7 +355,7 @@ class _Pool:
         threading.Thread(target=work, name=attempt.trial, daemon=True).start()
 
     def _after(self, outcome: _Outcome) -> None:
-        """Record how an attempt ended; after a failure, start the next one."""
+        """Record how an attempt ended. After a failure, start the next attempt or end the trial."""
         attempt = outcome.attempt
         batch = attempt.batch
         if outcome.error is not None:

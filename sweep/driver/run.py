@@ -71,7 +71,7 @@ from trainer.tracking.mlflow_store import imported_meanwhile, tracking_uri
 
 logger = logging.getLogger(__name__)
 
-# Modules of the report. They import pandas, scipy and plotly, which take a second.
+# Modules of the report. They import pandas, scipy and plotly, which takes a second.
 _AT_THE_END = ("sweep.record.results", "sweep.tracking.publish_report")
 ENVIRONMENT = "environment.json"  # in the scratch folder: the environment that commands get
 

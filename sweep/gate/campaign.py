@@ -123,8 +123,8 @@ class Campaign(State):
         defaults: Mapping[str, Any] | None = None,
         files: Mapping[str, str] | None = None,
     ) -> Proposal:
-        """Add a proposal: the baseline with changed settings, another command, or another git
-        revision.
+        """Add a proposal: the baseline with changed settings, a different command, or a different
+        git revision.
 
         Args:
             settings: changed settings.
@@ -345,7 +345,7 @@ class Campaign(State):
         withdrawn or decided while they ran.
 
         Raises:
-            ConfigError: the baseline always fails, or its scores do not vary.
+            ConfigError: the baseline failed on too many seeds, or no configuration's scores vary.
         """
         parts = []
         for arm in finished:

@@ -252,7 +252,7 @@ def _with_withdrawal(campaign: Campaign, need: Need, error: UserError) -> UserEr
 def _killed(campaign: Campaign, name: str, killed: Mapping[int, str]) -> MissingError:
     seed, reason = next(iter(killed.items()))
     return MissingError(
-        f"seed {seed} of {name} was killed, probably by the machine: {reason}",
+        f"seed {seed} of {name} was killed, probably by the operating system: {reason}",
         str(campaign.folder / "runs" / name),
         "this is not evidence against the change: free memory or cores, then "
         f"`{campaign.command('run')}` runs it again",

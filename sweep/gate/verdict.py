@@ -60,7 +60,8 @@ class Judge:
         """Return the status of the baseline: measured, or the runs that it needs.
 
         Raises:
-            ConfigError: every run of the baseline fails, or its scores do not vary.
+            ConfigError: the baseline failed on at least ``first_seeds`` seeds, or no
+                configuration's scores vary.
         """
         index = len(self._state.baselines) - 1
         missing = self._missing(index)
@@ -77,7 +78,8 @@ class Judge:
         """Return the verdict on an open proposal, or the event that must precede it.
 
         Raises:
-            ConfigError: every run of the baseline fails, or its scores do not vary.
+            ConfigError: the baseline failed on at least ``first_seeds`` seeds, or no
+                configuration's scores vary.
         """
         base = self._state.baselines[proposal.baseline]
         failed = _failed_alone(proposal, base)
@@ -161,7 +163,7 @@ class Judge:
         """Return the verdict on the chain of kept changes from the runs so far.
 
         Raises:
-            ConfigError: every run of the first baseline fails.
+            ConfigError: the first baseline failed on at least ``first_seeds`` seeds.
         """
         first, latest = recheck.first, recheck.latest
         failed = _failed_alone(latest, first)
@@ -313,7 +315,7 @@ class Judge:
         """Return the seeds on which a baseline must still run before it can be used.
 
         Raises:
-            ConfigError: every run of the baseline fails.
+            ConfigError: the baseline failed on at least ``first_seeds`` seeds.
         """
         baseline = self._state.baselines[index]
         if len(baseline.failed) >= self._spec.first_seeds:
@@ -380,7 +382,7 @@ def _reason_of_guards(answer: gate.Answer) -> str:
 
 
 def _compared(proposal: Proposal, index: int, arm: Arm) -> Record:
-    """Return the event that starts the comparison of a proposal with another baseline."""
+    """Return the event that starts the comparison of a proposal with a different baseline."""
     return {
         "event": "compared",
         "number": proposal.number,

@@ -1,8 +1,9 @@
 """The interface of a program: the code that a trial runs, and the information that a sweep needs
 about it.
 
-`Program` combines four interfaces, one per caller: the search space, tables with the choice of the
-baseline, the plan (optional), and the driver with its ranks.
+`Program` combines four interfaces, one per caller: the search space; tables and reports, which also
+need to know the default baseline; the plan, whose answers are optional; and the driver and its
+ranks.
 """
 
 from abc import ABC, abstractmethod
@@ -185,7 +186,8 @@ class SearchableProgram(Section, ABC):
 
     @abstractmethod
     def with_settings(self, settings: Overrides, command: Sequence[str] | None) -> Self:
-        """Return the program with other defaults, and with another command line if one is given.
+        """Return the program with other defaults, and with a different command line if one is
+        given.
 
         Raises:
             ConfigError: the program has no such key, or no command line.

@@ -263,7 +263,7 @@ class CommandProgram(Program):
         return [program, *arguments]
 
     def with_settings(self, settings: Overrides, command: Sequence[str] | None) -> "CommandProgram":
-        """Return the program with other `defaults`, and with another command line if one is
+        """Return the program with other `defaults`, and with a different command line if one is
         given.
         """
         for key, value in settings.items():
@@ -297,7 +297,7 @@ class CommandProgram(Program):
             except ValidationError:
                 raise ConfigError(
                     f"{key} is {shortened(repr(value), 80)}, but its default "
-                    f"{shortened(repr(default), 80)} has another type",
+                    f"{shortened(repr(default), 80)} has a different type",
                     f"key {key}",
                     _hint_of_type(default, value),
                     key,

@@ -137,7 +137,9 @@ def _refuse_wandb_syntax(word: str, is_script: bool) -> None:
 
 
 def _refuse_misspelled(word: str, keys: Sequence[str]) -> None:
-    """Reject placeholders with a known key in another form, such as ``{{ lr }}`` or ``{lr:g}``."""
+    """Reject placeholders with a known key in a different form, such as ``{{ lr }}`` or
+    ``{lr:g}``.
+    """
     nearly = re.compile(rf"(?<!\$)\{{\{{?\s*({_any(keys)})\s*([:!?\[][^{{}}]*)?\}}")
     for near in nearly.finditer(word):
         if near[0] == f"{{{near[1]}}}":
@@ -147,7 +149,7 @@ def _refuse_misspelled(word: str, keys: Sequence[str]) -> None:
             raise refusal(
                 "flag-inside-word",
                 what,
-                f"a flag is a complete word of the command, such as '{{{near[1]}?--flag}}'",
+                f"a flag must be a separate word of the command, such as '{{{near[1]}?--flag}}'",
             )
         raise refusal("unreplaced-placeholder", what, f"write {{{near[1]}}}")
 

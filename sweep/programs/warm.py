@@ -51,7 +51,7 @@ def main() -> None:
             except SystemExit:
                 raise
             except BaseException:
-                # as an interpreter does that runs the script directly
+                # as the interpreter would if it ran the script directly
                 traceback.print_exc()
                 sys.exit(1)
             sys.exit(0)

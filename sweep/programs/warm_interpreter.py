@@ -78,7 +78,7 @@ class WarmProcess:
         if self.returncode is None:
             answer = self._interpreter.answer(timeout)
             if answer is not None:
-                # the trial ended with its interpreter
+                # no code: the interpreter has died, and the trial with it
                 self.returncode = int(answer.get("code", -signal.SIGKILL))
         return self.returncode
 
@@ -185,8 +185,8 @@ def start_warm(
     lifeline: int,
 ) -> WarmProcess | None:
     """Start a trial in a fork of this rank's interpreter. If that is not possible, print the reason
-    to standard error and return None. The first call starts the interpreter; a call with another
-    environment replaces it.
+    to standard error and return None. The first call starts the interpreter; a call with a
+    different environment replaces it.
     """
     global _current
     shared = {name: value for name, value in environment.items() if name not in _PER_TRIAL}

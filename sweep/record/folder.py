@@ -139,7 +139,7 @@ def read_spec(folder: SweepFolder) -> SweepSpec:
     """Return the search space a sweep was started with.
 
     Raises:
-        StorageError: the checksum differs, or another version of loptune wrote the file; a file
+        StorageError: the checksum differs, or a different version of loptune wrote the file; a file
         without the checksum line is read unchecked.
         ConfigError: the file was edited and is no longer valid.
     """
@@ -161,7 +161,7 @@ def read_spec(folder: SweepFolder) -> SweepSpec:
         if heading is None or error.code not in ("unknown-key", "literal-error"):
             raise
         raise StorageError(
-            f"another version of loptune started sweep {folder.name}: {error.what}",
+            f"a different version of loptune started sweep {folder.name}: {error.what}",
             error.where,
             f"{error.hint}\n"
             "       The version that started the sweep can still read and resume it. With this "

@@ -61,7 +61,7 @@ def recorded_rounds(sweep: SweepRecord) -> RecordedRounds | None:
     """Return the rounds on record; None if the sweep does not run in rounds.
 
     Raises:
-        StorageError: another version of loptune recorded them, with other fields.
+        StorageError: a different version of loptune recorded them, with other fields.
     """
     path = sweep.folder.event_log
     plan = None

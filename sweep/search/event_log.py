@@ -1,7 +1,7 @@
 """``events.jsonl``, the event log: every submitted trial and every result.
 
 A sweep is resumed from this file. Each line ends with a checksum, because a flipped bit may still
-give valid JSON with another number.
+give valid JSON with a different number.
 """
 
 import json
@@ -107,7 +107,7 @@ def rounds_of_another_version(difference: str, where: str) -> StorageError:
         where: the event log, or its line.
     """
     return StorageError(
-        f"another version of loptune recorded these rounds of fresh seeds: {difference}",
+        f"a different version of loptune recorded these rounds of fresh seeds: {difference}",
         where,
         "the version that started the sweep can still read and resume it; with this version, "
         "run its space again under another --name",

@@ -46,7 +46,7 @@ def check_space(spec: SweepSpec, document: YamlDocument) -> None:
         is_accuracy = spec.trainer and objective.metrics[0].startswith("eval/accuracy")
         if is_accuracy and (getattr(objective, key) or 0) >= 1:
             raise document.error(
-                "an accuracy cannot improve by 1, which is 100%",
+                "accuracy cannot improve by 1 (100%) or more",
                 ("objective", key),
                 "write the improvement as a fraction, such as 0.05",
                 code="improvement-of-100-percent",

@@ -49,8 +49,8 @@ def send_report(sweep: SweepRecord, results: Results, parent: ParentRun) -> None
 
 def summary(results: Results) -> dict[str, float]:
     """Return the sweep's summary metrics. ``final/score`` is the mean score of the best
-    configuration, and ``final/METRIC`` is its mean of each benchmark, each guard and the second
-    objective. If a confirmation has ended, the best configuration and the gain are those on its
+    configuration, and ``final/METRIC`` is its mean for each benchmark, each guard and the second
+    objective. Once a confirmation has ended, these and ``sweep/gain_over_baseline`` refer to its
     fresh seeds.
     """
     states = [trial.state for trial in results.trials]

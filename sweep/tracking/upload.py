@@ -55,7 +55,7 @@ def upload_sweep(sweep: SweepRecord) -> Path:
 
 
 def send_ended(sweep: SweepRecord, uri: str, ended: Iterable[EndedTrial]) -> None:
-    """Send the records of completed trials that were too short to send them themselves. Other ended
+    """Send the records of completed trials that ended before they could upload them. Other ended
     trials are skipped, because their ranks may still be closing. A record that cannot be read is
     left to `send_unsent`, which reports it.
 

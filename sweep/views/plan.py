@@ -304,7 +304,7 @@ def _trials_text(plan: Plan, spec: SweepSpec) -> str:
 
 
 def _slots_text(plan: Plan) -> str:
-    """Return how many trials run at the same time, and which resources stay idle."""
+    """Return how many trials run at the same time, how many wait, and how many GPUs stay idle."""
     if not plan.slots:
         return (
             "none: a trial needs more resources than this machine has; see --address, "

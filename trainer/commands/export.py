@@ -153,8 +153,8 @@ def _merge(config: TrainConfig, folder: Path) -> None:
 
 
 def _finish_weights(config: TrainConfig, folder: Path, *, is_adapter: bool, dtype: str) -> None:
-    """Store the exported weights in ``dtype``, and record the tokens that ended the run's
-    completions as EOS.
+    """Convert the exported weights to ``dtype``. For a full model, also record its dtype and, as
+    EOS, the tokens that ended the run's completions.
 
     Args:
         config: the run's configuration.

@@ -64,8 +64,8 @@ class ConfigOption:
 def options(
     word: Annotated[list[str], Option("only show keys that contain this text")],
 ) -> list[ConfigOption]:
-    """List configuration keys with default, allowed values and description. The keys of other tools
-    are found, too.
+    """List configuration keys with their defaults, allowed values and descriptions. You can also
+    search by the name that another tool uses for a key.
 
     Raises:
         ConfigError: no key matches.

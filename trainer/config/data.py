@@ -79,9 +79,9 @@ class DataConfig(Section):
     """drop the last, incomplete step of an epoch"""
 
     def of_task(self, task: Task | None, prompt_format: PromptFormat | None) -> "DataConfig":
-        """Return these settings with another task or prompt format; None keeps the current one.
+        """Return these settings with a different task or prompt format; None keeps the current one.
 
-        Prompts of another task use that task's template, system prompt and prefill.
+        Prompts of a different task use that task's template, system prompt and prefill.
         """
         changes: dict[str, Any] = {}
         if task not in (None, self.task):

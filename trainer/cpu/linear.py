@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-# smallest M * K * N that oneDNN computes: a call of oneDNN takes about 10 microseconds longer,
-# which is too much for smaller products
+# smallest M * K * N that is computed by oneDNN: a call to oneDNN has about 10 microseconds more
+# overhead, too much for smaller products
 MIN_PRODUCT = 2**20
 # with one thread, torch computes a 1x1 convolution of fewer images without oneDNN
 _IMAGES = 16

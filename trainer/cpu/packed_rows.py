@@ -165,8 +165,8 @@ def use_packed_attention(model: PreTrainedModel) -> None:
     """Enable packed rows for a model that uses SDPA, if they give the same hidden states as padded
     rows.
 
-    A model that ignores the packing or the positions, or whose layers mix rows in another way,
-    keeps padded rows. So do models with sharded parameters (ZeRO stage 3) and models with an
+    A model that ignores the packing or the positions, or whose layers mix rows in some other
+    way, keeps padded rows. So do models with sharded parameters (ZeRO stage 3) and models with an
     attention window, because the rows of the comparison are shorter than the window.
     """
     is_sharded = model.get_input_embeddings().weight.dim() != 2

@@ -84,13 +84,15 @@ LONG = Part(
 )
 BATCH = Part("the batch: prompts of different lengths", "use another rollout.engine")
 CACHE = Part(
-    "its cache: the first token is correct", "use another rollout.engine", "rollout.engine"
+    "the KV cache, because the first token is correct and later ones are not",
+    "use another rollout.engine",
+    "rollout.engine",
 )
 ENGINE = Part(
-    "its weights, positions or temperature", "use another rollout.engine", "rollout.engine"
+    "the engine's weights, positions or temperature", "use another rollout.engine", "rollout.engine"
 )
 OTHER = Part("the model", "use another model or rollout.engine")
-STOP = Part("its stop tokens", "use another rollout.engine", "rollout.engine")
+STOP = Part("the engine's stop tokens", "use another rollout.engine", "rollout.engine")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -109,7 +109,7 @@ def _versions() -> dict[str, str]:
     for library in _LIBRARIES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[library] = importlib.metadata.version(library)
-    if "vllm" in sys.modules:  # its distribution has another name on CPUs
+    if "vllm" in sys.modules:  # its distribution has a different name on CPUs
         found["vllm"] = sys.modules["vllm"].__version__
     return found
 

@@ -39,8 +39,8 @@ class DeepSpeedParallel(DistributedParallel):
 
     Stage 0 is data parallelism with float32 master weights in the module. At stages 1 to 3 the
     master weights are sharded in the optimizer. A checkpoint then has one file per rank. It can
-    also be loaded with another number of ranks or another stage (`Fragment`). At stage 3 the
-    parameters are also sharded, as soon as they are loaded.
+    also be loaded with a different number of ranks or at a different stage (`Fragment`). At
+    stage 3 the parameters are also sharded, as soon as they are loaded.
     """
 
     def __init__(self, config: TrainConfig) -> None:

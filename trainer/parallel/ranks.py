@@ -153,7 +153,7 @@ class Parallel:
         optimizer: Any,
     ) -> None:
         """Restore the state of the trained ``parameters`` and their optimizer from a checkpoint of
-        another strategy or another number of ranks. Collective.
+        a different strategy or number of ranks. Collective.
         """
         optimizer.state.clear()
         for name, parameter in parameters.items():

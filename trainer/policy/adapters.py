@@ -166,14 +166,14 @@ def load_adapter(model: Module, folder: Path) -> None:
     """Copy an adapter's weights from its file into the model's adapter.
 
     Raises:
-        StorageError: the file has other layers or another rank.
+        StorageError: the file has different layers or a different rank.
     """
     expected = adapter_tensors(model)
     with safe_open(folder / WEIGHTS_FILE, framework="pt") as file:
         stored = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
         if stored != {name: tuple(tensor.shape) for name, tensor in expected.items()}:
             raise StorageError(
-                "the checkpoint's adapter has other layers or another rank",
+                "the checkpoint's adapter has different layers or a different rank",
                 str(folder),
                 "resume with the configuration the run was started with",
                 code="other-adapter",

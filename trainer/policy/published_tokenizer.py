@@ -1,6 +1,6 @@
 """The tokenizer as its authors published it: ``tokenizer.json``, read by the tokenizers library.
 
-transformers may build another tokenizer from the same folder: it takes a class from
+transformers may build a different tokenizer from the same folder: it takes the class from
 ``tokenizer_config.json`` or from the model's type, and some classes replace parts of
 ``tokenizer.json``. For some models the resulting tokenizer drops every space. Therefore the
 tokenizer used for training is compared with the published one.

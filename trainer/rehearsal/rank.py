@@ -38,8 +38,8 @@ def measure(config: TrainConfig, folder: Path) -> dict[str, float]:
       completions, and on one completion after a prompt of `LONG` tokens.
     - ``ratio - 1``: largest |importance ratio - 1| in the first optimizer step.
     - ``resumed``: relative difference of loss and gradient norm in the step after the checkpoint,
-      between the resumed and the uninterrupted run; infinite if the run resumed from another step,
-      or did not learn.
+      between the resumed and the uninterrupted run; infinite if the run resumed from the wrong
+      step, or did not learn.
 
     Raises:
         UserError: the full run would stop for the same reason.

@@ -86,7 +86,7 @@ class Rule(Section):
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """Pickle a user-defined rule as its parameters and its module's folder, because the reading
-        process may have another working directory.
+        process may have a different working directory.
         """
         if not self.is_own:
             return super().__reduce__()

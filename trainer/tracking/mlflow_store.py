@@ -80,7 +80,7 @@ def _quiet_mlflow() -> None:
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    # failures are raised as exceptions, too; MLflow would also print the traceback
+    # MLflow raises failures as exceptions anyway, and would additionally print their tracebacks
     logging.getLogger("mlflow").setLevel(logging.ERROR)
     logging.getLogger("mlflow.store").setLevel(logging.CRITICAL)
     logging.getLogger("alembic").setLevel(logging.WARNING)
@@ -476,7 +476,7 @@ def _schema_exists(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _disabled_logging() -> Iterator[None]:
-    """Disable logging during migrations, because Alembic reconfigures the loggers."""
+    """Disable INFO messages during migrations, because Alembic reconfigures the loggers."""
     before = logging.root.manager.disable
     logging.disable(logging.INFO)
     try:

@@ -22,8 +22,8 @@ _CHECK_BOUNDS = {"float32": 1e-2, "bfloat16": 0.5}
 
 
 def named_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, full tensor) of a model, one parameter at a time, in the format of its published
-    files, which vLLM expects.
+    """Yield (name, full tensor) pairs, one parameter at a time, with the names and layout of the
+    published checkpoint, which vLLM expects.
 
     Tied parameters are yielded once, and adapters are merged into their layers' weights. Parameters
     partitioned by ZeRO-3 are gathered one by one, so all ranks must iterate together.

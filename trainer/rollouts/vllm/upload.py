@@ -18,16 +18,19 @@ _NO_SPACE = 507  # HTTP: insufficient storage
 
 
 class UploadMiddleware:
-    """ASGI middleware that passes a binary body of vLLM's route `update_weights` on as a file.
+    """ASGI middleware that stores the binary body of a request to vLLM's `update_weights` route in
+    a file, and passes its path on.
 
-    The file is in the folder for temporary files ($TMPDIR) and is deleted after the request.
+    The file is in the temporary folder ($TMPDIR) and is deleted after the request.
     """
 
     def __init__(self, app: App) -> None:
         self._app = app
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Replace a binary body with the path of a file that has it; forward other requests."""
+        """Replace a binary body with the path of a file that contains it; forward other requests
+        unchanged.
+        """
         if scope.get("path") != ROUTE or _header(scope, b"content-type") != CONTENT_TYPE:
             await self._app(scope, receive, send)
             return

@@ -11,7 +11,8 @@ from pydantic import Field
 from trainer.rules import LossInputs, PolicyLoss, Positive, TokenLosses
 from trainer.rules.losses.dppo import within_divergence
 
-_BELOW_1 = 1 - 1e-7  # upper limit of probabilities, because the loss divides by 1 - p
+# upper limit for probabilities, because the KL divergence takes the logarithm of 1 - p
+_BELOW_1 = 1 - 1e-7
 
 
 class DppoKl(PolicyLoss):
