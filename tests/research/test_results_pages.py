@@ -220,11 +220,11 @@ def test_the_token_baseline_on_sixteen_seeds(recent):
     again = recent[recent.stage == "confirm-2"]
     rows = {rule: by_seed(runs, "score") for rule, runs in again.groupby("rule")}
     difference, error, _, better = paired(rows["token baseline"], rows["GRPO"])
-    text = (RESULTS / "recent_rules.md").read_text(encoding="utf-8")
-    (printed,) = re.findall(r"On sixteen new seeds its\smean is ([^)]*)\)", text)
+    text = " ".join((RESULTS / "recent_rules.md").read_text(encoding="utf-8").split())
+    (printed,) = re.findall(r"On sixteen new seeds its mean is ([^)]*)\)", text)
     means = [mean(rows[rule].values()) for rule in ("token baseline", "GRPO")]
     assert agrees(printed, difference, *means, error) and better == 11
-    (tested,) = re.findall(r"On the held-out test the\saccuracies are ([.\d]+ and [.\d]+)", text)
+    (tested,) = re.findall(r"On the held-out test the accuracies are ([.\d]+ and [.\d]+)", text)
     assert agrees(tested, *again.groupby("rule").test.mean()[["token baseline", "GRPO"]])
     _, *verdicts = tables("recent_rules.md")[1]
     compared = Compared()
