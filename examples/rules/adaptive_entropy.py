@@ -1,6 +1,4 @@
-"""`Clipped` - c H, where c rises by 0.005 while H <= target, else falls and is off
-[arXiv:2505.22312].
-"""
+"""`Clipped` - c H: c rises by 0.005 while H <= target, else it falls and is off [2505.22312]."""
 
 from trainer.rules import LossInputs, RuleState, StepSummary, TokenLosses
 from trainer.rules.losses.clipped import Clipped

@@ -1,15 +1,11 @@
-"""A state across steps: the upper clip rises while the entropy is below a target, and falls
-otherwise.
-"""
+"""A rule with a state: the upper clip rises while the entropy is below a target, else falls."""
 
 from trainer.rules import LossInputs, NonNegative, RuleState, StepSummary, TokenLosses
 from trainer.rules.losses.clipped import Clipped
 
 
 class ClipHigherSchedule(Clipped):
-    """`Clipped`, whose upper clip starts at ``clip_ratio_high`` and stays constant at
-    ``target_entropy``.
-    """
+    """`Clipped`, whose upper clip starts at ``clip_ratio_high``."""
 
     needs_distributions = True
     target_entropy: NonNegative = 0.3

@@ -1,6 +1,4 @@
-"""Entropy ratio clipping [arXiv:2512.05591], as in the authors' code: a loss that reads
-entropies.
-"""
+"""Entropy ratio clipping [arXiv:2512.05591], as in the authors' code. It reads entropies."""
 
 from trainer.rules import LossInputs, Positive, TokenLosses
 from trainer.rules.losses.clipped import Clipped

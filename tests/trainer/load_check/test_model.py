@@ -197,14 +197,14 @@ def scale_rope_wrongly(run, monkeypatch):
 
 
 FAULTS = [
-    (shift_positions, {}, "sampling", "its cache"),
-    (shift_positions_of_any_model, {}, "sampling", "its cache"),
-    (swap_caches, {}, "sampling", "its cache"),
+    (shift_positions, {}, "sampling", "the KV cache"),
+    (shift_positions_of_any_model, {}, "sampling", "the KV cache"),
+    (swap_caches, {}, "sampling", "the KV cache"),
     (attend_to_padding, {}, "sampling", "the batch"),
-    (keep_old_weights, {}, "sampling", "its weights"),
+    (keep_old_weights, {}, "sampling", "the engine's weights"),
     (sample_at_another_temperature, {}, "sampling", "temperature"),
-    (ignore_stop_tokens, {}, "sampling", "its stop tokens"),
-    (stop_early, {}, "sampling", "its stop tokens"),
+    (ignore_stop_tokens, {}, "sampling", "the engine's stop tokens"),
+    (stop_early, {}, "sampling", "the engine's stop tokens"),
     (leave_dropout_on, {"model.attn_implementation": "eager"}, "scoring", "dropout"),
     (leak_packed_rows, {}, "scoring", "the packed rows"),
     (leak_rows_in_line, {"model.packing": True}, "scoring", "packing"),

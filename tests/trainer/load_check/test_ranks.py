@@ -24,4 +24,4 @@ def test_ranks_agree_on_the_verdict(tmp_path):
     first, second = run_ranks(JOB, 2, job, tmp_path / "ranks")
     assert first == second
     assert {name for name, error in first.items() if error} == {"stale"}
-    assert "its weights, positions or temperature" in first["stale"]
+    assert "the engine's weights, positions or temperature" in first["stale"]

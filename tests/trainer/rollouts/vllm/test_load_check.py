@@ -46,7 +46,7 @@ def test_weights_that_were_not_synced_are_found(started):
     started.engine.sync_weights(started.models.causal_lm)
     with torch.no_grad():
         weight.copy_(before)
-    with refused("paths-differ", names=["sampling of ", "its weights"]):
+    with refused("paths-differ", names=["sampling of ", "the engine's weights"]):
         started.check()
     started.engine.sync_weights(started.models.causal_lm)
 
