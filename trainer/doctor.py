@@ -312,7 +312,12 @@ def _disk(folder: Path) -> Finding:
     if not os.access(existing, os.W_OK):
         return Finding("disk", "problem", f"{existing} is not writable", "choose --runs-dir")
     if free < MIN_FREE_BYTES:
-        return Finding("disk", "problem", found, "free space, or choose --runs-dir")
+        return Finding(
+            "disk",
+            "problem",
+            found,
+            "free some disk space, or choose another folder with --runs-dir",
+        )
     return Finding("disk", "ok", found)
 
 

@@ -110,7 +110,7 @@ def direction(score: str, mode: Mode | None, of_source: Mode | None) -> tuple[Mo
 
 def usual_direction(metric: str, mode: Mode | None, where: str, fix: str) -> Mode:
     """Return whether larger or smaller values of a metric are better: as specified, or else
-    inferred from its name. Smaller costs are better, such as lengths and times.
+    inferred from its name. For costs, such as lengths and times, smaller is better.
 
     Args:
         metric: the name.

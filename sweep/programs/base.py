@@ -265,7 +265,9 @@ class PlannableProgram(Section, ABC):
         return None, False
 
     def count_evaluations(self, possible: Values) -> int | None:
-        """Return the evaluations of the longest trial after its first step."""
+        """Return the number of evaluations in the longest trial, without the one before training;
+        None if unknown.
+        """
         return None
 
     def score_step(self, metric: str) -> float | None:

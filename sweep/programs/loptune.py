@@ -232,7 +232,7 @@ class LoptuneProgram(Program):
     def _device(self, resources: ResourcesSpec) -> Device:
         """Return the device of a rank: a GPU, a fraction of one, or the memory of this machine."""
         if not resources.gpus_per_trial or self.base.parallel.device == "cpu":
-            import psutil  # imported here, because it would delay every command
+            import psutil  # imported here: at the top it would slow down every command
 
             return Device(False, psutil.virtual_memory().total)
         return Device(True, round((gpu_bytes() or GPU_BYTES) * min(1.0, resources.gpus_per_worker)))
@@ -375,7 +375,9 @@ class LoptuneProgram(Program):
         return training_steps(epochs, problems, prompts, self.base.data.drop_last)
 
     def count_evaluations(self, possible: Values) -> int | None:
-        """Return the evaluations of the longest trial after its first step."""
+        """Return the number of evaluations in the longest trial, without the one before training;
+        None if unknown.
+        """
         steps, _ = self.steps(possible)
         every = min(possible_values(self.base, possible, "evaluation.every_steps"))
         return None if steps is None else math.ceil(steps / int(every))

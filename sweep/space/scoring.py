@@ -98,7 +98,7 @@ def amount_of(axis: Axis, scoring: Scoring, records: Sequence[Record]) -> float:
     steps = sorted(set(along).intersection(used))
     if not steps:
         return used[max(used)]
-    import numpy as np  # NumPy would delay every command
+    import numpy as np  # imported here: at the top it would slow down every command
 
     places = [along[step] for step in steps]
     return float(np.interp(scoring.at, places, [used[step] for step in steps]))

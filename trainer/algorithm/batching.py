@@ -246,7 +246,7 @@ def _microbatches_with_shared_prompts(
 
 
 def _longest_first(batch: TrainBatch, rows: Tensor) -> tuple[list[int], list[int]]:
-    """Return rows in descending order of their length, and these lengths."""
+    """Return the rows in descending order of length, and their lengths."""
     lengths = (batch.prompt_lengths + batch.completion_lengths)[rows]
     order = lengths.argsort(descending=True, stable=True)
     return rows[order].tolist(), lengths[order].tolist()

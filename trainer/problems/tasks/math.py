@@ -23,7 +23,7 @@ def read_answer(value: Any) -> Any:
     For GSM8K-style worked solutions, only the text after ``####`` is kept.
 
     Raises:
-        ValueError: wrong type, or empty.
+        ValueError: the answer has the wrong type, is empty, or is not a finite number.
     """
     if isinstance(value, list) and value:
         return [read_answer(item) for item in value]
