@@ -30,6 +30,7 @@ from loptune.errors import ConfigError
 
 DIRECTION = "direction"  # key in a table's attrs for the direction that the source declares
 DEFAULT: Mode = "max"
+ADD_MODE = "add --mode min, or --mode max if larger values are better"  # for the option --mode
 Reading = Mode | Literal["unclear"]  # what the name of a metric says about its direction
 
 _SMALLER_WORDS = (
@@ -95,14 +96,13 @@ def direction(score: str, mode: Mode | None, of_source: Mode | None) -> tuple[Mo
         verb, better = ("maximized", "larger") if of_source == "max" else ("minimized", "smaller")
         return of_source, [f"The search {verb} {score}, so {better} values are better."]
     reading = read_direction(score)
-    if reading in ("min", "unclear"):
-        problem = f"smaller values of {score} are usually better, but --mode is not set"
-        if reading == "unclear":
-            problem = f"the name {score} does not show whether larger or smaller values are better"
+    if reading == "unclear":
+        raise _unclear(score, "--mode", ADD_MODE)
+    if reading == "min":
         raise ConfigError(
-            problem,
+            f"smaller values of {score} are usually better, but --mode is not set",
             "--mode",
-            "add --mode min, or --mode max if larger values are better",
+            ADD_MODE,
             code="which-direction",
         )
     return DEFAULT, []
@@ -125,13 +125,17 @@ def usual_direction(metric: str, mode: Mode | None, where: str, fix: str) -> Mod
         return mode
     reading = read_direction(metric, costs_are_smaller=True)
     if reading == "unclear":
-        raise ConfigError(
-            f"the name {metric} does not show whether larger or smaller values are better",
-            where,
-            fix,
-            code="which-direction",
-        )
+        raise _unclear(metric, where, fix)
     return reading or DEFAULT
+
+
+def _unclear(metric: str, where: str, fix: str) -> ConfigError:
+    return ConfigError(
+        f"the name {metric} does not show whether larger or smaller values are better",
+        where,
+        fix,
+        code="which-direction",
+    )
 
 
 def direction_by_name(metric: str) -> Mode | None:

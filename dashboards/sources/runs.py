@@ -148,9 +148,7 @@ def _with_roles(
 
 @dataclass(frozen=True)
 class _FinishedRuns:
-    """The rows of the runs that have ended, with typed columns and a seed of their own for each
-    run.
-    """
+    """The rows of the finished runs, with typed columns and a unique seed for each run."""
 
     table: pd.DataFrame
     state_column: str | None  # the source's column that tells how each run ended

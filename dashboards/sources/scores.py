@@ -197,18 +197,14 @@ def with_second(results: Results, second: SecondSpec, measured: Results | None) 
     for trial in results.trials:
         value = values.get((trial.configuration, trial.seed), math.nan)
         trials.append(replace(trial, second=value))
-    by_task = dict(results.by_task)
-    for task, part in results.by_task.items():
-        if measured is None or task in measured.by_task:
-            by_task[task] = with_second(part, second, measured and measured.by_task[task])
     fresh = results.fresh
     if fresh is not None:
-        fresh = with_second(fresh, second, measured and measured.fresh)
+        measured_fresh = None if measured is None else measured.fresh
+        fresh = with_second(fresh, second, measured_fresh)
     return replace(
         results,
         objective=replace(results.objective, second=second.metric, second_mode=second.mode),
         trials=tuple(trials),
-        by_task=by_task,
         fresh=fresh,
     )
 

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy import special
 
-from dashboards.sources.directions import usual_direction
+from dashboards.sources.directions import ADD_MODE, usual_direction
 from dashboards.statistics.online_levels import lord_level
 from dashboards.trial import sign_of
 from loptune.errors import ConfigError, MissingError, shortened
@@ -173,9 +173,7 @@ def _read_table(
                 commit=row.get("commit") or "",
             )
         )
-    better = usual_direction(
-        name, mode, "--mode", "add --mode min, or --mode max if larger values are better"
-    )
+    better = usual_direction(name, mode, "--mode", ADD_MODE)
     return LoopRecord(metric=name, mode=better, entries=tuple(entries))
 
 

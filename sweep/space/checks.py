@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from dashboards.sources.directions import usual_direction
 from loptune.errors import ConfigError, shortened
 from loptune.yaml_document import KeyPath, YamlDocument, nearest
 from sweep.programs.base import Overrides, SearchableProgram
@@ -122,12 +121,7 @@ def _check_second(spec: SweepSpec, document: YamlDocument) -> None:
     if second is None:
         return
     check_recorded(second.metric, "second", spec, document)
-    usual_direction(
-        second.metric,
-        second.mode,
-        document.where(("objective", "second")),
-        "write mode: min, or mode: max if larger values are better",
-    )
+    second.direction_at(document.where(("objective", "second")))
     if sampler in MULTI_OBJECTIVE and spec.scheduler != SchedulerSpec():
         raise document.error(
             f"ASHA stops trials only by the score, and {sampler} would use the {second.metric} of "

@@ -43,12 +43,19 @@ class SecondSpec(Section):
     @property
     def direction(self) -> Mode:
         """Whether larger or smaller values are better."""
-        return usual_direction(
-            self.metric,
-            self.mode,
-            "objective.second.mode",
-            "write mode: min, or mode: max if larger values are better",
-        )
+        return self.direction_at("objective.second.mode")
+
+    def direction_at(self, where: str) -> Mode:
+        """Return whether larger or smaller values are better.
+
+        Args:
+            where: the place to name in an error.
+
+        Raises:
+            ConfigError: there is no mode, and the name of the metric is unclear.
+        """
+        fix = "write mode: min, or mode: max if larger values are better"
+        return usual_direction(self.metric, self.mode, where, fix)
 
 
 class ObjectiveSpec(Section):
