@@ -139,7 +139,7 @@ def start(
     from sweep.gate.earlier import Earlier
     from sweep.gate.earlier_campaigns import earlier_campaigns
     from sweep.gate.limits import read_deadline
-    from sweep.gate.program_files import file_digests, tracked_revision
+    from sweep.gate.program_files import check_protected, file_digests, tracked_revision
     from sweep.gate.spec import PROGRAM, CampaignSpec
     from sweep.space.file import find_space, load_space
 
@@ -208,6 +208,7 @@ def start(
             "pass a --space whose program git tracks, or leave --protect out",
             code="protect-needs-git",
         )
+    check_protected(protect)
     earlier: list[Earlier] = []
     if not new_budget:
         earlier = earlier_campaigns(Path(campaign), path, name, list(map(Path, after)))

@@ -20,6 +20,9 @@ _OF_A_HOOK = {
     "GIT_WORK_TREE",
 }
 _SUBMODULE = "160000"  # mode of a submodule in git's index
+# Git must neither run the user's hooks, which are meant for the user's own commands, nor update
+# submodules: these are checked out here.
+_SETTINGS = ("-c", f"core.hooksPath={os.devnull}", "-c", "submodule.recurse=false")
 _NOT_LINKED = {"__pycache__", ".git", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
 
 
@@ -98,66 +101,86 @@ def checkout(campaign: Path, revision: str, protected: Protected | None = None) 
     files, such as data, are symbolic links to the files in the current folder.
     """
     target = campaign.resolve() / "checkouts" / revision
-    if not _is_checkout_of(target, revision):
+    if not _is_checkout_of(target, revision) or not _reset(target, revision):
         _remove(target)
         making = target.with_name(f".making-{revision}")
         _remove(making)
         target.parent.mkdir(exist_ok=True)
         run_git("worktree", "add", "--force", "--detach", str(making), revision)
         run_git("worktree", "move", str(making), str(target))
-    run_git("reset", "--quiet", "--hard", revision, here=target)
+    prefix = run_git("rev-parse", "--show-prefix").strip()
+    if protected is not None:
+        _restore(target, [_joined(prefix, name) for name in protected.paths], protected.revision)
+    # Submodules and links come last: only then are the folders in which they belong the
+    # checkout's own, and not links out of it that the revision contains.
     root = Path(run_git("rev-parse", "--show-toplevel").strip())
     _check_out_submodules(root, target)
     _link_untracked(root, target, campaign.resolve())
-    place = target / run_git("rev-parse", "--show-prefix").strip()
-    if protected is not None:
-        _restore(place, protected)
-    return place
+    return target / prefix
 
 
-def _restore(place: Path, protected: Protected) -> None:
-    """Restore the protected files of a checkout, and remove those that its revision added."""
-    for name in protected.paths:
-        path = place / name
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-        place.mkdir(parents=True, exist_ok=True)
-        run_git("checkout", "--quiet", protected.revision, "--", name, here=place)
+def _joined(prefix: str, name: str) -> str:
+    return os.path.normpath(os.path.join(prefix, name))
+
+
+def _restore(target: Path, paths: Sequence[str], revision: str) -> None:
+    """Restore the protected paths of a checkout to ``revision``, and remove files that its own
+    revision or a run added to them. Git does not follow symbolic links in the paths.
+    """
+    run_git("checkout", "--quiet", "--no-overlay", revision, "--", *paths, here=target)
+    run_git("clean", "--quiet", "-ffdx", "--", *paths, here=target)
 
 
 def _is_checkout_of(folder: Path, revision: str) -> bool:
-    if not (folder / ".git").exists():
+    """Return whether ``folder`` is the top of a repository at ``revision``."""
+    if not folder.is_dir():
         return False
     try:
-        return run_git("rev-parse", "HEAD", here=folder).strip() == revision
+        # Below a damaged checkout, git may find the repository of a parent folder.
+        printed = run_git("rev-parse", "--show-toplevel", "HEAD", here=folder)
     except MissingError:
         return False
+    return printed.splitlines() == [str(folder), revision]
+
+
+def _reset(checkout: Path, revision: str) -> bool:
+    """Undo the changes to the files of a checkout. Return whether git could undo them."""
+    try:
+        run_git("reset", "--quiet", "--hard", revision, here=checkout)
+    except MissingError:  # e.g. a killed git left its lock, or a run put a link above a submodule
+        return False
+    return True
 
 
 def _remove(folder: Path) -> None:
+    if folder.is_symlink():
+        folder.unlink()
     shutil.rmtree(folder, ignore_errors=True)
     run_git("worktree", "prune")
 
 
 def _check_out_submodules(root: Path, target: Path) -> None:
     """Check out the submodules of ``target`` from the submodules of the repository ``root``.
-    Submodules that are not checked out in ``root`` are skipped.
+    The folders of submodules that are not checked out in ``root`` are left empty.
     """
     for entry in filter(None, run_git("ls-files", "--stage", "-z", here=target).split("\0")):
         mode, revision = entry.split()[:2]
         name = entry.partition("\t")[2]
-        source = root / name
-        if mode != _SUBMODULE or not (source / ".git").exists():
+        if mode != _SUBMODULE:
             continue
+        source = root / name
         inside = target / name
-        if not _is_checkout_of(inside, revision):
+        obstacle = _in_the_way(target, inside)
+        if obstacle is not None:  # made by a run: git has replaced those of other revisions
+            obstacle.unlink()
+        if not _is_checkout_of(inside, revision) or not _reset(inside, revision):
             shutil.rmtree(inside, ignore_errors=True)
+            inside.mkdir(parents=True, exist_ok=True)
+            if not (source / ".git").exists():
+                continue
             run_git("worktree", "prune", here=source)
             words = ("worktree", "add", "--force", "--detach", str(inside), revision)
             run_git(*words, here=source)
-        run_git("reset", "--quiet", "--hard", revision, here=inside)
         _check_out_submodules(source, inside)
 
 
@@ -165,13 +188,35 @@ def _link_untracked(root: Path, target: Path, campaign: Path) -> None:
     """Link the untracked files of the repository in ``root`` into a checkout."""
     listed = run_git("ls-files", "--others", "--directory", "-z", here=root)
     for name in filter(None, listed.split("\0")):
-        source = root / name
-        link = target / name
-        if source.name in _NOT_LINKED or campaign.is_relative_to(source.resolve()):
-            continue
-        if not link.exists() and not link.is_symlink():
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(source)
+        if _in_the_way(target, (target / name).parent) is None:
+            _link(root / name, target / name, campaign)
+
+
+def _link(source: Path, link: Path, campaign: Path) -> None:
+    """Link a file or folder into a checkout. If the checkout has a folder of its own there, such as
+    one with protected files, link what is missing in it.
+    """
+    if source.name in _NOT_LINKED or campaign.is_relative_to(source.resolve()):
+        return
+    if link.is_symlink() or link.is_file():
+        return
+    if not link.exists():
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(source)
+    elif source.is_dir():
+        for path in sorted(source.iterdir()):
+            _link(path, link / path.name, campaign)
+
+
+def _in_the_way(target: Path, folder: Path) -> Path | None:
+    """Return the first symbolic link or file in the part of ``folder`` below ``target``, itself
+    included. Behind a link, paths are not in the checkout.
+    """
+    for part in reversed([folder, *folder.parents]):
+        is_below = part != target and part.is_relative_to(target)
+        if is_below and (part.is_symlink() or part.is_file()):
+            return part
+    return None
 
 
 def run_git(*words: str, here: Path | None = None) -> str:
@@ -183,10 +228,10 @@ def run_git(*words: str, here: Path | None = None) -> str:
     # If a git hook starts loptune, git has set variables such as GIT_DIR and GIT_INDEX_FILE. With
     # them, git would use the user's own branch and index in every folder.
     environment = {name: value for name, value in os.environ.items() if name not in _OF_A_HOOK}
+    environment["GIT_LITERAL_PATHSPECS"] = "1"  # a path such as runs/[1] is no pattern
     try:
         ended = subprocess.run(
-            # do not run the user's hooks, which are meant for the user's own commands
-            ["git", "-c", f"core.hooksPath={os.devnull}", *words],
+            ["git", *_SETTINGS, *words],
             cwd=here,
             env=environment,
             capture_output=True,

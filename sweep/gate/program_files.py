@@ -45,6 +45,24 @@ def refuse_uncommitted() -> None:
         )
 
 
+def check_protected(paths: Sequence[str]) -> None:
+    """Check that proposals can still change something outside the protected paths.
+
+    Raises:
+        ConfigError: a protected path contains the current folder.
+    """
+    here = Path.cwd()
+    for path in paths:
+        if here.is_relative_to(os.path.normpath(here / path)):
+            raise ConfigError(
+                f"{path or 'an empty path'} contains the whole program, so no proposal could "
+                "change it",
+                "--protect",
+                "list only the files and folders of the evaluation",
+                code="all-protected",
+            )
+
+
 def file_digests(command: Sequence[str], campaign: Path) -> dict[str, str]:
     """Return the SHA-256 of the files of a command line and of the Python files next to them."""
     named = _named(command)
