@@ -228,7 +228,7 @@ def run_git(*words: str, here: Path | None = None) -> str:
     # If a git hook starts loptune, git has set variables such as GIT_DIR and GIT_INDEX_FILE. With
     # them, git would use the user's own branch and index in every folder.
     environment = {name: value for name, value in os.environ.items() if name not in _OF_A_HOOK}
-    environment["GIT_LITERAL_PATHSPECS"] = "1"  # a path such as runs/[1] is no pattern
+    environment["GIT_LITERAL_PATHSPECS"] = "1"  # take paths such as runs/[1] as they are
     try:
         ended = subprocess.run(
             ["git", *_SETTINGS, *words],
