@@ -35,12 +35,24 @@ def declaration(name: str) -> Metric:
     Raises:
         KeyError: undeclared metric.
     """
+    metric = _declared(name)
+    if metric is None:
+        raise KeyError(f"metric {name} is not declared in loptune/declared_metrics.yaml")
+    return metric
+
+
+def is_declared(name: str) -> bool:
+    """Return whether a metric is declared."""
+    return _declared(name) is not None
+
+
+def _declared(name: str) -> Metric | None:
     if name in METRICS:
         return METRICS[name]
     for prefix, metric in METRIC_FAMILIES.items():
         if name.startswith(prefix) and len(name) > len(prefix):
             return metric
-    raise KeyError(f"metric {name} is not declared in loptune/declared_metrics.yaml")
+    return None
 
 
 def unit_of(metric: str) -> str:

@@ -113,7 +113,7 @@ def plan(
     machines = planned_nodes(address, cpus, gpus, nodes)
     made = make_plan(sweep, machines, step_seconds, noise_folder=noise)
     _print_advice(spec)
-    sampled = spec.program.sample(spec.possible, sample) if sample else None
+    sampled = spec.program.sample(spec.values_of_trials(), sample) if sample else None
     words = [space, *overrides]
     if offline:
         words.append("--offline")

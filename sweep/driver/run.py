@@ -119,7 +119,7 @@ class _Session:
         inputs: tuple[Path, ...] = ()
         environment = self.scratch / ENVIRONMENT
         if self.options.address:
-            inputs = (self.sweep.folder.root, *spec.program.paths(spec.searched))
+            inputs = (self.sweep.folder.root, *spec.program.paths(spec.values_of_trials()))
             environment = Path()
         return TrialPlan(
             spec=spec,
@@ -227,7 +227,8 @@ def check_program(spec: SweepSpec) -> None:
     text = "checking the trials' program"
     say(text)
     with waiting(text):
-        spec.program.check_early(spec.searched, spec.resources, logged_metrics(spec))
+        values = spec.values_of_trials()
+        spec.program.check_early(values, spec.resources, logged_metrics(spec))
 
 
 def check_and_record_inputs(sweep: SweepRecord, options: Options) -> None:
@@ -239,7 +240,8 @@ def check_and_record_inputs(sweep: SweepRecord, options: Options) -> None:
     """
     root = sweep.folder.root
     changes = check_inputs(root, "sweep", options.accept_changes)
-    record_inputs(root, sweep.spec.program.files(sweep.spec.searched), changes)
+    spec = sweep.spec
+    record_inputs(root, spec.program.files(spec.values_of_trials()), changes)
     for change in changes:
         print(f"accepted: {change}", flush=True)
 

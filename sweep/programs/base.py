@@ -25,7 +25,8 @@ from trainer.types import RunContext
 
 ABSENT: Final = object()  # marks a key that a configuration does not have
 Overrides = Mapping[str, Any]  # searched key -> its value in one configuration
-Values = Mapping[str, Sequence[Any]]  # searched key -> its values, or the two bounds of a range
+# searched key -> the values that trials have, of a range its two bounds
+Values = Mapping[str, Sequence[Any]]
 
 
 class ResourcesSpec(Section):
@@ -367,6 +368,13 @@ def seed_searched(key: str, where: str) -> ConfigError:
         "write seeds: [0, 1]",
         key=key,
         code="seed-searched",
+    )
+
+
+def searched_and_set(key: str, setter: str, where: str, code: str) -> ConfigError:
+    """Return the error for a searched key that another part of the space sets."""
+    return ConfigError(
+        f"{key} is both searched and {setter}", where, "remove one of the two", key=key, code=code
     )
 
 

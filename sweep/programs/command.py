@@ -23,6 +23,7 @@ from sweep.programs.base import (
     Program,
     ResourcesSpec,
     Values,
+    searched_and_set,
     seed_searched,
 )
 from sweep.programs.placeholders import check_words, fill, named_keys
@@ -163,17 +164,13 @@ class CommandProgram(Program):
         return key in self.defaults or key in (_SEED, *self.seeds)
 
     def check_key(self, key: str, document: YamlDocument) -> None:
-        """Raise ConfigError for the seed and for keys of `program.held_out`."""
+        """Raise ConfigError for the seed, keys of `program.held_out` and reserved column names."""
         where = document.where(("parameters", key))
         if key not in self.defaults:
             raise seed_searched(key, where)
         if key in self.held_out:
-            raise ConfigError(
-                f"{key} is both searched and set by program.held_out",
-                where,
-                "remove one of the two",
-                key=key,
-                code="searched-and-held-out",
+            raise searched_and_set(
+                key, "set by program.held_out", where, code="searched-and-held-out"
             )
         if key in FIELDS:
             raise ConfigError(

@@ -190,14 +190,14 @@ class LoptuneProgram(Program):
         return "." in key or key in TrainConfig.model_fields
 
     def check_key(self, key: str, document: YamlDocument) -> None:
-        """Raise ConfigError for the seed, fixed keys, sections and unknown keys."""
+        """Raise ConfigError for the seed, `max_hours`, fixed keys, sections and unknown keys."""
         check_parameter(key, self.overrides, document)
 
     def check_metric(self, metric: str, key: str, searched: Values, document: YamlDocument) -> None:
         """Raise ConfigError for a metric that a search does not measure, or a parameter that
         changes the evaluation.
         """
-        check_objective(metric, key, searched, document)
+        check_objective(metric, key, self.base, searched, document)
 
     def check_machine(
         self,
@@ -363,9 +363,9 @@ class LoptuneProgram(Program):
         them.
         """
         choices = [possible_values(self.base, possible, key) for key in _DECIDE_STEPS]
-        lengths = [self._steps_of(*choice) for choice in itertools.product(*choices)]
+        lengths = {self._steps_of(*choice) for choice in itertools.product(*choices)}
         longest = None if None in lengths else max(filter(None, lengths))
-        return longest, any(len(values) > 1 for values in choices)
+        return longest, len(lengths) > 1
 
     def _steps_of(self, max_steps: int | None, epochs: float, prompts: int) -> int | None:
         sources = self.base.data.train

@@ -1,14 +1,14 @@
 """Checks of a search space of loptune's own trainer."""
 
-import contextlib
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from loptune.declared_metrics import METRICS, declaration
+from loptune.declared_metrics import METRICS, is_declared
 from loptune.errors import ConfigError
 from loptune.yaml_document import YamlDocument, nearest
-from sweep.programs.base import Overrides, ResourcesSpec, Values, seed_searched
-from trainer.config.schema import TrainConfig, check_key, value_of
+from sweep.programs.base import Overrides, ResourcesSpec, Values, searched_and_set, seed_searched
+from trainer.config.schema import TrainConfig, check_key, value_of, with_overrides
 from trainer.planning.advice import correctness_reward
 from trainer.planning.memory import Device, check_fits
 
@@ -23,7 +23,7 @@ def possible_values(base: TrainConfig, searched: Values, key: str) -> Sequence[A
 
 
 def check_parameter(key: str, fixed: Overrides, document: YamlDocument) -> None:
-    """Raise ConfigError for the seed, fixed keys, sections and unknown keys."""
+    """Raise ConfigError for the seed, `max_hours`, fixed keys, sections and unknown keys."""
     where = document.where(("parameters", key))
     if key == "seed":
         raise seed_searched(key, where)
@@ -36,20 +36,22 @@ def check_parameter(key: str, fixed: Overrides, document: YamlDocument) -> None:
             code="max-hours-in-sweep",
         )
     if key in fixed:
-        raise ConfigError(
-            f"{key} is both searched and fixed in trainer.overrides",
-            where,
-            "remove one of the two",
-            key=key,
-            code="searched-and-fixed",
-        )
+        raise searched_and_set(key, "fixed in trainer.overrides", where, code="searched-and-fixed")
     check_key(key, document.place(("parameters", key)))
 
 
-def check_objective(metric: str, key: str, searched: Values, document: YamlDocument) -> None:
+def check_objective(
+    metric: str, key: str, base: TrainConfig, searched: Values, document: YamlDocument
+) -> None:
     """Raise ConfigError for a metric that a search does not measure, or a parameter that changes
     the evaluation.
     """
+    _check_not_held_out(metric, key, document)
+    _check_ruler_fixed(metric, base, searched, document)
+    _check_measured(metric, key, document)
+
+
+def _check_not_held_out(metric: str, key: str, document: YamlDocument) -> None:
     if metric.endswith(f"/{TEST_SET}"):
         raise document.error(
             f"{metric} belongs to the held-out set, which is not used during a search",
@@ -57,25 +59,50 @@ def check_objective(metric: str, key: str, searched: Values, document: YamlDocum
             "choose another set, or eval/accuracy",
             code="held-out-objective",
         )
+
+
+def _check_ruler_fixed(
+    metric: str, base: TrainConfig, searched: Values, document: YamlDocument
+) -> None:
     ruler = ["evaluation.", "data.task", "data.max_prompt_tokens"]
     if metric.startswith("eval/reward"):
         ruler.append("reward.")
-    searched_rewards = searched.get("reward.functions", ())
-    judges = {correctness_reward(functions) for functions in searched_rewards}
-    if len(judges) > 1:
+    if len(_judges(base, searched)) > 1:
         ruler.append("reward.functions")  # the reward determines the accuracy
     for parameter in searched:
-        if parameter.startswith(tuple(ruler)):
+        changes = parameter.startswith(tuple(ruler))
+        fix = f"fix it: trainer.{parameter}=VALUE"
+        if parameter == "rollout.max_new_tokens" and _follows_training_limit(base):
+            changes = True
+            fix = "fix the limit of evaluations: trainer.evaluation.max_new_tokens=N"
+        if changes:
             raise document.error(
                 f"{parameter} changes what {metric} measures, so scores would not be comparable",
                 ("parameters", parameter),
-                f"fix it: trainer.{parameter}=VALUE",
+                fix,
                 code="changes-the-objective",
             )
-    with contextlib.suppress(KeyError):
-        declaration(metric)
-        if metric.startswith("eval/"):
-            return
+
+
+def _judges(base: TrainConfig, searched: Values) -> set[str]:
+    """Return the reward functions that decide correctness in some trial."""
+    keys = [key for key in searched if key.startswith("reward.functions")]
+    judges = set()
+    for values in itertools.product(*(searched[key] for key in keys)):
+        changed = with_overrides(base, dict(zip(keys, values, strict=True)))
+        judges.add(correctness_reward(changed["reward"]["functions"]))
+    return judges
+
+
+def _follows_training_limit(base: TrainConfig) -> bool:
+    """Return whether the completion limit of an evaluation set is the one of training."""
+    evaluation = base.evaluation
+    return any(evaluation.of_set(name).max_new_tokens is None for name in evaluation.sets)
+
+
+def _check_measured(metric: str, key: str, document: YamlDocument) -> None:
+    if metric.startswith("eval/") and is_declared(metric):
+        return
     measured = [name for name in METRICS if name.startswith("eval/")]
     raise document.error(
         f"no evaluation measures {metric}",

@@ -31,7 +31,7 @@ from sweep.search.history import Configuration, failed_by_settings, outcome
 from sweep.space.arms import arm_of, arms
 from sweep.space.checks import MAX_GRID
 from sweep.space.parameters import ParameterSpec
-from sweep.space.points import Parameters, Space, fingerprint
+from sweep.space.points import MissingValueError, Parameters, Space, fingerprint
 from sweep.space.spec import MULTI_OBJECTIVE, SearchSpec, SweepSpec
 
 logger = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ def _own_values(spec: SweepSpec, space: Space) -> Parameters | None:
         return None
     try:
         point = space.complete({}, spec.program)
-    except KeyError:  # the program has no value for a switch
+    except MissingValueError:  # the program has no value for a switch
         return None
     return point if space.contains(point) else None
 

@@ -80,4 +80,4 @@ def advise_space(spec: SweepSpec) -> Iterator[Advice]:
                     f"baselines, {key}",
                     "widen the range if the sampler should learn from this baseline",
                 )
-    yield from spec.program.advice(spec.searched)
+    yield from spec.program.advice(spec.values_of_trials())

@@ -1,6 +1,7 @@
 """Check a search space against its program before anything starts."""
 
 import itertools
+import json
 import math
 import random
 import re
@@ -12,7 +13,7 @@ from loptune.yaml_document import KeyPath, YamlDocument, nearest
 from sweep.programs.base import Overrides, SearchableProgram
 from sweep.space.arms import arms
 from sweep.space.parameters import ParameterSpec
-from sweep.space.points import Parameters, Space, allowed_values, fingerprint
+from sweep.space.points import MissingValueError, Parameters, Space, allowed_values, fingerprint
 from sweep.space.scoring import HOURS, axes
 from sweep.space.spec import MULTI_OBJECTIVE, STEP, SchedulerSpec, SweepSpec
 
@@ -35,11 +36,6 @@ def check_space(spec: SweepSpec, document: YamlDocument) -> None:
             code="reserved-name",
         )
     objective = spec.objective
-    for metric in objective.metrics:
-        spec.program.check_metric(metric, "metric", spec.searched, document)
-    for metric in objective.guarded:
-        check_recorded(metric, "guards", spec, document)
-    _check_second(spec, document)
     _check_axis(spec, document)
     for key in ("worthwhile", "published"):
         is_accuracy = spec.trainer and objective.metrics[0].startswith("eval/accuracy")
@@ -54,11 +50,18 @@ def check_space(spec: SweepSpec, document: YamlDocument) -> None:
     _check_keys(spec, document)
     _check_combinations(spec.program, space, document)
     _check_baselines(spec, space, document)
+    # a parameter may change what a metric measures, so metrics are checked after its values
+    for metric in objective.metrics:
+        spec.program.check_metric(metric, "metric", spec.values_of_trials(), document)
+    for metric in objective.guarded:
+        check_recorded(metric, "guards", spec, document)
+    _check_second(spec, document)
     _check_search(spec, space, document)
     _check_arms(spec, document)
     _check_scheduler(spec, document)
     _check_limits(spec, document)
-    spec.program.check_machine(spec.searched, spec.resources, spec.limits.max_concurrent, document)
+    values = spec.values_of_trials(listed=True)
+    spec.program.check_machine(values, spec.resources, spec.limits.max_concurrent, document)
 
 
 def _check_axis(spec: SweepSpec, document: YamlDocument) -> None:
@@ -105,7 +108,7 @@ def check_recorded(metric: str, key: str, spec: SweepSpec, document: YamlDocumen
             nearest(metric, list(amounts)),
             code="unknown-axis",
         )
-    spec.program.check_metric(metric, key, spec.searched, document)
+    spec.program.check_metric(metric, key, spec.values_of_trials(), document)
 
 
 def _check_second(spec: SweepSpec, document: YamlDocument) -> None:
@@ -273,22 +276,21 @@ def _complete_baseline(
 ) -> Parameters:
     try:
         point = space.complete(baseline, program)
-    except KeyError as error:
-        key = error.args[0]
+    except MissingValueError as error:
         raise ConfigError(
-            f"baseline {index} is missing {key}",
+            f"baseline {index} is missing {error.key}",
             where,
-            f"add {key}: VALUE",
-            key=key,
+            f"add {error.key}: VALUE",
+            key=error.key,
             code="baseline-lacks-key",
         ) from None
     for key in baseline:
         if key not in point:
             when = space.parameters[key].when
             raise ConfigError(
-                f"baseline {index} sets {key}, which is only used when {_show(when)}",
+                f"baseline {index} sets {key}, which is only used when {_show_conditions(when)}",
                 where,
-                f"remove {key}, or set {_show(when)}",
+                f"remove {key}, or set {_fulfil(when)}",
                 key=key,
                 code="baseline-key-inactive",
             )
@@ -442,3 +444,20 @@ def _check_scheduler(spec: SweepSpec, document: YamlDocument) -> None:
 
 def _show(values: Overrides) -> str:
     return ", ".join(f"{key}={value}" for key, value in values.items())
+
+
+def _show_conditions(when: Overrides) -> str:
+    """Return conditions as text: ``loss is "cispo" or "sapo", and lopti is true``."""
+    parts = []
+    for parent, condition in when.items():
+        values = [json.dumps(value, default=str) for value in allowed_values(condition)]
+        parts.append(f"{parent} is {' or '.join(values)}")
+    return ", and ".join(parts)
+
+
+def _fulfil(when: Overrides) -> str:
+    """Return values that satisfy all conditions, as entries of a baseline: ``lopti: true``."""
+    entries = []
+    for parent, condition in when.items():
+        entries.append(f"{parent}: {json.dumps(allowed_values(condition)[0], default=str)}")
+    return ", ".join(entries)

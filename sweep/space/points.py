@@ -21,6 +21,14 @@ def allowed_values(condition: Any) -> list[Any]:
     return list(condition) if isinstance(condition, list) else [condition]
 
 
+class MissingValueError(Exception):
+    """A baseline leaves out an active key for which the program has no default."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+
 class Space:
     """Parameters in topological order of their conditions.
 
@@ -103,8 +111,8 @@ class Space:
         """Complete a baseline to a point: missing keys get the default of the program.
 
         Raises:
-            KeyError: an active switch has no value, or the program has no default for an active
-                key.
+            MissingValueError: an active switch has no value, or the program has no default for an
+                active key.
         """
         named = {key: value for key, value in baseline.items() if program.has(key)}
         below = program.values(named, list(self.parameters))
@@ -116,7 +124,7 @@ class Space:
             elif parameter.kind == "value":
                 value = parameter.value
             if value is ABSENT:
-                raise KeyError(key)
+                raise MissingValueError(key)
             return value
 
         return self.walk(choose)

@@ -15,10 +15,11 @@ from dashboards.trial import Mode
 from loptune.run_names import NAME_RULE, is_name
 from loptune.section import Count, NonNegative, Positive, Section, Seed, needs, refusal
 from loptune.terminal.table import counted
-from sweep.programs.base import Program, ResourcesSpec
+from sweep.programs.base import ABSENT, Program, ResourcesSpec
 from sweep.programs.command import CommandProgram
 from sweep.programs.loptune import LoptuneProgram
-from sweep.space.parameters import ParameterSpec, ValueMapping
+from sweep.space.parameters import ParameterSpec, ValueMapping, same_value
+from sweep.space.points import Space
 
 MULTI_OBJECTIVE = ("nsga2", "motpe")  # samplers
 STEP = "step"  # the axis of scores that are means of the last evaluations
@@ -28,6 +29,12 @@ def _unique(values: list[Any]) -> list[Any]:
     if len(set(values)) != len(values):
         raise refusal("duplicates", f"duplicates in {values}", "list each once")
     return values
+
+
+def _add_new(values: list[Any], value: Any) -> None:
+    """Append a value, unless it is already in the list or the key does not exist."""
+    if value is not ABSENT and not any(same_value(value, earlier) for earlier in values):
+        values.append(value)
 
 
 class SecondSpec(Section):
@@ -282,23 +289,32 @@ class SweepSpec(Section):
         return self.model_copy(update={"objective": objective})
 
     @property
-    def searched(self) -> dict[str, list[Any]]:
-        """The program's searched keys with their values, or the two bounds of a range."""
-        keys = [key for key in self.parameters if self.program.has(key)]
-        return {key: self.parameters[key].extremes for key in keys}
+    def searched(self) -> list[str]:
+        """The program's searched keys."""
+        return [key for key in self.parameters if self.program.has(key)]
 
-    @property
-    def possible(self) -> dict[str, list[Any]]:
-        """The searched keys with every value that a trial can have, including the values while
-        inactive.
+    def values_of_trials(self, *, listed: bool = False) -> dict[str, list[Any]]:
+        """Return the values of each searched key over all trials, baselines included, without
+        repetitions; of a range its first and its last value.
+
+        Args:
+            listed: return every value of a range that has steps.
         """
-        base = self.program.values({}, list(self.searched))
-        values = {}
-        for key, extremes in self.searched.items():
-            parameter = self.parameters[key]
-            inactive = parameter.otherwise if parameter.has_else else base[key]
-            values[key] = [*extremes, inactive] if parameter.when else extremes
-        return values
+        found: dict[str, list[Any]] = {key: [] for key in self.searched}
+        if self.search.configurations != 0:
+            below = self.program.values({}, self.searched)
+            for key in self.searched:
+                parameter = self.parameters[key]
+                options = parameter.options if listed else None
+                found[key] += parameter.extremes if options is None else options
+                if parameter.when:
+                    inactive = parameter.otherwise if parameter.has_else else below[key]
+                    _add_new(found[key], inactive)
+        space = Space(self.parameters)
+        for point in space.distinct(self.baselines, self.program).values():
+            for key, value in space.resolve(point, self.program).items():
+                _add_new(found[key], value)
+        return found
 
     @property
     def directions(self) -> list[Mode]:
@@ -341,7 +357,7 @@ class SweepSpec(Section):
         """Number of evaluations of the longest trial after its first step; None if it depends on
         the data.
         """
-        return self.program.count_evaluations(self.possible)
+        return self.program.count_evaluations(self.values_of_trials())
 
     @model_validator(mode="after")
     def _check_program(self) -> "SweepSpec":

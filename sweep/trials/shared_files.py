@@ -41,7 +41,8 @@ def check_shared_files(sweep: SweepRecord) -> None:
     probe = folder.root / f"reach-{uuid.uuid4().hex}"
     probe.touch()
     try:
-        for node, path in unseen_paths(nodes, [probe, *spec.program.paths(spec.searched)]):
+        paths = [probe, *spec.program.paths(spec.values_of_trials())]
+        for node, path in unseen_paths(nodes, paths):
             place = where = str(path)
             if path == probe:
                 place, where = str(folder.runs_dir), "--runs-dir"

@@ -90,7 +90,7 @@ def make_plan(
     resources = spec.resources
     earlier = [*readable_sweeps(folder.runs_dir), *measured_by_noise(noise_folder)]
     parallel = min(concurrent_trials(spec, nodes), trials)
-    steps, searches_steps = spec.program.steps(spec.possible)
+    steps, searches_steps = spec.program.steps(spec.values_of_trials())
     seconds_per_step = given_step_seconds
     source = "given"
     trial_seconds = seconds = gpu_hours = None

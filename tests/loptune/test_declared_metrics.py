@@ -1,6 +1,6 @@
 import pytest
 
-from loptune.declared_metrics import declaration
+from loptune.declared_metrics import declaration, is_declared
 
 
 def test_a_family_declares_every_name_that_continues_it():
@@ -13,3 +13,4 @@ def test_a_family_declares_every_name_that_continues_it():
 def test_an_undeclared_name_is_refused(name):
     with pytest.raises(KeyError, match=name):
         declaration(name)
+    assert not is_declared(name)

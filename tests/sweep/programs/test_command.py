@@ -92,7 +92,7 @@ def test_what_is_not_there_is_found_before_ray_starts(tmp_path, monkeypatch):
     ):
         spec = spec_of(tmp_path, **changes)
         with pytest.raises(MissingError) as missing:
-            spec.program.check_early(spec.searched, spec.resources, "acc")
+            spec.program.check_early(spec.values_of_trials(), spec.resources, "acc")
         assert missing.value.what.endswith(what)
 
 
@@ -207,7 +207,7 @@ def test_a_word_that_only_ends_like_a_script_is_no_file(tmp_path):
     ]
     command += ["train_{loss_type}.py"]
     spec = spec_of(tmp_path, command=command, defaults={"learning_rate": 0.1, "loss_type": "grpo"})
-    spec.program.check_early(spec.searched, spec.resources, "acc")
+    spec.program.check_early(spec.values_of_trials(), spec.resources, "acc")
     assert spec.program.configure({}).words(tmp_path)[1:] == [*command[1:-1], "train_grpo.py"]
 
 

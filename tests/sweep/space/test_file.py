@@ -137,8 +137,10 @@ def test_numbers_that_yaml_reads_as_text(tmp_path):
 
 
 def test_evaluations_are_the_longest_trials_or_unknown(tmp_path):
-    searched = make_spec(tmp_path, parameters=parameters(max_steps={"choice": [20, 40]}))
-    assert searched.evaluations == 4
+    steps = parameters(max_steps={"choice": [20, 40]})
+    assert make_spec(tmp_path, parameters=steps, baselines=[]).evaluations == 4
+    # the baselines have the 60 steps of the preset
+    assert make_spec(tmp_path, parameters=steps).evaluations == 6
     assert (
         load_space(
             kk_space(tmp_path), ["trainer.max_steps=null", "trainer.data.train=a.parquet"]

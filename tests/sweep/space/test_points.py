@@ -4,7 +4,7 @@ import pytest
 
 from sweep.programs.loptune import LoptuneProgram
 from sweep.space.parameters import ParameterSpec
-from sweep.space.points import Space, fingerprint
+from sweep.space.points import MissingValueError, Space, fingerprint
 from tests.sweep.spaces import make_spec, parameters
 from trainer.config.schema import TrainConfig, apply_overrides
 
@@ -90,8 +90,9 @@ def test_baseline_is_completed_from_the_preset(tmp_path):
         "algorithm.ar_alpha": 0.0,
         "lopti": False,
     }
-    with pytest.raises(KeyError, match="lopti"):
+    with pytest.raises(MissingValueError) as caught:
         space.complete({}, spec.program)
+    assert caught.value.key == "lopti"
 
 
 def test_grid_respects_conditions_and_lists_every_point_once(tmp_path):
