@@ -29,7 +29,7 @@ class ArmRow:
     """One arm: its own runs, and its difference from the baseline."""
 
     configuration: str
-    name: str  # for readers
+    name: str  # display name
     runs: int  # number of runs with a score and of failed runs
     failed: int
     missing: int = 0  # number of seeds that other arms ran and this one did not
@@ -37,8 +37,8 @@ class ArmRow:
     sd: float = math.nan  # standard deviation of these scores; NaN for fewer than two
     sign: int = 1  # -1 if smaller scores are better
     is_baseline: bool = False
-    # with failed runs imputed as in the verdict; None for the baseline, and for an arm that shares
-    # no seed with it
+    # difference from the baseline, with failed runs imputed as in the verdict; None for the
+    # baseline, and for an arm that cannot be compared
     found: Difference | None = None
 
     @property
@@ -63,7 +63,7 @@ class ArmRow:
 
     @property
     def layout(self) -> Layout | None:
-        """The layout of the comparison; None for the baseline."""
+        """The layout of the comparison; None for the baseline and for an arm without one."""
         return None if self.found is None else self.found.layout
 
     @property

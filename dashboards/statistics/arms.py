@@ -400,7 +400,7 @@ def _partly_paired(
 ) -> Difference:
     """Combine the differences on shared seeds with the difference of means over other seeds.
 
-    Failed runs may leave only one of the two parts, and then the other part is the estimate.
+    Failed runs may leave only one of the two parts, which is then the estimate.
     """
     arm_variance = variances[name]
     base_variance = variances[baseline]

@@ -66,7 +66,9 @@ def learned(scores: Scores) -> Blocks:
 
 
 def _correlation(ratio: float, configurations: float) -> float:
-    """Return the intraclass correlation, from the mean square of seeds over the residual one."""
+    """Return the intraclass correlation. ``ratio`` is the mean square of the seeds divided by the
+    residual mean square.
+    """
     if math.isinf(ratio):
         return 1.0
     return (ratio - 1) / (ratio + configurations - 1)

@@ -69,7 +69,7 @@ def check_grows(axis: str, amounts: Curve, where: str, step: str, run: str) -> N
         run: name of the run in the message.
 
     Raises:
-        ConfigError: they decrease; the error shows the first such step.
+        ConfigError: the amounts decrease; the error shows the first such step.
     """
     values = amounts.values
     for i in range(1, len(values)):

@@ -49,7 +49,9 @@ def seed_model(arms: Sequence[Runs], pairs: Sequence[tuple[Runs, Runs]]) -> Seed
 
 
 def variation(runs: Runs) -> tuple[float, int]:
-    """Return the sum of squared deviations of one configuration's scores, and its dof."""
+    """Return the sum of squared deviations of one configuration's scores, and its degrees of
+    freedom.
+    """
     scores = np.array(list(runs.values()))
     return float(((scores - scores.mean()) ** 2).sum()), len(scores) - 1
 

@@ -54,7 +54,7 @@ def _finite(bound: float) -> float | None:
 
 def decided_with_guards(outcome: Outcome, guards: GuardState) -> Outcome:
     """Return the decision of an interim analysis on a finalist, given its score's decision and the
-    state of its guards: it is better only if all guards hold at the same analysis.
+    state of its guards: the finalist is better only if all guards hold at the same analysis.
     """
     if guards == "fails":
         return "fails a guard"

@@ -20,7 +20,7 @@ Departures from Dunnett's test, one for each assumption that fails in practice:
 - Scores are not normal. With few degrees of freedom the level is smaller (`levels.level`).
 - The baseline may be noisier: the variance of a difference is at least the baseline's variance plus
   the others'. If an F test finds the baseline noisier (or there are only two seeds to test with),
-  it has Welch's degrees of freedom.
+  this sum has Welch's degrees of freedom.
 - Dropping failed seeds would favor their configuration. They are imputed against every claim
   instead: see `failures`.
 - Evaluation on few problems may be the only source of noise. If per-problem results are recorded
@@ -326,7 +326,9 @@ def _decided(
     same_seeds: bool,
     repeats: float,
 ) -> Difference:
-    """Add interval, p value and outcome."""
+    """Add interval, p value and outcome. An interim analysis gives no p value. Before the first
+    one, the difference is returned unchanged.
+    """
     sd = difference_noise(variances, comparisons, own_counts_half=thresholds is None)
     error = float(sd[0]) / math.sqrt(difference.seeds)
     p_value = p_worse = None

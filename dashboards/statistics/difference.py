@@ -29,16 +29,17 @@ class Difference:
     # unpaired, the smaller number of runs
     seeds: int
     median: float = math.nan  # median over the same seeds
-    # simultaneous over all comparisons; better if it lies above 0; None if the seeds cannot decide
+    # interval of the gain, simultaneous over all comparisons; None if the seeds cannot decide
     interval: tuple[float, float] | None = None
     level: float = SIGNIFICANCE_LEVEL  # error probability of each bound of the interval
-    # one-sided, corrected for the number of comparisons; None in interim analyses
+    # one-sided p value, corrected for the number of comparisons; None in interim analyses
     p: float | None = None
-    # the same for the claim that the configuration is worse than the baseline
+    # the same p value for the claim that the configuration is worse than the baseline
     p_worse: float | None = None
     outcome: Outcome = "undecided"
     layout: Layout = "paired"
-    # the interval uses evaluation noise, because no variance between seeds is detected beyond it
+    # whether the interval uses evaluation noise, because no further variance between seeds is
+    # detected
     by_problem: bool = False
     # gain with failed runs imputed against it; None if none failed
     opposed_gain: float | None = None

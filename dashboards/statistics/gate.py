@@ -52,8 +52,8 @@ class GuardRuns:
     metric: str
     margin: float  # largest tolerated loss, in units of the metric
     sign: int  # -1 if smaller is better
-    proposal: Runs  # larger is better
-    baseline: Runs
+    proposal: Runs  # values of the proposal's runs, signed so that larger is better
+    baseline: Runs  # values of the baseline's runs, signed in the same way
     model: SeedModel
 
 

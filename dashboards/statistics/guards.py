@@ -85,14 +85,16 @@ def evaluation_alone(variances: Variances) -> NDArray[np.bool_]:
 def _score_noise(variances: Variances, comparisons: int, *, own_counts_half: bool) -> Vector:
     """Return `difference_noise` estimated from the scores only.
 
-    Twice the pooled variance, but
+    It is twice the pooled variance, with two corrections:
 
-    - the configuration may be noisier than the others. If it is the only one, or on fewer than five
-      seeds: at least the variance of its own differences, averaged with the unpaired variance where
-      that is larger, because few differences often vary little by chance. Else: the mean of both;
-    - at least the sum of the baseline's and the others' variance: the baseline may be noisier. If
-      an F test at level ``NOISIER_LEVEL`` finds it noisier, or there are only two seeds, this sum
-      has Welch's degrees of freedom.
+    - The configuration may be noisier than the others. On five or more seeds, with other
+      configurations to pool, the mean of this variance and the variance of its own differences is
+      used. Otherwise, and in interim analyses, the larger of the two is used. If the unpaired
+      variance is still larger, the two are averaged, because few differences often vary little by
+      chance.
+    - The baseline may be noisier than the others. The variance is at least the sum of the
+      baseline's variance and the others' variance. If an F test at level ``NOISIER_LEVEL`` finds
+      the baseline noisier, or there are only two seeds, this sum has Welch's degrees of freedom.
     """
     # The own variance is unbiased but known from few seeds, the pooled one is precise but wrong for
     # a configuration that is noisier than the others.

@@ -42,8 +42,8 @@ _MAX_ANALYSES = 8
 # positives on public training runs with equal means, and do not add power
 # (research/verdict_on_real_runs.py).
 FIRST_ANALYSIS_SEEDS = 5
-# Distance of the last two boundaries in standard errors: a typical value to start from. It changes
-# little with the schedule, so a few iterations suffice.
+# Sum of the efficacy and the futility boundary of the last analysis, in standard errors: a typical
+# value to start from. It changes little with the schedule, so a few iterations suffice.
 _TYPICAL_WIDTH = 3.4
 _MAX_ITERATIONS = 4
 PATHS = 100_000  # simulated confirmations; boundaries are accurate to about 0.01 to 0.02
@@ -67,12 +67,12 @@ def make_design(noise: Noise | None, worthwhile: float, finalists: int, max_seed
 
 
 def _seeds_of_last_analysis(sd: float, worthwhile: float, finalists: int, max_seeds: int) -> int:
-    """Return the number of seeds with which the last analysis decides if the noise is ``sd``: the
-    gain that it needs to find a finalist better, and the one that it needs to keep it, are then at
-    most ``worthwhile`` apart. ``max_seeds`` if that takes more.
+    """Return the number of seeds with which the last analysis always decides if the noise is
+    ``sd``: every gain is then large enough to find a finalist better, or small enough to drop it.
+    ``max_seeds`` if that takes more seeds.
 
     The boundaries depend on the schedule of the analyses, and the schedule on the number of seeds,
-    so both are computed in turns.
+    so the two are computed alternately.
     """
     width = _TYPICAL_WIDTH
     for _ in range(_MAX_ITERATIONS):

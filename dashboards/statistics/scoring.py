@@ -119,8 +119,8 @@ class Scoring:
         return over_amounts(curve, _curve(amounts)) if amounts else Curve((), ())
 
     def score(self, values: Values) -> float:
-        """Return the score so far, along an axis at the latest amount up to ``at``; NaN without
-        one.
+        """Return the score so far; along an axis, the score at the latest amount up to ``at``. NaN
+        if there is none yet.
         """
         scores = {metric: self._score(values, metric) for metric in self.metrics}
         return self.composite.of(scores) if len(scores) > 1 else scores[self.metrics[0]]

@@ -2,9 +2,9 @@
 
 A configuration's scores are a mapping of seed to score. Two configurations are compared on the
 seeds they share: a seed determines the order of the problems and the randomness of the rollouts, so
-its effect cancels in the difference. A missing score means that the trial has not run; a non-finite
-score, that it failed. Exclude configurations with trials that a scheduler stopped, because the
-surviving seeds are a biased sample.
+its effect cancels in the difference. A missing score means that the trial has not run. A score that
+is not finite means that it failed. Exclude configurations with trials that a scheduler stopped,
+because the surviving seeds are a biased sample.
 """
 
 import itertools
