@@ -41,7 +41,7 @@ def check_axis(columns: RunColumns) -> None:
             raise ConfigError(
                 f"{columns.window:g} is not a number of evaluations",
                 "--window",
-                "write 1 or more; with --axis the window is a length on the axis",
+                "write a whole number, at least 1; with --axis, the window is a length on the axis",
                 code="not-a-count",
             )
     elif columns.at_step is not None:
@@ -58,7 +58,7 @@ def with_axis(runs: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFrame, li
 
     Programs often log the axis and the score in separate rows. Blank values of the axis are
     interpolated over the training step. Rows after the last value are extrapolated at the last
-    rate, by at most one interval between two values. Other rows without a value are left out.
+    rate, by at most one interval between two values. Other scores without a value are left out.
 
     Raises:
         ConfigError: the axis has no numbers, or decreases within a run.

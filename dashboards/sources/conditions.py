@@ -55,7 +55,7 @@ class Condition:
 
 def equal(value: Any, text: Any) -> bool:
     """Return whether a cell equals a value as typed: numbers by value, lists without regard to
-    spaces, True equals true. A blank cell equals ``none`` and the empty string.
+    spaces, True equals true. A blank cell equals ``none``, ``nan`` and the empty string.
     """
     if pd.api.types.is_scalar(value) and pd.isna(value):
         return str(text).strip().lower() in ("", "none", "nan")
@@ -112,7 +112,7 @@ def conditions(text: str) -> list[Condition]:
             other.column == condition.column and other.operator == "=" for other in parsed
         ):
             raise ConfigError(
-                f"{item} gives its column a second value",
+                f"{item} is a second value for {condition.column}",
                 "command line",
                 f"use {condition.column} only once",
                 code="second-value",

@@ -107,7 +107,7 @@ def _matching(
 def _no_baseline(count: int, arms: Iterable[str], columns: RunColumns) -> ConfigError:
     """Return the error that no arm, or more than one, matches the baseline."""
     if not columns.baseline:
-        message = f"choose the baseline among {count} configurations"
+        message = f"no baseline is given, and there are {count} configurations"
     elif count:
         message = f"the baseline {text_of(columns.baseline)} matches {count} configurations"
     else:

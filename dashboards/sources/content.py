@@ -22,8 +22,9 @@ def read_text(path: Path, most: int = MAX_BYTES) -> str:
     """Return the text of a UTF-8 or UTF-16 file; ``.gz`` files are decompressed.
 
     Raises:
-        StorageError: the text has more than ``most`` bytes, or a different encoding.
-        ValueError: it cannot be decompressed.
+        StorageError: the text has more than ``most`` bytes or a different encoding, or the file is
+            a pointer of Git LFS.
+        ValueError: the file cannot be decompressed.
     """
     with open_regular(path) as file:
         if path.suffix.lower() == ".gz":
@@ -63,7 +64,7 @@ def decompressed(file: BinaryIO, most: int) -> bytes:
     """Return the first ``most`` bytes that a gzip file unpacks to.
 
     Raises:
-        ValueError: it cannot be decompressed.
+        ValueError: the file cannot be decompressed.
     """
     try:
         with gzip.open(file) as unpacked:
@@ -91,7 +92,7 @@ def open_database(path: Path, mode: str = "ro") -> sqlite3.Connection:
     read, too.
 
     Raises:
-        sqlite3.Error: it cannot be opened.
+        sqlite3.Error: the database cannot be opened.
     """
     database = sqlite3.connect(f"{path.resolve().as_uri()}?mode={mode}", uri=True)
     database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES)
@@ -117,7 +118,7 @@ def check_computes_nothing(path: Path) -> None:
         raise StorageError(
             f"the database has a view named {shortened(computed[0], 40)}",
             str(path),
-            "MLflow's databases have none: remove it, or leave the file out",
+            "MLflow's databases have no views: remove the view, or leave the file out",
             code="computing-database",
         )
 

@@ -16,7 +16,8 @@ _NO_COSTS = ("per", "max", "min", "mean", "avg", "std", "length", "num", "batch"
 
 def cost_columns(runs: pd.DataFrame, columns: RunColumns) -> list[str]:
     """Return the cost columns, recognized by name. With several rows per run, a cost must also grow
-    within most runs: a counter may start again with a restarted run.
+    within most runs. It need not grow in all, because the counter of a restarted run may start
+    again at 0.
     """
     taken = {*columns.point, *columns.task, columns.score, columns.seed}
     found = []
@@ -35,7 +36,9 @@ def cost_columns(runs: pd.DataFrame, columns: RunColumns) -> list[str]:
 
 
 def _grows(runs: pd.DataFrame, amounts: "pd.Series[float]", columns: RunColumns) -> bool:
-    """Return whether the amounts grow, and never decrease, in most runs with several rows."""
+    """Return whether the amounts grow, and never decrease, in most runs with several rows. True if
+    the table has no column that orders the rows of a run.
+    """
     if columns.place not in runs:
         return True
     placed = runs.assign(amount=amounts)[[*columns.run, columns.place, "amount"]].dropna()

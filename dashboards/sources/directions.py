@@ -1,7 +1,8 @@
 """Decide whether larger or smaller values of a metric are better if nobody specified it.
 
-The name of a metric is read part by part (``eval/loss/mean``), from the last part that says
-something. Within a part, the first of these rules that applies decides:
+A rate, such as ``tokens_per_second``, should be large. Any other name is read part by part
+(``eval/loss/mean``), starting with the last part, until a part reveals a direction. Within a part,
+the first of these rules that applies decides (of rules 1 and 2, the one whose word comes first):
 
 1. A word that reverses what precedes it: ``cost_reduction``, ``accuracy_drop``.
 2. A negation, which reverses what follows it: ``neg_mean_squared_error``,
@@ -12,11 +13,11 @@ something. Within a part, the first of these rules that applies decides:
 6. A length, a time, or the use of resources: smaller is better for a guard, and as a score it is
    unclear, because the length of an episode may be the goal.
 7. A quantity that should be large: ``accuracy``, ``reward``.
-8. A number of something, such as ``tokens``: as 6.
+8. A count, such as ``tokens``: treated like the quantities of rule 6.
 
-The direction is *unclear* if a name has such words that do not settle it (``reward_std``,
-``negative_recall``), and then somebody has to specify it. A name without any of these words
-(``my_metric``) gets the default, and every result states the direction.
+The direction is *unclear* if a name has words of these kinds that do not settle it (``reward_std``,
+``negative_recall``). It must then be specified. A name without any of these words (``my_metric``)
+gets the default, and every result states the direction.
 """
 
 import re
@@ -188,8 +189,9 @@ def _read(words: Sequence[str], costs: Reading) -> Reading | None:
 
 
 def _reversed(word: str, before: Sequence[str], after: Sequence[str]) -> Reading | None:
-    """Return the opposite of what the words before a reversal say. A reduction of something unknown
-    is an improvement; a drop is not.
+    """Return the opposite of the direction of the words before a reversal. If they have none, a
+    drop is unclear. For other reversals, such as a reduction, the words after it decide; without a
+    direction there, larger is better.
     """
     reading = _read(before, costs="min")
     if reading is not None:
@@ -205,7 +207,7 @@ def _is_class(before: Sequence[str], after: Sequence[str]) -> bool:
 
 
 def _negated(negation: str, after: Sequence[str], costs: Reading) -> Reading:
-    """Return the opposite of what the words after a negation say.
+    """Return the opposite of the direction of the words after a negation.
 
     ``negative`` may also name a class, as in ``negative_recall`` and ``negative_samples``. It
     negates likelihoods, and quantities that should be small.

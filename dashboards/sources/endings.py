@@ -10,7 +10,9 @@ from dashboards.trial import TrialRecord
 from loptune.errors import ConfigError, listed
 from loptune.terminal.table import counted
 
-_TOLERANCE = 0.05  # fraction of the longest run; a run that logs at other steps is not short
+# A run is short if it ends earlier than the longest one by more than this fraction. Smaller
+# differences arise if runs log at different steps.
+_TOLERANCE = 0.05
 _MAX_NAMED = 6
 # columns with the last step of a run, in tables with one row per run
 _COUNTERS = (
@@ -33,7 +35,9 @@ def ended_without_score(rows: pd.DataFrame, columns: RunColumns, evaluated: set[
 
 
 def counter_of(runs: pd.DataFrame, columns: RunColumns) -> str | None:
-    """Return the column with the last step of each run, for tables with one row per run."""
+    """Return the column with the last step of each run, for tables with one row per run; None if
+    there is no such column, or if the table has a step column.
+    """
     if columns.step in runs:
         return None
     free = [name for name in _COUNTERS if name in runs and name not in columns.every]

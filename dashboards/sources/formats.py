@@ -39,8 +39,8 @@ class Format:
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
-    """Return the rows of a Parquet file. A value that is stored once may fill every row, so the
-    file size limits neither the number of cells nor their memory.
+    """Return the rows of a Parquet file. A value that is stored once may fill every row, so a small
+    file may need much memory: the number of cells and the memory are limited separately.
     """
     require("pyarrow", str(path))
     from pyarrow.parquet import read_metadata

@@ -16,7 +16,8 @@ def with_fresh(results: Results, table: pd.DataFrame, columns: RunColumns) -> Re
     """Add a second table as results on fresh seeds.
 
     Raises:
-        ConfigError: the second table repeats a seed or has other configurations.
+        ConfigError: the second table repeats a seed, has other configurations, or does not have
+            exactly one setting of each tuned arm.
     """
     chosen = read_runs(
         table, replace(columns, problems=None, source="second table"), adaptive=False

@@ -88,8 +88,8 @@ def table_of_runs(
 
 
 def _curves(run: StoredRun, score: str, others: Sequence[str]) -> dict[str, dict[int, float]]:
-    """Return metric -> step -> value for the metrics that the run logged. A resumed run repeats
-    steps: the last value counts.
+    """Return metric -> step -> value for the metrics that the run logged. If a resumed run logged a
+    step twice, the last value is used.
     """
     curves = {}
     for metric in (score, *others):

@@ -37,7 +37,7 @@ def find_column(name: str, table: pd.DataFrame, *, anywhere: bool = False) -> st
     names = [str(column) for column in table]
     if name in names:
         return name
-    if name.removesuffix(_NO_FILTER) in names:  # as lm-eval writes it
+    if name.removesuffix(_NO_FILTER) in names:  # the name of the metric in lm-eval's files
         return name.removesuffix(_NO_FILTER)
     spaced = [column for column in names if column.strip() == name]
     if len(spaced) == 1:
@@ -142,8 +142,8 @@ def split_names(table: pd.DataFrame, pattern: str) -> tuple[pd.DataFrame, list[s
     parts as columns, and a note on runs that were left out.
 
     Raises:
-        ConfigError: the table has no name column, no name matches, or the names of several
-            columns match.
+        ConfigError: a part occurs twice in the pattern, the table has no name column, no name
+            matches, or the names of several columns match.
     """
     pieces = re.split(r"(\{[A-Za-z_]\w*\})", pattern)
     expression = ""

@@ -31,11 +31,11 @@ def read_study(path: Path) -> pd.DataFrame:
     """Return one row per trial of every study in the file, with the columns ``study``, ``value``,
     ``state``, ``params_NAME`` and ``user_attrs_NAME``.
 
-    The file is copied first, because opening an Optuna storage writes to it. A copy that an older
-    Optuna wrote is upgraded.
+    The file is copied first, because opening an Optuna storage writes to it. If an older Optuna
+    wrote the file, the copy is upgraded.
 
     Raises:
-        StorageError: Optuna cannot read it, or it has no trial.
+        StorageError: Optuna cannot read the file, or the file is too large or has no trial.
     """
     require("optuna", str(path))
     import optuna
@@ -69,7 +69,7 @@ def read_study(path: Path) -> pd.DataFrame:
             raise StorageError(
                 f"Optuna cannot read the study: {first_line(error)[:200]}",
                 str(path),
-                "run: optuna storage upgrade --storage URL, with the Optuna that wrote it",
+                "check that the file is complete; if a newer Optuna wrote it, install that version",
                 code="unreadable-study",
             ) from None
     tables = [table for table in tables if len(table)]

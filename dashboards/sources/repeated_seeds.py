@@ -74,7 +74,9 @@ def _numbers_within_seed(runs: pd.DataFrame, columns: RunColumns) -> "pd.Series[
 
 
 def _name_of_runs(runs: pd.DataFrame, columns: RunColumns) -> str | None:
-    """Return the first name column that differs between all rows with the same evaluation."""
+    """Return the first name column that differs between all rows with the same evaluation, or
+    None.
+    """
     evaluation = _columns_of_evaluation(runs, columns)
     scored = runs[runs[columns.score].notna()]
     for column in _NAMES:

@@ -55,7 +55,7 @@ _SUMMARIES = (
     "mean±std",
 )  # fmt: skip
 _FEWEST_GRID = 8  # minimum number of values of an unknown column that looks like steps
-_MOST_REPEATED = 0.5  # fraction of rows that repeat a step of their run after a restart
+_MOST_REPEATED = 0.5  # maximum fraction of rows that repeat a step of their run after a restart
 _MOST_NUMBERS = 12  # maximum number of values of a numeric column that divides runs into kinds
 _FEWEST_REPEATED = 4  # number of consecutive rows that cannot be equal by chance
 _MAX_CHARS = 40  # length limit of a value in a message
@@ -251,7 +251,7 @@ def _repeated_block(rows: Sequence[str]) -> tuple[int, int, int] | None:
     for place in range(len(rows) - _FEWEST_REPEATED + 1):
         block = tuple(rows[place : place + _FEWEST_REPEATED])
         if len(set(block)) < _FEWEST_REPEATED:
-            continue  # equal rows within a block are often chance
+            continue  # rows that are equal within a block are often a coincidence
         first = first_place.setdefault(block, place)
         if place >= first + _FEWEST_REPEATED:  # the blocks do not overlap
             return first, place, _length_of_repeat(rows, first, place)
@@ -389,7 +389,9 @@ def quoted(text: str) -> str:
 
 
 def is_named(table: pd.DataFrame) -> bool:
-    """Return whether every row has a different run name."""
+    """Return whether the rows are runs: every row has a different run name, or the table is W&B's
+    export of a project's runs.
+    """
     return is_run_table(table) or any(table[name].is_unique for name in _name_columns(table))
 
 

@@ -37,14 +37,16 @@ class RunColumns:
     # axis value of the comparison (default: the largest that all runs reach)
     at: float | None = None
     allow_unequal: bool = False  # compare runs that end at different steps
-    may_be_equal: bool = False  # all seeds may have one score, such as the memory of a guard
-    same_unit: bool = False  # compare scores that look like percentages and fractions
+    # accept seeds that all have the same score, as a guard on memory may have
+    may_be_equal: bool = False
+    # compare scores even if some look like fractions and others like percentages
+    same_unit: bool = False
     failed: Sequence[Condition] = ()  # conditions for failed runs, in addition to the end state
     pairing: Pairing = "auto"  # whether runs with the same seed are paired
     worthwhile: float = 0.0  # smallest improvement that matters, in units of the score
     not_worse_by: float | None = None  # non-inferiority margin
     against: float | None = None  # compare the arms with this number instead of a baseline
-    ignore: Sequence[str] = ()  # columns that may differ between configurations
+    ignore: Sequence[str] = ()  # columns whose differences between runs are ignored
     # columns: trial, problem, correct
     problems: pd.DataFrame | None = field(default=None, repr=False)
     source: str = "a table"
@@ -61,7 +63,7 @@ class RunColumns:
 
     @property
     def every(self) -> list[str]:
-        """Every column with a role; ``step`` is optional."""
+        """Every column with a role except ``trial``. The table may have no step column."""
         axis = [self.axis] if self.axis and self.axis != self.step else []
         return [*self.point, *self.task, self.score, self.seed, *self.ignore, self.step, *axis]
 

@@ -151,7 +151,7 @@ class _FinishedRuns:
     """The rows of the finished runs, with typed columns and a unique seed for each run."""
 
     table: pd.DataFrame
-    state_column: str | None  # the source's column that tells how each run ended
+    state_column: str | None  # the table's column with the end state of each run, if it has one
     notes: list[str]
 
 
@@ -279,7 +279,7 @@ def _check_stopped(trials: Sequence[TrialRecord], baseline: str | None, state: s
         f"runs of {pruned} were pruned",
         f"column {state}",
         "run them without a pruner, because the scores of unpruned runs are biased upward; to "
-        f"judge only these, add --where {state}=COMPLETE",
+        f"judge the unpruned runs all the same, add --where {state}=COMPLETE",
         code="runs-pruned",
     )
 

@@ -111,7 +111,8 @@ def guards_of(
         score: metric of the score, which cannot be guarded; None: any metric can.
 
     Raises:
-        ConfigError: a margin is negative, a metric is guarded twice, or the score is guarded.
+        ConfigError: a margin is negative, a metric is guarded twice, the score is guarded, or the
+            direction of a metric is not clear.
     """
     guards: list[GuardSpec] = []
     for item in split_list(text) if isinstance(text, str) else text:
@@ -271,7 +272,7 @@ def combined(parts: Mapping[str, Results], composite: Composite) -> Results:
         names = joined(list(parts))
         note = f"No run has {names} at the same step, so their composite has no curve."
         if not first.at_equal_amounts:
-            note += " Each is scored by its own last evaluations."
+            note += " Each of these scores uses its own last evaluations."
         notes.append(note)
     return replace(
         first,

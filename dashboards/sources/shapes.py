@@ -13,7 +13,7 @@ from dashboards.sources.roles import is_of_run, is_summary, step_columns
 from dashboards.sources.run_columns import RunColumns
 from loptune.errors import ConfigError, listed, shortened
 
-# names of a column per seed: 0, seed 1, s0, run1
+# names of columns that contain one seed each: 0, seed 1, s0, run1
 _OF_SEED = re.compile(r"(?:seed|s|run|r|trial|rep|repeat|replicate)?[\s_=-]*(\d+)", re.I)
 _WITH_SPREAD = re.compile(
     r"[-+]?[\d.,]+\s*(?:±|\+/-|\+-|\\pm)\s*[\d.,]+.*|[-+]?[\d.]+\s*\([\d.]+\)"

@@ -16,7 +16,8 @@ def with_problems(results: Results, problems: pd.DataFrame) -> Results:
     """Return the results with the problems that each run solved.
 
     Raises:
-        ConfigError: the problems do not reproduce the scores.
+        ConfigError: a column is missing, a value of ``correct`` is not a number, or the problems do
+            not reproduce the scores.
     """
     for column in ("trial", "problem", "correct"):
         if column not in problems:

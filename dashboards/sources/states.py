@@ -36,7 +36,8 @@ def state_column(table: pd.DataFrame, columns: RunColumns) -> str | None:
     states, and it has no other role.
 
     Raises:
-        ConfigError: one of its values is not a known state.
+        ConfigError: one of its values is not a known state, and no condition for failed runs uses
+            this column.
     """
     for column in COLUMNS:
         if column not in table or column in columns.every:

@@ -50,8 +50,8 @@ def over_tasks(
     partial = [f"{rules[number]} ({len(cells[number])})" for number in cells if number not in whole]
     if _nothing_to_compare(whole, cells, baseline):
         raise ConfigError(
-            f"means over the {len(tasks)} tasks are not comparable, because some tasks did not run "
-            f"in {listed(partial, _MAX_NAMED)}",
+            f"means over the {len(tasks)} tasks are not comparable, because these configurations "
+            f"ran on fewer tasks: {listed(partial, _MAX_NAMED)}",
             ",".join(columns.task),
             f"choose tasks on which all configurations ran, with --where {columns.task[0]}=VALUE",
             code="lacks-tasks",
@@ -88,7 +88,7 @@ def over_tasks(
 
 
 def _nothing_to_compare(kept: Cells, every: Cells, baseline: str | None) -> bool:
-    """Return whether the configurations that are kept lack the baseline, or any other one."""
+    """Return whether the kept configurations do not include the baseline and another one."""
     lacks_baseline = baseline is not None and baseline not in kept
     return lacks_baseline or len(kept) < min(2, len(every))
 

@@ -23,7 +23,7 @@ def read_events(place: Path) -> pd.DataFrame:
 
     Raises:
         MissingError: tensorboard is not installed.
-        ValueError: TensorBoard cannot read them.
+        ValueError: TensorBoard cannot read the files.
     """
     require("tensorboard", str(place))
     for path in place.glob(PATTERN) if place.is_dir() else (place,):

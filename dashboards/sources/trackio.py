@@ -29,8 +29,8 @@ def read_project(path: Path) -> pd.DataFrame:
     ``config.KEY`` for each setting of the run. A run that logged nothing has one row without
     metrics.
 
-    The files are copied first, because Trackio may be writing, and an open database has a second
-    file.
+    The files are copied first, because Trackio may be writing to them. An open database has a
+    second file, ``PROJECT.db-wal``, with the latest rows.
 
     Raises:
         ValueError: the database cannot be read.

@@ -43,7 +43,7 @@ def check_units(trials: Sequence[TrialRecord], columns: RunColumns) -> None:
         f"some scores look like fractions and others like percentages: {small_range}, but "
         f"{large_range}",
         columns.score,
-        "convert all scores to the same unit; if they already have it, add --same-unit",
+        "convert all scores to the same unit; if they already have the same unit, add --same-unit",
         code="mixed-units",
     )
 

@@ -33,14 +33,14 @@ def with_labels(table: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFrame,
 
 
 def check_independence(runs: pd.DataFrame, columns: RunColumns) -> None:
-    """Reject rows that are each counted as a run, but look like the evaluations of one.
+    """Reject rows that are treated as separate runs, but look like the evaluations of one run.
 
     Args:
         runs: the rows, with their run numbers.
         columns: the roles of columns, with `LABELS` as the seed column.
 
     Raises:
-        ConfigError: no column tells rows apart, and their scores are not in a random order.
+        ConfigError: no column distinguishes the rows, and their scores are not in a random order.
     """
     given = runs.drop(columns=LABELS)
     told_apart = is_named(given) or is_numbered(given, columns)
