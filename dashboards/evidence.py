@@ -81,7 +81,7 @@ def rule_comparisons(results: Results) -> list[RuleComparison]:
     if blank.baseline in rules:
         rules.remove(blank.baseline)
     if not rules:
-        return [replace(blank, left_out="it tried only the baseline's rule")]
+        return [replace(blank, left_out="the sweep tried only the baseline's rule")]
     # If the search dropped a rule, the remaining rules may have been selected by chance.
     if not results.arms and not set(rules) <= set(chosen):
         blank = replace(blank, chosen="chosen for its score")
@@ -128,7 +128,7 @@ def collect_comparisons(
     rows: list[RuleComparison] = []
     for results in sweeps:
         rows += rule_comparisons(results)
-    # stable: rows with equally many seeds keep their order
+    # the sort is stable: rows with the same number of seeds keep their order
     rows.sort(key=lambda row: row.seeds, reverse=True)
     settings: dict[tuple[str, ...], RuleComparison] = {}
     excluded = []

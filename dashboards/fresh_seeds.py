@@ -1,6 +1,7 @@
 """Numbers of fresh seeds: how many a claim needs, and how many commands and reports propose."""
 
-# fewer seeds never give evidence: with two, public runs have too many false positives
+# With fewer seeds, no result is called evidence: on public runs, two seeds cause too many false
+# positives.
 MIN_SEEDS = 3
 # Number of finalists, and of fresh seeds per finalist; the baseline is extra. On seven public
 # studies with equal means, these defaults have 5.0% false positives, and 2 finalists on 3 seeds

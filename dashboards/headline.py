@@ -113,7 +113,7 @@ def _ended_below_start(results: Results) -> str:
     least = signed(sign * max(means))
     most = signed(sign * min(means))
     return (
-        "Every configuration scored lower after training than before "
+        "Every configuration scored worse after training than before "
         f"(mean change {least} to {most}). Fix this first, for example with a smaller learning "
         "rate; until then a comparison is meaningless."
     )
@@ -312,8 +312,8 @@ def _no_baseline(results: Results) -> str:
 
 
 def _changed_settings(results: Results, judged: Verdict | None, name: Name) -> str:
-    """List the settings in which the best differs from the baseline, if there are several, because
-    the gain cannot be attributed to one of them.
+    """List the settings in which the best configuration differs from the baseline, if there are
+    several, because the gain cannot be attributed to one of them.
     """
     if judged is None or judged.winner == judged.baseline:
         return ""
@@ -367,7 +367,7 @@ def _trial_counts(results: Results) -> str:
         )
     ends = results.comparable.step
     if ends.nunique() > 1:
-        text += f" They ended at different steps, {ends.min():g} to {ends.max():g}."
+        text += f" The compared trials ended at different steps, {ends.min():g} to {ends.max():g}."
     scored = (trial.curves.get(results.objective.metric) for trial in results.trials)
     by_window = not results.at_equal_amounts
     if by_window and any(

@@ -38,8 +38,8 @@ class Judgement:
 
     @property
     def verdict(self) -> "Verdict | None":
-        """The numbers behind the verdict, on fresh seeds if any were run. None if rules were tuned
-        separately: see `TunedRules.compared`.
+        """The numbers behind the verdict, on fresh seeds if any were run. None if the baseline has
+        no score, or if rules were tuned separately: see `TunedRules.compared`.
         """
         if self.results.arms:
             return None
@@ -52,7 +52,7 @@ class Judgement:
         return write_pages(self.results, Path(folder))
 
     def fields(self) -> dict[str, Any]:
-        """Return the numbers and sentences as the keys of ``--json``."""
+        """Return the numbers and sentences under the keys of ``--json``."""
         from dashboards.json_fields import (
             arm_fields,
             cost_fields,

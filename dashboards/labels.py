@@ -35,7 +35,7 @@ class Names:
         self._mentioned: set[str] = set()
 
     def __call__(self, number: str) -> str:
-        """Return the label of the configuration with this number."""
+        """Return the label of a configuration at its first mention, later only ``#NUMBER``."""
         label = self._labels.get(number, f"#{number}")
         if number in self._mentioned:
             return label.split(" ")[0]
@@ -51,8 +51,8 @@ def _short(value: Any) -> str:
 def configuration_labels(trials: pd.DataFrame, searched: Sequence[str]) -> "pd.Series[str]":
     """Return a short configuration label for each trial, such as ``#3 grpo α 0.3 lr=1e-05``.
 
-    If arms are tuned separately, a label lists only settings that vary within the arm. Finalists of
-    arms, one each, are labeled by the settings that vary among them.
+    If arms are tuned separately, a label lists only settings that vary within the arm. If each arm
+    has a single configuration, as on fresh seeds, a label lists the settings that vary among arms.
     """
     named = {name: short for name, short in short_names(searched).items() if name not in RULE}
     tuned = trials.groupby("arm").configuration.nunique().max() > 1

@@ -26,7 +26,7 @@ FIX_FAILURES = "Fix what makes trials fail, then retry them."
 class Choice:
     """The configuration singled out by seeds that were not used for selection."""
 
-    configuration: str | None  # None if the baseline is a number
+    configuration: str | None  # None if a baseline that is a number is kept
     is_gain: bool  # False if the baseline is kept
 
 
@@ -121,7 +121,9 @@ def next_step(results: Results, name: Name | None = None) -> NextStep | None:
 
 
 def _after_guards(results: Results) -> NextStep | None:
-    """Advise on a gain that fails a guard; None if there is no such gain."""
+    """Advise on a gain for which guards fail or are undecided. None if there is no such gain, or if
+    more seeds are needed for the gain itself.
+    """
     judged = results.not_guarded
     if judged is None:
         return None
@@ -143,7 +145,7 @@ def _after_guards(results: Results) -> NextStep | None:
 
 
 def _adopt(results: Results, choice: Choice) -> NextStep:
-    """Advise training with the configuration that the evidence has singled out."""
+    """Advise to train with the chosen configuration, or to keep the baseline."""
     advice = "train with it" if choice.is_gain else "keep the baseline"
     if not results.name:
         return NextStep(f"Next: {advice}.")

@@ -65,14 +65,16 @@ class Guard:
 class Results(TrialSet):
     """Trials, and the settings that a verdict on them needs."""
 
-    # whether seeds are blocks, for runs of other programs; None if every seed was planned for all
+    # whether seeds are blocks, for runs of other programs; None for a sweep, which plans every seed
+    # for all configurations
     pairing: Pairing | None = None
     # seed -> task, if every task has its own seeds; differences are then averaged over tasks
     task_of: Mapping[Hashable, str] = field(default_factory=dict)
     by_task: Mapping[str, "Results"] = field(default_factory=dict)  # task -> only its runs
     place: str = ""  # column along which runs are compared: steps, or an axis; empty if unknown
     at_equal_amounts: bool = False  # whether every run is compared at one amount of an axis
-    budget: Budget | None = None  # the amount; None with several tasks, which have separate budgets
+    # the amount of the axis; None without an axis, and for several tasks with separate budgets
+    budget: Budget | None = None
     # benchmark of a composite -> its results
     by_score: Mapping[str, "Results"] = field(default_factory=dict)
     guards: tuple[Guard, ...] = ()  # metrics on which a better configuration must not be worse
@@ -188,7 +190,9 @@ class Results(TrialSet):
 
     @cached_property
     def fresh_verdict(self) -> Verdict | None:
-        """The best finalist compared with the baseline on fresh seeds."""
+        """The best finalist compared with the baseline on fresh seeds; None if the baseline has no
+        score on fresh seeds, or none were run.
+        """
         if self.fresh is None:
             return None
         scores = self.fresh.seed_scores
@@ -196,8 +200,8 @@ class Results(TrialSet):
 
     @cached_property
     def answer(self) -> Verdict | None:
-        """The verdict of the best evidence: on fresh seeds if they were run (with rounds, the
-        verdict on the winner), else on the search's seeds.
+        """The verdict of the best evidence: on fresh seeds if they were run, else on the search's
+        seeds. If rounds of fresh seeds have a winner, it is the verdict on the winner.
         """
         rounds = None if self.fresh is None else self.fresh.rounds
         if rounds is not None and rounds.winner is not None:
@@ -270,7 +274,7 @@ class Results(TrialSet):
 
     @property
     def _guarded(self) -> set[str]:
-        """The configurations for which all guards hold."""
+        """The configurations for which all guards hold; empty without guards."""
         if not self.guards:
             return set()
         numbers = {trial.configuration for trial in self.trials}

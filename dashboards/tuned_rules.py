@@ -56,8 +56,8 @@ class TunedRules:
         return tournament.compare_rules(scores, first, tunings, mode, repeats=self.repeats)
 
     def _tuning(self, arm: str) -> tournament.Tuning:
-        """Return what an arm's tuning showed: the means of its configurations, and what the best
-        was chosen by.
+        """Return an arm's tuning: the mean scores of its configurations, and the values by which
+        the best one was chosen.
         """
         means = self.means[arm]
         chosen_by = None
@@ -85,8 +85,8 @@ class TunedRules:
 
     @cached_property
     def grid(self) -> peaks.Grid | None:
-        """The grid of the one tuned parameter, if all arms ran the same values on the same seeds;
-        else None.
+        """The grid of the one tuned parameter, if all arms ran the same positive values on the same
+        seeds; else None, also with fewer values or seeds than `peaks` needs.
 
         A failed trial gets the worst score of all.
         """

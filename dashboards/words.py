@@ -73,8 +73,8 @@ _OUTCOME_TEXT: Mapping[Outcome, str] = {
 
 
 def number(value: float, digits: int = 3) -> str:
-    """Format a number with ``digits`` significant digits, without an exponent if that is
-    readable.
+    """Format a number with ``digits`` significant digits, without an exponent if that is readable;
+    ``none`` for NaN.
     """
     if value != value:
         return "none"

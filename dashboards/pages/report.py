@@ -35,8 +35,8 @@ _FRESH = "fresh seed"
 # characters that start a formula in a spreadsheet
 _FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
 
-# Chapters of a report in order. Each function creates one figure with a one-sentence finding, or
-# returns None if there is nothing to show.
+# Chapters of a report in order. Each function creates one section, or returns None if there is
+# nothing to show.
 _CHAPTERS: dict[str, list[Callable[[Results], Picture | None]]] = {
     "Verdict": [
         fitted_peaks,
@@ -82,7 +82,7 @@ def write_pages(results: Results, out_dir: Path) -> Path:
 
 
 def chapters_of(results: Results) -> dict[str, list[Picture]]:
-    """Create the figures of each chapter; leave out the empty ones."""
+    """Create the sections of each chapter; a chapter may be empty."""
     chapters: dict[str, list[Picture]] = {}
     for name, several in _CHAPTERS.items():
         drawn = [draw_one(results) for draw_one in several]

@@ -10,7 +10,7 @@ from dashboards.results import Results
 from dashboards.words import number
 from loptune.terminal.table import counted
 
-_KINDS = {  # colors that update rules rarely use: the palette gives them out late
+_KINDS = {  # colors at the end of the palette, which update rules rarely use
     "searched": ("in the search", MUTED),
     "fresh": ("fresh seeds", PALETTE[11]),
     "test": ("fresh seeds, held-out test", PALETTE[9]),

@@ -128,7 +128,7 @@ def filled_columns(
 
 
 def _interval_of(arms: list[ArmRow]) -> str:
-    """Label the interval of all arms with its coverage."""
+    """Return the name of the arms' intervals with their coverage, such as ``90% interval``."""
     covers = next((arm.coverage for arm in arms if arm.coverage is not None), coverage())
     return percent_interval(covers)
 

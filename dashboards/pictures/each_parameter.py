@@ -24,7 +24,7 @@ def each_parameter(results: Results) -> Picture | None:
 
     None unless two parameters were crossed and no score chose or stopped a trial.
     """
-    # the search behind a table of runs is over
+    # for a table of runs, ``adaptive`` only means that the seeds are not fresh
     is_adaptive = results.adaptive and bool(results.name)
     if is_adaptive or results.arms or results.task_of or results.against is not None:
         return None
@@ -71,7 +71,7 @@ def _cells(results: Results, name: str) -> _Cells:
 
 def _alone(results: Results, name: str, cells: _Cells, shared: set[Hashable]) -> Results:
     """Return results whose configurations are the values of one parameter: the score of a seed is
-    its mean over the shared settings of the others.
+    its mean over the shared settings of the other parameters.
     """
     short = short_names(results.varied)[name]
     base = [trial for trial in results.trials if trial.configuration == results.baseline]
@@ -120,7 +120,9 @@ def _averaged(
 def _at_its_best(
     results: Results, of_value: Mapping[Hashable, Mapping[str, TrialRecord]], shared: set[Hashable]
 ) -> str:
-    """Return the best mean score of a value over the shared settings, and that setting."""
+    """Return the best mean score that a value of the parameter reaches in a shared setting, and
+    that setting; empty if every setting has a run without a score.
+    """
     means = {}
     for setting in of_value:
         runs = of_value[setting].values()

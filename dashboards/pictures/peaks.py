@@ -72,7 +72,9 @@ def fitted_peaks(results: Results) -> Picture | None:
 
 
 def arm_colors(results: Results) -> dict[str, str]:
-    """Return a color per arm: its update rule's color, if no two arms share a rule."""
+    """Return a color per arm: the color of its update rule if no two arms share a rule, else a
+    color chosen by the arm's name.
+    """
     rules = dict(zip(results.table.arm, results.table.rule, strict=True))
     shades = colors(results.table.rule)
     of_rules = {arm: shades[rules[arm]] for arm in results.arms if arm in rules}
