@@ -26,7 +26,7 @@ class NoiseReport:
     scores: dict[int, float]
     repeated: dict[int, float]  # scores of the second runs of some seeds
     failed: dict[int, str]  # seed -> reason
-    minutes: float | None  # duration of one run
+    minutes: float | None  # median duration of a run; None if no run has ended
 
     @property
     def sd(self) -> float:

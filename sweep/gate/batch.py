@@ -34,7 +34,8 @@ class BatchResults:
 
     scores: dict[int, float]
     failed: dict[int, str]  # seed -> reason
-    # seeds that may have failed because of the machine: out of memory, or killed by a signal
+    # seed -> reason, for runs that may have failed because of the machine: out of memory, or killed
+    # by a signal
     killed: dict[int, str] = field(default_factory=dict)
     # metric of a guard -> seed -> value
     guards: dict[str, dict[int, float]] = field(default_factory=dict)

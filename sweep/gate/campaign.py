@@ -178,7 +178,7 @@ class Campaign(State):
 
         Raises:
             ConfigError: a proposal or a re-check is open, or no proposal was kept since the last
-                one.
+                re-check.
         """
         self._refuse_while_open()
         if not self.unconfirmed:
@@ -301,8 +301,8 @@ class Campaign(State):
             guards: metric of a guard -> value in this run, for all guards.
 
         Raises:
-            ConfigError: the campaign does not need this run, has already recorded it, or lacks the
-                value of a guard.
+            ConfigError: the campaign does not need this run or has already recorded it, or the
+                value of a guard is missing.
         """
         target = self._recorded(arm, seed, proposal)
         guards = guards or {}
@@ -404,7 +404,7 @@ class Campaign(State):
             raise ConfigError(
                 "no proposal is open" if number is None else f"proposal {number} is not open",
                 str(self.folder),
-                "only open proposals can be withdrawn or run",
+                f"`{self.command('status')}` lists the proposals",
                 code="no-open-proposal",
             )
         proposal = proposals[-1]

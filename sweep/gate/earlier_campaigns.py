@@ -85,7 +85,7 @@ def _refuse_open(campaign: Campaign) -> None:
             f"the re-check of the earlier campaign {campaign.folder.name} is undecided",
             str(campaign.folder),
             f"`{campaign.command('status')}` prints the runs that it needs. With --new-budget, the "
-            "campaign starts without it",
+            "new campaign does not continue the earlier one",
             code="earlier-open",
         )
     numbers = [str(proposal.number) for proposal in campaign.open_proposals]
@@ -95,7 +95,7 @@ def _refuse_open(campaign: Campaign) -> None:
             str(campaign.folder),
             f"`{campaign.command('status')}` prints the runs that they need; "
             f"`{campaign.command('withdraw')}` withdraws the latest one. With --new-budget, the "
-            "campaign starts without it",
+            "new campaign does not continue the earlier one",
             code="earlier-open",
         )
 
@@ -123,7 +123,7 @@ def _with_program(folder: Path, space: str, metric: str) -> list[Campaign]:
         raise ConfigError(
             f"an earlier campaign is damaged: {error.what}",
             str(folder),
-            "restore or delete it. With --new-budget, the campaign starts without it",
+            "restore or delete it. With --new-budget, the new campaign does not continue it",
             code="earlier-damaged",
         ) from error
 

@@ -72,7 +72,7 @@ class MetricMove:
     move: Move
 
     def fields(self) -> dict[str, Any]:
-        """Return it with the keys of ``--json``."""
+        """Return the change with the keys of ``--json``."""
         return {
             "metric": self.metric,
             "baseline": self.baseline,

@@ -18,7 +18,7 @@ def read_deadline(text: str) -> str:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:
         raise ConfigError(
-            f"not a date: {text!r}",
+            f"{text!r} is not a date",
             "--deadline",
             "write for example --deadline 2027-01-31T18:00",
             code="no-date",

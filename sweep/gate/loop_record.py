@@ -123,7 +123,8 @@ def read_record(path: Path, metric: str | None, mode: Literal["max", "min"] | No
 
     Raises:
         MissingError: there is no such file.
-        ConfigError: the file has neither format.
+        ConfigError: the file has neither format, a status or score in it is invalid, or the
+            direction of the metric is not clear.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -188,7 +189,7 @@ def _read_json_lines(path: Path, text: str, mode: Literal["max", "min"] | None) 
             if record.get("bestDirection") == "higher":
                 stated = "max"
             direction = mode or stated
-            entries = []  # a new target starts a new record
+            entries = []  # each configuration line starts a new record
         elif "status" in record:
             status = _status(record["status"], f"{path}:{line}", is_first=not entries)
             crashed = status == _CRASHED
@@ -205,8 +206,8 @@ def _read_json_lines(path: Path, text: str, mode: Literal["max", "min"] | None) 
 
 
 def _status(word: Any, where: str, *, is_first: bool) -> str:
-    """Return keep, discard or crash for the word that a loop wrote. The first run is the baseline;
-    if it runs again later, nothing is kept.
+    """Return keep, discard or crash for the word that a loop wrote. A baseline counts as kept if it
+    is the first run. If it runs again later, it counts as discarded, because it changes nothing.
 
     Raises:
         ConfigError: the word is unknown, so it is not known whether the change was kept.
@@ -250,7 +251,10 @@ def _number(value: Any, where: str) -> float:
         number = math.nan
     if not math.isfinite(number):
         raise ConfigError(
-            f"no score: {value!r}", where, "write a number, or the status crash", code="no-score"
+            f"{value!r} is not a score",
+            where,
+            "write a number, or the status crash",
+            code="no-score",
         )
     return number
 
@@ -292,7 +296,9 @@ def replay(record: LoopRecord, *, sd: float | None, false_keeps: float) -> Repla
 
 
 def _judged(entry: Entry, number: int, *, gain: float, sd: float | None, level: float) -> Keep:
-    """Return whether the gate would have kept a change of a loop. Without ``sd`` it would not."""
+    """Return the gate's decision on a change that a loop kept. Without ``sd``, the gate would not
+    have kept it.
+    """
     error = None
     passes = False
     if sd is not None:

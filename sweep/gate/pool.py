@@ -25,7 +25,8 @@ from sweep.gate.spec import PROGRAM
 from sweep.space.file import dump_space, load_space
 from sweep.space.spec import SweepSpec
 
-# A project's own folder "search_spaces" hides nothing that its program imports.
+# A project may have its own folder "search_spaces": programs do not import loptune's package of
+# this name.
 _IMPORTED_PACKAGES = tuple(name for name in LOPTUNE_PACKAGES if name != "search_spaces")
 _READ_BYTES = 65_536
 

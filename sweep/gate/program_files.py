@@ -1,4 +1,4 @@
-"""The files of a campaign's program: all runs of a configuration must use the same ones.
+"""The files of a campaign's program: all runs of a configuration must use the same files.
 
 In a git repository that tracks the program, a configuration is a revision and runs in its own
 checkout. Otherwise it runs in the current folder, and the hashes of its files are recorded.

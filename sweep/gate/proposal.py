@@ -22,7 +22,7 @@ class Proposal(Arm):
     earlier: list[tuple[int, Arm]] = field(default_factory=list)  # (index of the baseline, runs)
     decision: dict[str, Any] | None = None  # event that decided the proposal
     decided_at: int = 0  # number of proposals at its decision
-    # protected files that it changes, without effect
+    # protected files that the proposal changes; these changes have no effect
     protected: list[str] = field(default_factory=list)
     given_up: bool = False  # kept first, but a re-check did not confirm the chain
 

@@ -24,7 +24,7 @@ from sweep.gate.spec import PROGRAM
 from sweep.gate.verdict import GateVerdict, Need
 
 RUNNING = ".running"  # folder that is locked by the process that runs a campaign
-_LOOK_S = 1.0  # between two checks for new proposals
+_LOOK_S = 1.0  # seconds between two checks for new proposals
 
 _logger = logging.getLogger(__name__)
 
@@ -42,8 +42,8 @@ _Results = list[tuple[_NeededBatch, BatchResults | UserError]]
 
 
 def run_until_decided(folder: Path, *, parallel: int | None = None) -> GateVerdict:
-    """Start the required runs until all open proposals are kept or discarded, or the open
-    re-check is decided; without one, until the baseline is measured. Return the last decision.
+    """Start the required runs until all open proposals are kept or discarded, or the open re-check
+    is decided. If nothing is open, run until the baseline is measured. Return the last decision.
 
     One process at a time runs a campaign. The campaign itself is locked only while results are
     recorded, so other processes may propose, record and withdraw in the meantime. Other proposals
@@ -92,8 +92,8 @@ def _check_can_run(campaign: Campaign) -> None:
         raise ConfigError(
             "this campaign has no program to run",
             str(campaign.folder),
-            f"run the seeds that `{campaign.command('status')}` lists yourself, and "
-            f"`{campaign.command('record')} ARM SEED SCORE`",
+            f"run the seeds that `{campaign.command('status')}` lists yourself, and record each "
+            f"score with `{campaign.command('record')} ARM SEED SCORE`",
             code="no-program",
         )
 
@@ -197,7 +197,7 @@ class _Round:
         it later.
 
         Raises:
-            ConfigError: it runs in the current folder, and its files have changed.
+            ConfigError: the configuration runs in the current folder, and its files have changed.
             MissingError: its revision cannot be checked out.
         """
         campaign = self._campaign
@@ -241,7 +241,7 @@ def _record(campaign: Campaign, results: _Results) -> dict[str, UserError]:
 
 
 def _with_withdrawal(campaign: Campaign, need: Need, error: UserError) -> UserError:
-    """Return the error of a batch; its hint also names the command that withdraws the proposal."""
+    """Return the error of a batch, with the command that withdraws the proposal in its hint."""
     if need.proposal is None:
         return error
     command = campaign.command("withdraw", "--proposal", str(need.proposal))

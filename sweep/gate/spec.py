@@ -35,8 +35,8 @@ class CampaignSpec(Section):
     most_seeds: Annotated[int, Field(ge=FIRST_CLAIM, le=SEEDS_APART)] = 32
     """maximum number of runs per proposal"""
     guards: list[str] = Field([])
-    """METRIC:MARGIN: a kept proposal must not be worse by more; METRIC:MARGIN:min if smaller values
-    are better"""
+    """METRIC:MARGIN: a kept proposal must not be worse on METRIC by more than MARGIN;
+    METRIC:MARGIN:min if smaller values are better"""
     protect: list[str] = Field([])
     """evaluation files and folders: every revision runs with the version of the first baseline"""
     max_runs: Count | None = None

@@ -39,7 +39,7 @@ class Need:
 
 @dataclass(frozen=True, kw_only=True)
 class GateVerdict:
-    """The campaign's status for a proposal, or for the baseline if no proposal is open."""
+    """The status of a proposal or a re-check, or of the baseline if neither is open."""
 
     outcome: Literal["keep", "discard", "more", "ready", "confirmed", "unconfirmed", "ended"]
     proposal: int | None = None
@@ -360,8 +360,8 @@ class Judge:
         if shown.outcome == "not better":
             return f"its gain is below {self._spec.worthwhile:g}, the smallest worthwhile gain"
         return (
-            f"no gain detected with {shown.seeds} seeds; a worthwhile one would probably "
-            "have been detected"
+            f"the last planned analysis, with {shown.seeds} seeds, does not show that its gain is "
+            "above 0"
         )
 
 
@@ -483,8 +483,8 @@ def recorded_verdict(decision: Record) -> GateVerdict:
 
 
 def _recorded_guard(fields: Record, score: Difference) -> CheckedGuard:
-    """Return a guard from its recorded fields. The rest of its difference is copied from the
-    score's.
+    """Return a guard from its recorded fields. The other fields of its difference are copied from
+    the difference of the score.
     """
     sign = 1 if fields["larger_is_better"] else -1
     interval = None
