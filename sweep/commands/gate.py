@@ -40,7 +40,9 @@ class Standing:
 
     @property
     def outcome(self) -> str:
-        """keep, discard, more (runs are needed), ready, confirmed, unconfirmed or ended."""
+        """The outcome: keep, discard, more (runs are needed), ready (for a proposal), confirmed,
+        unconfirmed or ended.
+        """
         return self.verdict.outcome
 
 
@@ -99,7 +101,7 @@ def start(
     after: Annotated[
         Sequence[str],
         Option(
-            "folders of other earlier campaigns to continue; those in the same parent folder "
+            "folders of further earlier campaigns to continue; campaigns in the same parent folder "
             "that run the same space are always included",
             metavar="CAMPAIGN",
             is_path=True,
@@ -262,7 +264,7 @@ def _check_seeds(first: int, most: int) -> None:
     """Reject numbers of seeds that would make it impossible to keep a change.
 
     Raises:
-        ConfigError: too few, or too many.
+        ConfigError: one of the numbers is too small or too large.
     """
     from dashboards.statistics.campaign_noise import OWN_VARIATION
     from dashboards.statistics.gate import FIRST_CLAIM
@@ -398,7 +400,7 @@ def record(
             number = float(score)
         except ValueError:
             raise ConfigError(
-                f"no score: {score!r}",
+                f"{score!r} is not a score",
                 "command line",
                 "write a number, or `failed`",
                 code="no-score",
@@ -423,7 +425,7 @@ def _guard_values(words: Sequence[str]) -> dict[str, float]:
             metric = ""
         if not metric:
             raise ConfigError(
-                f"not a value of a guard: {word!r}",
+                f"{word!r} is not the value of a guard",
                 "--guard",
                 "write METRIC=NUMBER, e.g. --guard length=812",
                 code="no-guard-value",

@@ -84,7 +84,9 @@ def judge(
     ] = "",
     ignore: Annotated[
         Columns,
-        Option("columns that may differ between configurations", group=_COLUMNS, separated=True),
+        Option(
+            "columns whose differences between runs are ignored", group=_COLUMNS, separated=True
+        ),
     ] = "",
     task: Annotated[
         Columns,
@@ -393,7 +395,7 @@ def show(judgement: "Judgement") -> None:
 
 
 def fields(judgement: "Judgement") -> dict[str, Any]:
-    """Return a verdict as the keys of ``--json``."""
+    """Return a verdict under the keys of ``--json``."""
     page = judgement.page
     return {**judgement.fields(), "report": None if page is None else str(page)}
 
@@ -401,8 +403,8 @@ def fields(judgement: "Judgement") -> dict[str, Any]:
 def _read(
     source: str, *, metrics: Sequence[str], seed: str, store: str | None, runs_dir: Path
 ) -> "pd.DataFrame":
-    """Return the rows of a sweep, of files, an experiment or a project; ``metrics`` are the ones to
-    read.
+    """Return the rows of a sweep, of files, of an experiment or of a project. The first of
+    ``metrics`` is the score.
     """
     score, *others = metrics
     if source.startswith(_MLFLOW):

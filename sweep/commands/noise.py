@@ -48,7 +48,9 @@ def noise(
     ] = (),
     *,
     seeds: Annotated[Count, Option("number of seeds")] = 5,
-    repeats: Annotated[Annotated[int, Field(ge=0)], Option("seeds that run a second time")] = 1,
+    repeats: Annotated[
+        Annotated[int, Field(ge=0)], Option("number of seeds that run a second time")
+    ] = 1,
     output: Annotated[Path, Option("folder of the runs", is_path=True)] = NOISE_FOLDER,
 ) -> Noise:
     """Measure how much scores differ between runs of one configuration. The configuration runs on
@@ -116,7 +118,7 @@ def _cost(report: "NoiseReport", seeds: int) -> str:
 
 
 def fields(noise: Noise) -> dict[str, Any]:
-    """Return the noise as the keys of ``--json``."""
+    """Return the noise under the keys of ``--json``."""
     report = noise.report
     interval = [0.0, 0.0]
     detectable = {}
@@ -173,7 +175,7 @@ def _noise_sentences(
         lines.append(
             "This is an upper bound: part of the SD is an effect of the seed that all "
             "configurations share, and paired comparisons remove it. One configuration cannot show "
-            "how large it is. After a sweep, `sweep plan` prints the paired SD."
+            "how large this part is. After a sweep, `sweep plan` prints the paired SD."
         )
     return lines
 

@@ -123,7 +123,7 @@ def _show_evidence(found: Evidence) -> None:
     if found.counted:
         print_table(HEADINGS, [row.cells for row in found.counted])
     else:
-        print("no sweep in this store has run a rule on fresh seeds: run `sweep confirm NAME`")
+        print("no sweep in this store compares rules on fresh seeds: run `sweep confirm NAME`")
     for row in found.left_out:
         print(f"excluded: {row.rule or 'every rule'} of {row.sweep} ({row.left_out})")
 
@@ -137,8 +137,8 @@ class Uploaded:
 
 
 def upload(name: SweepName, *, runs_dir: RunsDir = Path("runs")) -> Uploaded:
-    """Send an offline sweep to MLflow, and write its report. Records already sent are not sent
-    again.
+    """Send an offline sweep to MLflow, and write its report. Records that were sent before are not
+    sent again.
 
     Raises:
         MissingError: there is no such sweep.

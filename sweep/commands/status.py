@@ -38,7 +38,7 @@ class SweepStatus:
     """The progress of a sweep."""
 
     sweep: SweepRecord
-    running: str | None  # the process that runs the sweep
+    running: str | None  # the process that runs the sweep; None if it is not running
     trials: list[TrialRecord]
     chosen: BestWithCaveats
     seconds_left: dict[str, float]  # running trial -> seconds left
@@ -67,7 +67,7 @@ def status(
 
 
 def status_fields(found: SweepStatus) -> dict[str, Any]:
-    """Return the progress as the keys of ``--json``."""
+    """Return the progress under the keys of ``--json``."""
     best = found.chosen.best
     return {
         "name": found.sweep.folder.name,

@@ -201,7 +201,7 @@ def finalist_count(sweep: SweepRecord, asked: int | None) -> int:
     """Return the number of finalists other than the baseline.
 
     Raises:
-        ConfigError: fewer of them than ``asked`` are complete.
+        ConfigError: fewer than ``asked`` configurations other than the baseline are complete.
     """
     spec = sweep.spec
     if asked is None:
@@ -334,7 +334,7 @@ def _requested(sweep: SweepRecord, number: int) -> BestConfiguration:
     """Return the configuration with this number.
 
     Raises:
-        MissingError: it has no score.
+        MissingError: the configuration does not exist or is not complete.
     """
     best = scored_configuration(sweep, str(number))
     if best is None:
