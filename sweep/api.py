@@ -44,8 +44,8 @@ def load_results(name: str, runs_dir: str | Path = "runs") -> pd.DataFrame:
 
     Returns:
         Columns ``trial``, ``configuration``, ``seed``, ``state`` (WAITING, RUNNING, COMPLETE,
-        PRUNED, FAIL), ``step``, ``score`` (NaN without one), ``reason`` (of a failure), and one
-        column for every searched trainer key.
+        PRUNED, FAIL), ``step``, ``score`` (NaN if there is none), ``second`` (value of the second
+        objective, or None), ``reason`` (of a failure), and one column for every searched key.
 
     Raises:
         MissingError: there is no such sweep.

@@ -40,7 +40,7 @@ class AfterFailure(Enum):
 
 
 class RetryBudget:
-    """Counts each trial's failures, which Tune does not limit. A lost node is not a failure.
+    """Counts each trial's failures, which Tune does not limit. The loss of a node is not counted.
 
     Args:
         max_failures: retries of each trial.
@@ -55,8 +55,8 @@ class RetryBudget:
     def after_failure(self, trial: str, *, node_was_lost: bool, reason: str = "") -> AfterFailure:
         """Count a failure and return the action after it.
 
-        A trial is not retried after it has diverged, or its command has ended with an error code,
-        twice in a row with the same message.
+        A trial is not retried if it has failed twice in a row with the same message, and its
+        settings can explain the failure (`explained_by_settings`).
         Without retries left, a trial is started once more only to report its failure, so that it
         has an ordinary result.
         """
@@ -137,7 +137,9 @@ class Display(Protocol):
         """Show that a trial has ended with this report."""
 
     def polled(self, running: Sequence[str], pending: Sequence[str]) -> None:
-        """Show, ten times a second, which trials have resources and which wait for them."""
+        """Show which trials have resources and which wait for them; called at least twice a
+        second.
+        """
 
 
 class Attempts:

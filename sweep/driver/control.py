@@ -94,7 +94,8 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
         return False
 
     def stop_all(self) -> bool:
-        """Check the time limit, the budget, the stop file and the event log.
+        """Return whether the sweep was stopped and no trial is running. Check the time limit, the
+        budget, the stop file and the event log first.
 
         Raises:
             StorageError: the sweep's folder has disappeared, or Ray has died.

@@ -25,7 +25,7 @@ import psutil
 
 MARKER = "LOPTUNE_SWEEP"  # environment variable of every process of a running sweep
 PREFIX = "loptune-"  # prefix of scratch folders
-# file in a scratch folder that names the sweep's folder; locked while the driver lives
+# file in a scratch folder with the path of the sweep's folder; locked while the driver lives
 OWNER = "owner"
 POLL_S = 0.2
 _MAX_OWNER_BYTES = 8192
@@ -49,7 +49,7 @@ def sweep_processes(root: Path) -> list[psutil.Process]:
 
 
 def end_leftovers(root: Path, wait_s: float = _LEFTOVER_WAIT_S) -> int:
-    """Wait for the processes of a dead driver to end, then kill the rest; returns how many were
+    """Wait for the processes of a dead driver to end, then kill the rest, and return how many were
     killed.
 
     Call it while holding the sweep's lock, so that no live driver's processes are killed.

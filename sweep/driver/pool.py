@@ -391,7 +391,7 @@ def _new_sweep(folder: SweepFolder, space: Path) -> SweepRecord:
     """Check the space of a batch, and return its sweep.
 
     Raises:
-        UserError: it cannot run. Its name stays free.
+        UserError: the batch cannot run. Its name stays free.
     """
     spec = load_space(space)
     spec = spec.with_program(spec.program.with_tracking(offline=True))
@@ -406,11 +406,11 @@ def _new_sweep(folder: SweepFolder, space: Path) -> SweepRecord:
 
 
 def _resumed_sweep(folder: SweepFolder) -> SweepRecord:
-    """Check the sweep of an interrupted batch, and return it. Trials that the machine may have made
-    fail run again.
+    """Check the sweep of an interrupted batch, and return it. Failed trials run again if the
+    machine may have caused their failure.
 
     Raises:
-        UserError: it cannot run.
+        UserError: the batch cannot run.
     """
     folder.stop.unlink(missing_ok=True)
     sweep = open_sweep(folder.runs_dir, folder.name)
@@ -459,7 +459,7 @@ def _stopped(name: str, control: StopControl) -> StoppedError:
 
 
 def _fields(error: UserError) -> dict[str, str]:
-    """Return an error as JSON; `sweep.gate.pool` raises it again."""
+    """Return the fields of an error, from which `sweep.gate.pool` raises it again."""
     return {
         "kind": type(error).__name__,
         "what": error.what,
@@ -471,8 +471,8 @@ def _fields(error: UserError) -> dict[str, str]:
 
 @lasting_output()
 def serve(settings_text: str) -> int:
-    """Run batches until standard input ends, and return the exit code. If no batch can run, the
-    answer is an error without a name.
+    """Run the batches on standard input until the last one has ended, and return the exit code. If
+    no batch can run, the answer is an error without a name.
 
     Args:
         settings_text: `Settings` as JSON.

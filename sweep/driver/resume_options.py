@@ -81,7 +81,7 @@ def _unfinished(sweep: SweepRecord) -> list[str]:
 def _check_trial(sweep: SweepRecord, trial: str) -> None:
     kept = sweep.spec.program.checkpoints(on_gpu=False)
     if kept is not None:
-        # the first checkpoint appears in the folder a step after it is started
+        # the first checkpoint appears in the folder one step after its writing has started
         first_expected_step = kept.every_steps + 2
         check_complete(
             sweep.folder.trial(trial), first_expected_step, sweep.command("resume", "--start-over")

@@ -150,7 +150,7 @@ def start_sweep(sweep: SweepRecord, options: Options) -> int:
     """Run a new sweep and return the exit code.
 
     Raises:
-        ConfigError: a sweep of that name exists.
+        ConfigError: a sweep or a run of that name exists.
         MissingError, StorageError, NameInUseError: a resource, the storage or the name is
             unavailable.
     """
