@@ -59,7 +59,7 @@ class SecondObjective(Protocol):
     """A rule that turns the records of a trial into its value of the second objective."""
 
     def value(self, records: Sequence[Record]) -> float:
-        """Return the value so far; NaN without one."""
+        """Return the value so far; NaN if there is none."""
 
     def check(self, value: float) -> None:
         """Raise ConfigError if a trial has ended without a value."""
@@ -121,7 +121,7 @@ class TrialRun(Protocol):
         """
 
     def close(self, status: str = "FINISHED") -> Any:
-        """End the trial's record: FINISHED, FAILED or KILLED."""
+        """End the trial's record with a status: FINISHED, FAILED or KILLED."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -97,7 +97,7 @@ class CommandProgram(Program):
         if bool(self.command) == bool(self.function):
             raise refusal(
                 "command-or-function",
-                "set exactly one of command and function",
+                "exactly one of command and function must be set",
                 "write command: [python, train.py], or function: module:function",
             )
         clash = {*self.defaults, *self.held_out} & {_SEED, *self.seeds, *_RESERVED}

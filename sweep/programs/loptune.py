@@ -359,8 +359,8 @@ class LoptuneProgram(Program):
         return self._with(self.configure({"evaluation.sets": {**sets, TEST_SET: like}}))
 
     def steps(self, possible: Values) -> tuple[int | None, bool]:
-        """Return the training steps of the longest trial, if configuration and space determine
-        them.
+        """Return the training steps of the longest trial (None if configuration and space do not
+        determine them), and whether a searched key changes them.
         """
         choices = [possible_values(self.base, possible, key) for key in _DECIDE_STEPS]
         lengths = {self._steps_of(*choice) for choice in itertools.product(*choices)}

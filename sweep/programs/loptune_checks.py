@@ -71,10 +71,10 @@ def _check_ruler_fixed(
         ruler.append("reward.functions")  # the reward determines the accuracy
     for parameter in searched:
         changes = parameter.startswith(tuple(ruler))
-        fix = f"fix it: trainer.{parameter}=VALUE"
+        fix = f"set it to one value instead of searching it: trainer.{parameter}=VALUE"
         if parameter == "rollout.max_new_tokens" and _follows_training_limit(base):
             changes = True
-            fix = "fix the limit of evaluations: trainer.evaluation.max_new_tokens=N"
+            fix = "set a limit for evaluations: trainer.evaluation.max_new_tokens=N"
         if changes:
             raise document.error(
                 f"{parameter} changes what {metric} measures, so scores would not be comparable",

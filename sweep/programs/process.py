@@ -100,8 +100,8 @@ class CommandRun:
         return self._tracker.history
 
     def resume(self) -> int:
-        """Read the lines that an earlier process wrote after the last recorded line. They are
-        reported first; then a new process starts.
+        """Read the lines that an earlier process wrote after the last recorded line, and return the
+        last recorded step. These lines are reported first; then a new process starts.
         """
         self._folder.mkdir(exist_ok=True)
         self._is_used = any(self._folder.iterdir())
@@ -176,6 +176,7 @@ class CommandRun:
         Raises:
             ConfigError: a line cannot be read, or the command ended without an evaluation.
             RuntimeError: the command failed, or wrote no line for too long.
+            OSError: the command failed, and the disk is full.
         """
         stall_s = self._assignment.stall_timeout_s
         if self._process is None:
@@ -488,7 +489,7 @@ class _Lines:
     def _parsed(self, text: str) -> tuple[Record, int]:
         """Return the metrics at the start of a string, and the position after them."""
         try:
-            # another rank may append to the line
+            # more text may follow on the line, because several ranks may write to it
             content, end = json.JSONDecoder().raw_decode(text)
             line = dict(content)
         except (ValueError, TypeError):

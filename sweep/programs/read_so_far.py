@@ -33,7 +33,7 @@ class ReadSoFar:
         self.positions: dict[str, Position] = {}
         # size in bytes and hash of the correctness file at the start of the running process
         self._before: tuple[int, str] = (0, "")
-        # [bytes, hash, step]: lines within these bytes are abandoned after this step
+        # (size, hash, step): in the first `size` bytes, lines of later steps are abandoned
         self._abandoned: list[tuple[int, str, int]] = []
         if self._path.is_file():
             stored = json.loads(self._path.read_text("utf-8"))

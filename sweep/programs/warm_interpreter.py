@@ -120,7 +120,7 @@ class WarmInterpreter:
         """Fork a trial and return it.
 
         Raises:
-            CannotForkError: this interpreter cannot run the trial; a new one must.
+            CannotForkError: this interpreter cannot run the trial; a new process must run it.
         """
         request = json.dumps({"words": list(words), "environment": dict(environment)}).encode()
         try:
