@@ -59,9 +59,9 @@ def _keep_last_and_best(root: Path, settings: CheckpointConfig) -> None:
 class CheckpointSpace:
     """Compares the free disk space with the size of the checkpoints still to be written.
 
-    A checkpoint is assumed to be as large as the largest so far, or as the estimate from the model.
-    A trial briefly has one more checkpoint than it keeps, because the new checkpoint is complete
-    before the oldest is removed.
+    A checkpoint is assumed to be as large as the largest one so far or the estimate from the model,
+    whichever is larger. A trial briefly has one more checkpoint than it keeps, because the new
+    checkpoint is complete before the oldest is removed.
     """
 
     def __init__(self, sweep: SweepRecord) -> None:

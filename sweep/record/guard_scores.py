@@ -37,7 +37,7 @@ def unlogged_guards(spec: SweepSpec, records: Sequence[Record]) -> dict[str, str
 
 def missed_guard(metric: str, hint: str) -> str:
     """Return the sentence that reports a guard whose metric is not logged."""
-    return f"The guard {metric} stays undecided, because it is not logged: {hint}"
+    return f"The guard {metric} stays undecided, because its metric is not logged; {hint}"
 
 
 def missed_guards(sweep: SweepRecord) -> list[str]:

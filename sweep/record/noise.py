@@ -46,7 +46,7 @@ class NoiseForecast:
     """Forecast of the gains that a plan can detect."""
 
     sd: float  # standard deviation of a score between seeds
-    dof: int  # its degrees of freedom
+    dof: int  # degrees of freedom of ``sd``
     source: str
     detectable: float | None  # gain detected with 80% power; None with one seed
     wanted: dict[str, WantedGain]  # worthwhile or published -> its gain
@@ -175,7 +175,10 @@ def noise_lines(forecast: NoiseForecast | None, spec: SweepSpec, planned: int) -
         f"the standard deviation between seeds is {forecast.sd:.2g} "
         f"({forecast.source}, {counted(forecast.dof, 'degree')} of freedom)"
     ]
-    seeds = f"with {counted(len(spec.seeds), 'seed')} of {counted(planned, 'configuration')}"
+    seeds = (
+        f"with {counted(len(spec.seeds), 'seed')} per configuration "
+        f"({counted(planned, 'configuration')})"
+    )
     if forecast.detectable is None:
         lines.append(f"{seeds}, no difference can be distinguished from chance")
     else:
@@ -187,8 +190,8 @@ def noise_lines(forecast: NoiseForecast | None, spec: SweepSpec, planned: int) -
     for name, wanted in forecast.wanted.items():
         lines.append(
             f"detecting the {name} improvement of {wanted.gain:.2g} takes "
-            f"{wanted.everywhere} of every configuration, or at most {wanted.in_rounds} "
-            "fresh seeds each of baseline and finalist with sweep confirm --rounds"
+            f"{wanted.everywhere} per configuration, or with sweep confirm --rounds at most "
+            f"{wanted.in_rounds} fresh seeds for the baseline and as many for the finalist"
         )
     return lines
 

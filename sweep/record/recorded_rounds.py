@@ -44,9 +44,9 @@ class RecordedRounds:
 
     @property
     def outcome(self) -> RoundsOutcome:
-        """better: a finalist is better, and its guards hold. not better: each finalist improves by
-        less than the worthwhile gain, or fails a guard. undecided: no analysis is left. open: more
-        analyses follow.
+        """The outcome so far. better: a finalist is better, and its guards hold. not better: each
+        finalist improves by less than the worthwhile gain, or fails a guard. undecided: no analysis
+        is left. open: more analyses follow.
         """
         if any(result.outcome == "better" for result in self.results):
             return "better"
@@ -90,7 +90,7 @@ def _read(kind: type[_T], record: Record, path: Path) -> _T:
     """Return a recorded dataclass; JSON has no tuples.
 
     Raises:
-        StorageError: it has other fields than this version records.
+        StorageError: the record has other fields than this version records.
     """
     known = {field.name for field in fields(kind)}
     required = {field.name for field in fields(kind) if field.default is MISSING}

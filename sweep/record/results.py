@@ -32,7 +32,7 @@ from trainer.tracking.inputs import accepted_changes
 
 _ACCURACY = "eval/accuracy"
 _GUARDS = "objective.guards"
-_MAX_POINTS = 200  # maximum per training curve, to keep the page small
+_MAX_POINTS = 200  # maximum number of points per training curve, to keep the page small
 
 
 def read_results(sweep: SweepRecord, *, may_run: bool = True) -> Results:

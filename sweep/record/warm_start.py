@@ -28,7 +28,8 @@ def warm_started(spec: SweepSpec, runs_dir: Path, where: str) -> tuple[SweepSpec
     errors.
 
     Raises:
-        MissingError: there is no such sweep, or it has no finished configuration in this space.
+        MissingError: there is no such sweep, or it has no complete configuration in this space that
+            is not a baseline already.
         ConfigError: the earlier sweep searches other parameters, or this space lists no baseline.
     """
     names = spec.search.warm_start
@@ -97,7 +98,7 @@ def _check_alike(spec: SweepSpec, other: SweepRecord, where: str) -> None:
                 alike.append(sweep.folder.name)
         hint = "no sweep here searches the same parameters: remove search.warm_start"
         if alike:
-            hint = f"these search the same parameters: {', '.join(alike)}"
+            hint = f"sweeps that search the same parameters: {', '.join(alike)}"
         raise ConfigError(
             f"warm start: {name} searches other parameters ({difference})",
             where,

@@ -1,7 +1,7 @@
 """Print the events of trials as lines.
 
-The driver calls these methods and ignores their exceptions (`sweep.driver.attempts.TrialEvents`),
-so they only print and decide nothing.
+The driver calls these methods, and only logs their exceptions (`sweep.driver.attempts.Attempts`):
+they print, and do not affect the sweep.
 """
 
 import time
@@ -29,7 +29,8 @@ from sweep.space.spec import SweepSpec
 from sweep.trials.limits import with_limits
 from trainer.run_folder import RunFolder
 
-_WAITING_S = 30.0  # a trial with resources starts within seconds
+# seconds after which a waiting trial is reported; a trial with resources starts within seconds
+_WAITING_S = 30.0
 _CHECK_INTERVAL_S = 0.5
 _SILENT_S = 120.0  # a command without a metric line for this long may never log one
 _SILENT_LINES = 3  # number of output lines to print

@@ -223,10 +223,10 @@ def print_sample(sample: Sample, spec: SweepSpec, configurations: int) -> None:
     lines = list(sample.lines)
     if sample.error > 0 and len(spec.seeds) > 1 and configurations > 1:
         hidden = minimum_detectable_effect(sample.error, len(spec.seeds), configurations)
-        seeds = f"{counted(len(spec.seeds), 'seed')} of {counted(configurations, 'configuration')}"
+        seeds = f"{counted(len(spec.seeds), 'seed')} per configuration"
         lines.append(
-            f"with {seeds}, evaluation error alone hides improvements below {hidden:.2g} (80% "
-            "power)"
+            f"with {seeds} ({counted(configurations, 'configuration')}), evaluation error alone "
+            f"hides improvements below {hidden:.2g} (80% power)"
         )
     print_section("sample", lines)
     for advice in sample.advice:

@@ -81,7 +81,8 @@ def _is_finite(spec: SweepSpec) -> bool:
 
 
 def _is_fitted_grid(spec: SweepSpec) -> bool:
-    """Return whether all arms run the same grid of values, long enough to fit a peak for each arm.
+    """Return whether all arms run the same grid of values, with enough values to fit each arm's
+    peak.
     Such arms are compared without fresh seeds.
     """
     if len(spec.seeds) < MIN_PEAK_SEEDS:
@@ -120,7 +121,7 @@ def _incomparable_arms(spec: SweepSpec) -> Iterator[Advice]:
         "few trials of two": MIN_TRIALS_TWO_PARAMETERS,
     }
     for refusal, names in refused.items():
-        hint = "tune one parameter (or two) of every arm, and give the others a value"
+        hint = "tune one parameter (or two) of every arm, and fix the other parameters with `value`"
         if refusal in fewest:
             listed = len(next(iter(arms(spec).values())).baselines)
             hint = (

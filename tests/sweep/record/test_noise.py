@@ -50,7 +50,8 @@ def test_an_earlier_sweep_tells_what_the_plan_can_find(tmp_path):
     assert lines[0].endswith(
         f"between seeds is {noise.sd:.2g} (measured in before, 6 degrees of freedom)"
     )
-    assert lines[1].startswith("with 3 seeds of 8 configurations, an improvement of 0.0")
+    detected = "with 3 seeds per configuration (8 configurations), an improvement of 0.0"
+    assert lines[1].startswith(detected)
     assert str(needed) == "3 seeds" and " 0.14 takes 3 seeds" in lines[3]
     assert f"at most {published.in_rounds} fresh seeds" in lines[3]
 
@@ -74,7 +75,10 @@ def test_one_seed_finds_nothing(tmp_path):
     spec = write_sweep(tmp_path / "other", "planned", {}).spec
     forecast = forecast_noise(spec, readable_sweeps(tmp_path), 4)
     assert forecast is not None and forecast.detectable is None
-    sentence = "with 1 seed of 4 configurations, no difference can be distinguished from chance"
+    sentence = (
+        "with 1 seed per configuration (4 configurations), no difference can be distinguished from "
+        "chance"
+    )
     assert noise_lines(forecast, spec, 4)[1] == sentence
 
 
