@@ -61,7 +61,8 @@ class Configuration:
     fingerprint: str
     time: float  # seconds since the epoch
     results: Mapping[int, TrialRecord] = field(default_factory=dict)  # ended trials by seed
-    retired: bool = False  # no further seeds are needed: the sequential confirmation has decided it
+    # whether no further seeds are needed, because the sequential confirmation has decided on it
+    retired: bool = False
 
     def open_seeds(self, seeds: Iterable[int]) -> list[int]:
         """Return the seeds that have no result, in their order."""

@@ -52,8 +52,8 @@ def propose_next(spec: SweepSpec, configurations: Sequence[Configuration]) -> Pa
     """Propose a point for the arm with the fewest configurations. Return None once every arm has
     used its budget.
 
-    Each arm has its own study and does not see the others. All arms use the same sampler seeds, so
-    rules start with the same values of shared parameters.
+    Each arm has its own study, which does not contain the other arms' configurations. All arms use
+    the same sampler seeds, so rules start with the same values of shared parameters.
 
     Without arms and baselines, `gp` and `tpe` start with the program's own values.
     """
@@ -220,7 +220,7 @@ def ask(
 ) -> Parameters:
     """Return the sampler's next point."""
     study = optuna.create_study(directions=directions(searched_modes(spec)), sampler=sampler)
-    if not isinstance(sampler, optuna.samplers.RandomSampler):  # which ignores the history
+    if not isinstance(sampler, optuna.samplers.RandomSampler):  # it would ignore the history
         trials = sampler_trials(spec, space, configurations)
         if isinstance(sampler, optuna.samplers.NSGAIISampler):
             trials = _in_generations(trials, sampler)

@@ -1,7 +1,7 @@
 """Read and write search spaces.
 
 ``load_space`` checks everything that can be checked before a trial starts: names, ranges,
-conditions and baselines are checked against the trainer's configuration.
+conditions and baselines are checked against the program that the space searches.
 """
 
 import copy
@@ -62,7 +62,7 @@ def find_space(name: str) -> Path:
 
 
 def load_space(path: Path, overrides: Sequence[str] = ()) -> SweepSpec:
-    """Read a search space, apply the overrides and check the result against the trainer.
+    """Read a search space, apply the overrides and check the result against its program.
 
     An override is ``KEY=VALUE`` with a key of the space, or ``trainer.KEY=VALUE`` such as
     ``trainer.optim.lr=1e-4``.

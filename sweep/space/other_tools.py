@@ -48,8 +48,8 @@ _KIND = ("distribution", "type", "sampling")
 
 
 def our_form(written: Any, known: Sequence[str]) -> tuple[str, str] | None:
-    """Return what is wrong with a range in another tool's syntax, and how to write it in loptune's;
-    None if the range is not in such a syntax. ``known`` are the keys of loptune's ranges.
+    """Return the fault of a bare value or of a range in another tool's syntax, and how to write it
+    in loptune's syntax; None for any other range. ``known`` are the keys of loptune's ranges.
     """
     if isinstance(written, list):
         return "a bare list is not a range", f"write {_show('choice', written)}"
@@ -64,7 +64,7 @@ def our_form(written: Any, known: Sequence[str]) -> tuple[str, str] | None:
 
 def _form_of_call(written: str, word: str, known: Sequence[str]) -> tuple[str, str] | None:
     """Return the description and loptune's form of a call such as ``tune.uniform(0, 1)``; None if
-    it is of no known tool. ``word`` is the name of its function.
+    no known tool has such a function. ``word`` is the name of the function.
     """
     if word in known:
         return _other(f"{word}(...)", f"{word}: [...]")

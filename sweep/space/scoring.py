@@ -35,7 +35,7 @@ class Measure:
     axis: Axis | None = None
 
     def value(self, records: Sequence[Record]) -> float:
-        """Return the value so far; NaN without one."""
+        """Return the value so far; NaN if there is none."""
         if self.axis is not None:
             return amount_of(self.axis, self.scoring, records)
         scoring = self.scoring.of(self.metric)

@@ -88,8 +88,8 @@ class ObjectiveSpec(Section):
     published: Positive | None = None
     """published improvement to plan for, in `sweep plan`"""
     guards: list[str] = Field([])
-    """METRIC:MARGIN: a better configuration must not be worse by more; METRIC:MARGIN:min if smaller
-    values are better"""
+    """METRIC:MARGIN: a better configuration must not be worse on METRIC by more than MARGIN;
+    METRIC:MARGIN:min if smaller values are better"""
     second: SecondSpec | None = None
     """second objective: recorded and plotted against the score, but not part of the verdict"""
 
@@ -254,7 +254,7 @@ class SweepSpec(Section):
     objective: ObjectiveSpec = ObjectiveSpec()
     """the number to optimize"""
     parameters: dict[str, ParameterSpec] = Field({})
-    """trainer key or switch -> range"""
+    """key of the trainer or program, or switch -> range"""
     baselines: list[ValueMapping] = Field([])
     """configurations that run first; the first is the baseline of all comparisons"""
     search: SearchSpec
