@@ -133,8 +133,8 @@ def prepare_environment(address: str | None) -> None:
     """Set the environment variables that Ray reads, some of them at import, so call this before
     importing Ray.
 
-    If Ray is imported already, it rereads token and address. A cluster at ``address`` has its own
-    token; None means a Ray started by this process.
+    ``address`` is the address of a cluster, which has its own token; None means that this process
+    starts Ray. An already imported Ray then rereads the token and the loopback setting.
     """
     for name, value in _ENVIRONMENT.items():
         if name not in os.environ:
@@ -243,7 +243,7 @@ def check_cluster(host: str, port: int) -> None:
     """Reject an address at which no Ray cluster answers.
 
     Raises:
-        MissingError: nothing answers, or something other than Ray does; the message says which.
+        MissingError: nothing answers, or something other than Ray does; the message has the reason.
     """
     try:
         with socket.create_connection((host, port), timeout=ANSWER_LIMIT_S) as connection:

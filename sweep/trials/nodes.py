@@ -82,7 +82,7 @@ def remember_silent_nodes() -> None:
 
     def watch() -> None:
         while ray.is_initialized():
-            # Ray is shutting down; nodes that it cannot list are not recorded
+            # errors are ignored: while Ray shuts down, it cannot list its nodes
             with suppress(Exception):
                 for node in ray.nodes():
                     if node["Alive"] and not is_reachable(node):

@@ -153,7 +153,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
 
     def _after_crash(self, error: Exception) -> TuneResult | None:
         """End the ranks after an error. Return the trial's next result if storage was the reason,
-        or reused ranks may be: the trial then runs in new ones. None if the trial has failed.
+        or if reused ranks may be: the trial then runs in new ones. None if the attempt has failed.
         """
         in_reused_ranks = self._ranks_reused and (not self._built or "memory" in str(error))
         self._note_failure(error)
@@ -297,7 +297,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         # an error of the sweep, not of this trial: all trials would use the changed files
         except ConfigError as error:
             resume = command_line("sweep", "resume", folder.name, runs_dir=folder.runs_dir)
-            again = f"restore it and run {resume}, or add --accept-changes"
+            again = f"restore the file and run {resume}, or add --accept-changes"
             raise StorageError(error.what, error.where, again, code=error.code) from None
 
     def _failed(self, error: Exception) -> TuneResult:
