@@ -72,7 +72,7 @@ def confirmation_sentences(results: Results) -> list[str]:
     scores = finalists(results)
     lines = [front.sentence, _guards(results, name)]
     if fresh is not None:
-        if len(results.arm_table) > 2:  # the headline states a single difference
+        if len(results.arm_table) > 2:  # of two, the headline has stated the difference
             lines.append(words.worse(results.arm_table, name))
         lines += _evidence_of_fresh_seeds(results, fresh, name)
     lines.append(front.step)
@@ -124,10 +124,10 @@ def _guards(results: Results, name: Name) -> str:
     answer = results.answer
     if not results.guards or answer is None or answer.is_baseline_alone:
         return ""
-    if results.arms:  # the headline states them
+    if results.arms:  # the headline states the guards of each arm
         return ""
     if results.fresh is not None and results.fresh.rounds is not None:
-        return ""  # the decisions of the interim analyses state them
+        return ""  # the decisions of the interim analyses state the guards
     return words.guards(results.checked_guards(answer.best), name(answer.best))
 
 
@@ -155,7 +155,7 @@ def _about_arms(results: Results, name: Name) -> list[str]:
     if compared.pairing is not None:
         lines += [words.runs(rows, name), words.not_compared(rows, name)]
     chosen_by_nothing = results.nothing_chosen or results.fresh is not None
-    if chosen_by_nothing and len(rows) > 2:  # the headline states a single difference
+    if chosen_by_nothing and len(rows) > 2:  # of two, the headline has stated the difference
         lines.append(words.worse(rows, name))
     if results.not_worse_by is not None:
         lines.append(words.not_worse(rows, results.not_worse_by, name))

@@ -1,4 +1,4 @@
-"""The numbers behind a verdict, under the keys of ``--json``, with names of configurations."""
+"""The numbers behind a verdict, under the keys of ``--json``."""
 
 from typing import Any
 
@@ -46,8 +46,8 @@ def arm_fields(arm: ArmRow) -> dict[str, Any]:
 
 
 def cost_fields(results: Results) -> dict[str, dict[str, float]]:
-    """Return configuration name -> cost column -> its mean amount divided by the baseline's, only
-    for unequal amounts.
+    """Return configuration label -> cost column -> mean amount relative to the baseline's mean
+    amount, only for unequal amounts.
     """
     judged = results if results.fresh is None else results.fresh
     return {judged.labels[number]: row for number, row in cost_ratios(judged).items()}

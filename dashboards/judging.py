@@ -162,7 +162,7 @@ def judge(
 
     parts, guarded = read_all()
     budgets = [runs.budget.at for runs in [*parts.values(), *guarded.values()] if runs.budget]
-    if len(set(budgets)) > 1:  # the scores end at different amounts
+    if len(set(budgets)) > 1:  # the runs of different scores end at different amounts
         parts, guarded = read_all(at=min(budgets))
     results = parts[names[0]]
     if len(parts) > 1:
@@ -195,7 +195,7 @@ def _read(table: "pd.DataFrame", columns: "RunColumns", fresh: "bool | pd.DataFr
 
 
 def _as_asked(results: "Results", columns: "RunColumns") -> "Results":
-    """Add the requested way of comparing the arms."""
+    """Add the options that determine how arms are compared."""
     return replace(
         results,
         by_task={task: _as_asked(part, columns) for task, part in results.by_task.items()},

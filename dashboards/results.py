@@ -70,7 +70,7 @@ class Results(TrialSet):
     pairing: Pairing | None = None
     # seed -> task, if every task has its own seeds; differences are then averaged over tasks
     task_of: Mapping[Hashable, str] = field(default_factory=dict)
-    by_task: Mapping[str, "Results"] = field(default_factory=dict)  # task -> only its runs
+    by_task: Mapping[str, "Results"] = field(default_factory=dict)  # task -> results of its runs
     place: str = ""  # column along which runs are compared: steps, or an axis; empty if unknown
     at_equal_amounts: bool = False  # whether every run is compared at one amount of an axis
     # the amount of the axis; None without an axis, and for several tasks with separate budgets

@@ -29,8 +29,8 @@ class Rounds:
 
     @property
     def winner(self) -> Difference | None:
-        """Among finalists shown to be better, the one with the largest gain (larger is better in
-        both modes).
+        """Of the finalists shown to be better, the one with the largest gain; None if there is
+        none. A positive gain is an improvement, even if smaller scores are better.
         """
         better = [result for result in self.last if result.outcome == "better"]
         return max(better, key=lambda result: result.gain, default=None)

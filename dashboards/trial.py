@@ -87,7 +87,7 @@ class Directed(Protocol):
 
     @property
     def mode(self) -> Mode:
-        """Max or min."""
+        """``max`` or ``min``."""
 
 
 def best_first(scores: Mapping[_Name, float], objective: Directed) -> list[_Name]:
@@ -104,7 +104,7 @@ class Curve:
 
     def score(self, window: int) -> float:
         """Return the score of a trial with this curve: the mean of its last ``window`` finite
-        values; NaN without one.
+        values; NaN if there is none.
         """
         return score(dict(zip(self.steps, self.values, strict=True)), window)
 

@@ -34,8 +34,9 @@ class TrialSet:
     objective: Objective
     trials: tuple[TrialRecord, ...]
     searched: tuple[str, ...]
-    kinds: Mapping[str, str] = field(default_factory=dict)  # searched parameter -> e.g. loguniform
-    source: str = ""  # path or URI of their source
+    # searched parameter -> kind of its range, such as loguniform
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    source: str = ""  # path or URI that the trials were read from
     model: str = "unknown"
     task: str = "unknown"
     planned: int | None = None  # number of planned trials; None if unknown

@@ -24,9 +24,9 @@ from dashboards.trial import Mode, sign_of
 from loptune.errors import joined, listed
 from loptune.terminal.table import counted
 
-Name = Callable[[str], str]  # the name of the configuration with a number
+Name = Callable[[str], str]  # returns the name of a configuration, given its number
 
-_MOST_NAMED = 4  # configurations listed in a sentence
+_MOST_NAMED = 4  # maximum number of configurations listed in a sentence
 _SMALLEST_P = 1e-4
 _WHY = {
     "alone": "No other configuration has a score to compare with.",
@@ -114,7 +114,7 @@ def percent_interval(covers: float) -> str:
 
 
 def between(interval: tuple[float, float], covers: float | None = None) -> str:
-    """Format an interval with its coverage, by default the usual one."""
+    """Format an interval with its coverage (default: the one without earlier confirmations)."""
     return f"{percent_interval(covers or coverage())} {to(interval)}"
 
 
@@ -317,7 +317,7 @@ def unequal_costs(
 
 
 def plural(column: str) -> str:
-    """Return the name of a column in a sentence about amounts."""
+    """Return the plural of a column's name: ``steps`` for ``step``, other names unchanged."""
     return "steps" if column == "step" else column
 
 

@@ -65,7 +65,7 @@ _DECIDES = {
     "bands": "whether AR and Lopti change what they are meant to change",
     "failures": "what to fix before `sweep resume --retry-failed`",
 }
-# for the plots of the score against a parameter
+# the decision that the plots of the score against a parameter support
 _NEXT_SEARCH = "where to search next, and which parameters to leave out"
 
 

@@ -224,7 +224,7 @@ def seed_differences(results: Results) -> Picture | None:
         .sort_values(ascending=results.objective.sign > 0)
     )
     drawn = order.tail(_MAX_DRAWN)
-    shades = colors(results.table.rule) | colors(rules)  # the colors of the rest of the page
+    shades = colors(results.table.rule) | colors(rules)  # the same as on the rest of the page
     drawing = figure(f"difference of {results.objective.metric}", height=90 + 48 * len(drawn))
     drawing.add_vline(x=0, line={"color": MUTED, "width": 1, "dash": "dot"})
     for label in drawn.index:

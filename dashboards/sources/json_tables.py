@@ -43,7 +43,7 @@ def read_json_table(path: Path) -> pd.DataFrame:
     try:
         content = json.loads(read_text(path), object_pairs_hook=_unique)
     except json.JSONDecodeError:
-        return read_json_lines(path)  # its errors include the line
+        return read_json_lines(path)  # its errors name the line
     except RecursionError:
         raise ValueError("its values are nested too deeply") from None
     if isinstance(content, list):
@@ -76,7 +76,7 @@ def _of_mapping(content: dict[str, Any]) -> pd.DataFrame:
     values = list(content.values())
     records = [value for value in values if _are_records(value)]
     has_mapping = any(isinstance(value, dict) for value in values)
-    if len(records) == 1 and not has_mapping:  # next to values such as a version or a date
+    if len(records) == 1 and not has_mapping:  # the rest is, for example, a version or a date
         return _rows(records[0])
     if len(records) == len(values):
         rows = []

@@ -1,6 +1,6 @@
 """Read MLflow's servers and databases: results of loptune sweeps, or the runs of any experiment.
 
-The one module of dashboards that imports MLflow.
+The only module of dashboards that imports MLflow.
 """
 
 import logging

@@ -77,7 +77,7 @@ def _comma(cells: Iterable[str]) -> str | None:
     if any("." in cell or cell.count(",") > 1 for cell in with_comma):
         return "thousands"
     if with_comma and any(_LARGE_INTEGER.fullmatch(cell) for cell in cells):
-        return "thousands"  # 950 next to 1,020
+        return "thousands"  # for example 950 and 1,020
     if not with_comma and any(_DECIMAL_POINT.fullmatch(cell) for cell in cells):
         return None if all(_GROUPED["."].fullmatch(cell) for cell in cells) else "thousands"
     return None

@@ -1,6 +1,6 @@
 """Read the trials of Optuna studies: ``study.db`` (SQLite) and journal files.
 
-The one module of dashboards that imports Optuna.
+The only module of dashboards that imports Optuna.
 """
 
 import logging

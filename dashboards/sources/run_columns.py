@@ -47,7 +47,7 @@ class RunColumns:
     not_worse_by: float | None = None  # non-inferiority margin
     against: float | None = None  # compare the arms with this number instead of a baseline
     ignore: Sequence[str] = ()  # columns whose differences between runs are ignored
-    # columns: trial, problem, correct
+    # table of solved problems with the columns trial, problem and correct
     problems: pd.DataFrame | None = field(default=None, repr=False)
     source: str = "a table"
 

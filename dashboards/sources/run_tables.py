@@ -266,7 +266,7 @@ def _result_files(folder: Path) -> list[Path]:
         if depth == 1:
             return files
         if len({path.parent for path in files}) == len(files):
-            return files  # one in each folder, such as a name that includes the time
+            return files  # one file per folder; the names may include the time
         names = Counter(path.name for path in files)
         [(most_common, _)] = names.most_common(1)
         return [path for path in files if path.name == most_common]

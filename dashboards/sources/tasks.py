@@ -88,7 +88,7 @@ def over_tasks(
 
 
 def _nothing_to_compare(kept: Cells, every: Cells, baseline: str | None) -> bool:
-    """Return whether the kept configurations do not include the baseline and another one."""
+    """Return whether the kept configurations lack the baseline or a second configuration."""
     lacks_baseline = baseline is not None and baseline not in kept
     return lacks_baseline or len(kept) < min(2, len(every))
 

@@ -17,5 +17,5 @@ class Comparison:
     failed: Mapping[str, int]  # configuration -> number of failed seeds
     # configuration -> noise of a score in its own test, if different
     noises: Mapping[str, Noise] = field(default_factory=dict)
-    repeats: float = 1  # factor of the p-values
+    repeats: float = 1  # factor of the p-values after earlier confirmations
     blocks: bool = False  # whether seeds were treated as blocks

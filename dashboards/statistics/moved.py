@@ -22,7 +22,7 @@ class Move:
     """The change of a configuration's mean score from earlier to later runs."""
 
     change: float  # later minus earlier, in units of the score
-    low: float  # 95% confidence interval
+    low: float  # lower end of the 95% confidence interval
     high: float
     p: float  # two-sided p value
 

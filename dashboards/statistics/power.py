@@ -179,7 +179,8 @@ def _simulated_variances(others: int, seeds: int, *, blocks: bool) -> Variances:
     dof = seeds - 1
     base = generator.standard_normal((_DRAWS, dof))
     mean_of_others = generator.standard_normal((_DRAWS, dof)) / math.sqrt(others)
-    contrast_variance = (others + 1) / others  # of the baseline minus the mean of the others
+    # variance of the baseline minus the mean of the others
+    contrast_variance = (others + 1) / others
     base_part = (base - mean_of_others) / math.sqrt(contrast_variance)
     best_part = generator.standard_normal((_DRAWS, dof))
     best = mean_of_others + best_part * math.sqrt((others - 1) / others)

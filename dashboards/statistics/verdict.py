@@ -87,7 +87,9 @@ class Conclusion:
 
     @property
     def winner(self) -> str:
-        """The number of the best configuration, or of the baseline if none scored higher."""
+        """The number of the best configuration if it is better than the baseline; otherwise the
+        baseline's number.
+        """
         return self.best if self.improves else self.baseline
 
 
