@@ -47,13 +47,13 @@ _COMPLETIONS: Completions = {
 
 
 def _values(key: str) -> list[str]:
-    from trainer.commands.reference import values_of  # only during Tab completion
+    from trainer.commands.reference import values_of  # imported only for Tab completion
 
     return values_of(key.removeprefix("trainer."))
 
 
 def _trainer_keys() -> list[str]:
-    from trainer.config.schema import dotted_keys  # only for an unknown option
+    from trainer.config.schema import dotted_keys  # imported only for an unknown option
 
     return dotted_keys()
 

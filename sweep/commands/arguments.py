@@ -47,7 +47,7 @@ class Ended:
     """A sweep whose driver has ended."""
 
     sweep: SweepRecord
-    exit_code: int  # 0: all trials ended; see the table of exit codes
+    exit_code: int  # exit status of `sweep run`; 0 if no trial failed and nothing stopped the sweep
 
 
 def exit_code_of(ended: Ended) -> int:

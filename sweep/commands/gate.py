@@ -33,7 +33,7 @@ Run = Annotated[bool, Option("start the required runs now, which may take hours"
 
 @dataclass(frozen=True)
 class Standing:
-    """A campaign, and the verdict on its latest proposal."""
+    """A campaign, and the verdict that a command returned."""
 
     campaign: "Campaign"
     verdict: "GateVerdict"

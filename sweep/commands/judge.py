@@ -441,9 +441,9 @@ def _store_uri(store: str | None, runs_dir: Path) -> str:
     uri = tracking_uri(TrackingConfig(uri=store), runs_dir)
     folder = folder_of(uri)
     if folder is not None:
-        return uri  # checked when it is opened: MLflow would create a missing store
+        return uri  # its folder is checked before it is read
     try:
-        connect(uri)  # reading would create a missing store
+        connect(uri)  # fails if the store is missing; reading would create it
     except StorageError as error:
         raise StorageError(
             error.what,

@@ -121,7 +121,7 @@ class Stopping:
 
 def stop(name: SweepName, *, runs_dir: RunsDir = Path("runs")) -> Stopping:
     """Stop a running sweep at the next training step. Its trials save a checkpoint first, and
-    `sweep resume` continues them. It works from any machine that sees the runs folder.
+    `sweep resume` continues them. This command works on any machine that sees the runs folder.
 
     Raises:
         MissingError: there is no such sweep.
