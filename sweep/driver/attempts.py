@@ -120,7 +120,9 @@ class Display(Protocol):
     """Shows the events of trials. Any method may raise: the error is logged."""
 
     def started(self, trial: str, resolved: Mapping[str, Any], point: Mapping[str, Any]) -> None:
-        """Show that a trial has its resources; ``point`` has its searched values and switches."""
+        """Show that a trial has its resources. ``resolved`` has the value of every searched key,
+        and ``point`` the active parameters, switches included.
+        """
 
     def evaluated(self, trial: str, report: TrialReport) -> None:
         """Show that a trial has evaluated its model."""

@@ -259,7 +259,7 @@ def _run_driver(sweep: SweepRecord, options: Options) -> int:
     parent: ParentRun | None = None
     try:
         with guarded_scratch(folder.root, killed) as scratch, contextlib.ExitStack() as stack:
-            write_environment(scratch / ENVIRONMENT)  # before Ray changes it
+            write_environment(scratch / ENVIRONMENT)  # before Ray changes the environment
             tracking = spec.program.tracking_settings
             # on a cluster, the variables that MLflow needs here would reach the trials
             if options.address is None and not tracking.offline:
