@@ -15,7 +15,7 @@ from sweep.record.noise import FIRST_RUNS, SECOND_RUNS
 from sweep.search.event_log import read_event_log
 from sweep.search.history import ENDED, STARTED
 
-SEEDS_SHOWN = (3, 5, 8, 12, 20)  # seeds per configuration
+SEEDS_SHOWN = (3, 5, 8, 12, 20)  # numbers of seeds for which the detectable gain is shown
 _WAIT_S = 60.0
 
 

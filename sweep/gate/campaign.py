@@ -56,7 +56,7 @@ class Finished:
     failed: Mapping[int, str]  # seed -> reason
     # metric of a guard -> seed -> value
     guards: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
-    proposal: int | None = None  # number, if a proposal ran
+    proposal: int | None = None  # number of the proposal, if one ran
 
 
 class Campaign(State):

@@ -16,8 +16,8 @@ def check_words(words: Sequence[str], before: Sequence[str]) -> None:
         before: command line of the program.
 
     Raises:
-        ConfigError: it is a single string, contains options of `sweep gate propose`, or has no
-            seed.
+        ConfigError: the command line is a single string, contains options of
+            `sweep gate propose`, or has no seed.
     """
     where = shlex.join(words)
     if len(words) == 1 and len(words[0].split()) > 1:

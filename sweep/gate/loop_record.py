@@ -37,7 +37,7 @@ _STATUSES = {
 _TO_SD = 1.4826  # SD of a normal distribution in units of its median absolute deviation
 _MAX_CHARS = 40
 _FEWEST = 5  # minimum number of discarded changes to estimate the noise
-_NAME, _VALUE = "metric_name", "metric_value"  # columns
+_NAME, _VALUE = "metric_name", "metric_value"  # names of two columns
 _NOT_SCORES = ("commit", "memory_gb", "status", "description")
 
 
@@ -46,7 +46,7 @@ class Entry:
     """A run of a loop."""
 
     status: str  # keep, discard or crash
-    score: float | None  # None: crashed
+    score: float | None  # None if the run crashed
     description: str
     commit: str = ""
 
@@ -302,7 +302,7 @@ def _judged(entry: Entry, number: int, *, gain: float, sd: float | None, level: 
     error = None
     passes = False
     if sd is not None:
-        error = sd * math.sqrt(2)  # of a difference of two scores
+        error = sd * math.sqrt(2)  # standard error of a difference of two scores
         passes = gain > -float(special.ndtri(level)) * error
     return Keep(
         number=number,

@@ -18,13 +18,14 @@ class Proposal(Arm):
     number: int = 0  # counted from 1
     baseline: int = 0  # index of the baseline for the comparison
     asked: int = 1  # seeds at the next interim analysis
-    beside: int | None = None  # index of the repeated baseline that had to run before a keep
+    # index of the repeated baseline that had to run before the proposal could be kept
+    beside: int | None = None
     earlier: list[tuple[int, Arm]] = field(default_factory=list)  # (index of the baseline, runs)
     decision: dict[str, Any] | None = None  # event that decided the proposal
-    decided_at: int = 0  # number of proposals at its decision
+    decided_at: int = 0  # number of proposals when it was decided
     # protected files that the proposal changes; these changes have no effect
     protected: list[str] = field(default_factory=list)
-    given_up: bool = False  # kept first, but a re-check did not confirm the chain
+    given_up: bool = False  # whether a re-check abandoned the proposal after it was kept
 
     @property
     def kept(self) -> bool:

@@ -14,7 +14,7 @@ from dashboards.statistics.gate import FIRST_CLAIM
 from sweep.gate.arm import Arm
 from sweep.gate.seeds import Seeds
 
-DUE_AFTER = 5  # kept changes since the last re-check
+DUE_AFTER = 5  # number of kept changes after which the next re-check is due
 SEEDS_APART = 500  # distance from the number of a baseline's first run to that of its re-check
 
 

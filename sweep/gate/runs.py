@@ -139,7 +139,7 @@ class _Round:
         self._faults = faults
         self._batches: list[_NeededBatch] = []
         self._results: dict[str, BatchResults | UserError] = {}
-        self._places: dict[str, Place] = {}  # by revision
+        self._places: dict[str, Place] = {}  # revision -> place
 
     def finish(self, needed: Sequence[_NeededBatch]) -> _Results:
         """Run the needed batches, and batches of proposals that are made in the meantime. Return

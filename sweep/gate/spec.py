@@ -52,6 +52,6 @@ class CampaignSpec(Section):
         """Return the metrics of the guards with their margins and directions."""
         if not self.guards:
             return []
-        from dashboards.sources.scores import guards_of  # imports pandas
+        from dashboards.sources.scores import guards_of  # this import loads pandas
 
         return guards_of(self.guards)
