@@ -69,7 +69,7 @@ class SecondObjective(Protocol):
 class Assignment:
     """The trial assigned to a rank."""
 
-    trial: str  # c003-s0
+    trial: str  # name of the trial, such as c003-s0
     config: Any  # as returned by `Program.configure`
     context: RunContext
     stop_file: Path  # if it exists, every rank stops at the next training step
@@ -130,8 +130,8 @@ class Checkpoints:
 
     every_steps: int
     kept: int  # number of checkpoints of a running trial
-    running_bytes: int | None  # one checkpoint of a running trial
-    ended_bytes: int | None  # everything that a finished trial leaves
+    running_bytes: int | None  # size of one checkpoint of a running trial
+    ended_bytes: int | None  # total size of the checkpoints that an ended trial keeps
 
 
 @dataclass(frozen=True)
@@ -161,8 +161,8 @@ class SearchableProgram(Section, ABC):
 
     @abstractmethod
     def has(self, key: str) -> bool:
-        """Return whether the program has this key; any other parameter is a switch for
-        conditions.
+        """Return whether the program has this key. Any other parameter is a switch, which only
+        conditions use.
         """
 
     @abstractmethod
@@ -280,7 +280,7 @@ class PlannableProgram(Section, ABC):
         return None
 
     def memory(self, resources: ResourcesSpec) -> Footprint | None:
-        """Estimate the memory of a trial."""
+        """Estimate the memory of a trial; None if it is unknown or small."""
         return None
 
     def same_step_time(self, other: "Program") -> bool:

@@ -343,7 +343,7 @@ class LoptuneProgram(Program):
         the split `test`.
         """
         sets = self.base.evaluation.sets
-        measured = metric.split("/")[-1]  # eval/accuracy/SET
+        measured = metric.split("/")[-1]  # the set, in a metric such as eval/accuracy/SET
         like = self.held_out_set or sets.get(measured) or next(iter(sets.values()))
         if test is None and self.held_out_set is None and like.source != "generated":
             raise ConfigError(
@@ -462,7 +462,7 @@ class LoptuneProgram(Program):
 
     def sample(self, possible: Values, problems: int) -> Sample:
         """Sample with the base configuration, for each possible group size."""
-        # imports torch
+        # this import loads torch
         from trainer.evaluation.pretraining_check import check_before_training
 
         sizes = sorted(set(possible_values(self.base, possible, "rollout.group_size")))

@@ -43,7 +43,7 @@ class ReadSoFar:
                 self._abandoned.append((size, digest, step))
 
     def begin_process(self, positions: Mapping[str, Position]) -> None:
-        """Store the positions, and size and digest of the correctness file, before a process
+        """Store the positions, and the size and hash of the correctness file, before a process
         starts.
         """
         content = self._correctness.read_bytes() if self._correctness.is_file() else b""

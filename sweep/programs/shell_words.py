@@ -70,7 +70,7 @@ def unsafe_words(command: Sequence[str]) -> dict[int, str]:
                 if not command[position].startswith("-"):
                     break
                 if re.match(r"-\w*S|--split-string", command[position]):
-                    # the option itself, or the next argument
+                    # the text to split is in the option itself or in the next argument
                     unsafe |= dict.fromkeys(range(position, len(command)), "env -S")
                     break
     for index in scripts_of(command):
