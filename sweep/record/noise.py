@@ -36,7 +36,8 @@ class WantedGain:
     """A gain that the user wants to detect, and the number of seeds that detecting it takes."""
 
     gain: float
-    everywhere: SeedsNeeded  # per configuration, if all configurations run on the same seeds
+    # seeds per configuration, if all configurations run on the same seeds
+    everywhere: SeedsNeeded
     # maximum number of fresh seeds per configuration in a sequential confirmation
     in_rounds: int
 
@@ -49,7 +50,7 @@ class NoiseForecast:
     dof: int  # degrees of freedom of ``sd``
     source: str
     detectable: float | None  # gain detected with 80% power; None with one seed
-    wanted: dict[str, WantedGain]  # worthwhile or published -> its gain
+    wanted: dict[str, WantedGain]  # ``worthwhile`` or ``published`` -> that gain
     # whether problems or seeds are cheaper; None if no earlier sweep recorded which problems were
     # solved on several seeds
     cheaper: ProblemsOrSeeds | None = None

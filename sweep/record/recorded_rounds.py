@@ -90,7 +90,7 @@ def _read(kind: type[_T], record: Record, path: Path) -> _T:
     """Return a recorded dataclass; JSON has no tuples.
 
     Raises:
-        StorageError: the record has other fields than this version records.
+        StorageError: the record does not have the fields that this version records.
     """
     known = {field.name for field in fields(kind)}
     required = {field.name for field in fields(kind) if field.default is MISSING}

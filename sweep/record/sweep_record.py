@@ -38,7 +38,7 @@ class SweepRecord:
 
     @cached_property
     def events(self) -> list[Record]:
-        """The records of its event log; safe to read while the driver writes."""
+        """The records of the event log; safe to read while the driver writes."""
         if not self.folder.event_log.exists():
             return []
         return list(read_event_log(self.folder.event_log))
@@ -205,7 +205,7 @@ def last_record(run_dir: Path) -> Record:
     with contextlib.suppress(OSError), path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - 8192))
         for line in reversed(file.read().decode("utf-8", "replace").splitlines()):
-            with contextlib.suppress(ValueError, TypeError):  # truncated at either end
+            with contextlib.suppress(ValueError, TypeError):  # a line cut off at its start or end
                 return dict(json.loads(line))
     return {}
 

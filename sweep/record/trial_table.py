@@ -12,7 +12,7 @@ from sweep.space.arms import arm_key
 from sweep.space.points import Parameters
 from sweep.space.spec import SweepSpec
 
-_MAX_VALUE = 60  # characters; a searched system prompt may have thousands
+_MAX_VALUE = 60  # maximum length of a shown value; a searched system prompt may be much longer
 
 
 def table_row(trial: TrialRecord) -> dict[str, Any]:
