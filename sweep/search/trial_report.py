@@ -83,7 +83,7 @@ class TrialReport:
             no_score = f"no step has logged {joined(scoring.metrics)} yet"
         elif not is_last_finite:
             no_score = "the evaluation is not finite; two in a row fail the trial"
-        elif not math.isfinite(score):  # along an axis
+        elif not math.isfinite(score):  # possible for a score along an axis
             no_score = "too few evaluations so far"
         return replace(
             self,
