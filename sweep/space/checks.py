@@ -101,7 +101,7 @@ def check_recorded(metric: str, key: str, spec: SweepSpec, document: YamlDocumen
     amounts = axes(spec)
     if metric in amounts:
         return
-    if metric in HOURS:  # of the device that the trials do not use
+    if metric in HOURS:  # hours of the device that the trials do not use
         raise document.error(
             f"the trials of this sweep do not record {metric}",
             ("objective", key),

@@ -122,7 +122,7 @@ class ObjectiveSpec(Section):
         """The metrics of the guards."""
         if not self.guards:
             return []
-        from dashboards.sources.scores import guards_of  # imports pandas
+        from dashboards.sources.scores import guards_of  # this import loads pandas
 
         guards = guards_of(self.guards, "objective.guards", score=self.name)
         return [guard.metric for guard in guards]
