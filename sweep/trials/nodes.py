@@ -20,7 +20,8 @@ from sweep.trials.internals import leave_cluster, node_of
 # less than the 65 s after which Ray declares a node dead and its trials restart elsewhere
 CUT_OFF_S = 40.0
 _POLL_S = 5.0
-_CONNECT_S = 2.0  # even a busy server accepts, because the kernel completes the connection
+# enough even for a busy server, because the kernel completes the connection
+_CONNECT_S = 2.0
 VISIBLE_WITHIN_S = 5.0  # time for a new file to appear on a network file system
 # time between the exits of the first and the last process (the raylet) when a machine shuts down
 NOTICE_S = 5.0

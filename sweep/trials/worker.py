@@ -123,8 +123,8 @@ class RankWorker:
             "build() was not called"
         )
         measured: Mapping[str, float] = {}
-        # The run may be done already: it was stopped after its last step, before it could report
-        # it.
+        # The run may be done already, if it was stopped after its last step but before it could
+        # report that step.
         if not run.done:
             measured = run.train_until_evaluation()
         evaluated = any(name != "step" for name in measured)
