@@ -29,7 +29,7 @@ from sweep.space.spec import SweepSpec
 from sweep.trials.limits import with_limits
 from trainer.run_folder import RunFolder
 
-# seconds after which a waiting trial is reported; a trial with resources starts within seconds
+# seconds after which a waiting trial is reported; a trial whose resources are free starts sooner
 _WAITING_S = 30.0
 _CHECK_INTERVAL_S = 0.5
 _SILENT_S = 120.0  # a command without a metric line for this long may never log one
@@ -82,8 +82,8 @@ class EventLines:
         self._resources = spec.resources
         self._waiting_since: dict[str, float] = {}
         self._reported_waits: set[str] = set()  # trials whose present wait is printed
-        # Messages still to print for the first trial, whose start takes the longest. A command
-        # starts at once, and what it loads is its own.
+        # Messages still to print for the first trial, whose start takes the longest. There are none
+        # for a command, because loptune does not know what it loads.
         self._startup_messages: list[StartupMessage] = []
         if reports_startup and not self._is_command:
             self._startup_messages = list(STARTUP_MESSAGES)

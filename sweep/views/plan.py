@@ -62,14 +62,15 @@ class Plan:
     waiting: int  # trials that do not start at once
     steps: int | None  # training steps of the longest trial
     searches_steps: bool  # whether the number of steps is a searched parameter
-    disk: Disk | None  # None for a model of unknown size
+    disk: Disk | None  # None if sizes are unknown or the program manages its own checkpoints
     free_bytes: int
     short: list[str]  # a description of each missing resource
-    memory: Footprint | None  # per rank; None for the built-in tiny model
+    memory: Footprint | None  # memory per rank; None for the built-in tiny model
     step_seconds: float | None
-    trial_seconds: float | None  # without evaluations if computed from steps
+    trial_seconds: float | None  # time of a trial, without evaluations if computed from steps
     step_source: str  # source of the estimate
-    seconds: float | None  # for the whole sweep, excluding evaluations
+    # time of the whole sweep, without evaluations if computed from steps
+    seconds: float | None
     gpu_hours: float | None
     # detectable gains; None if no earlier sweep measured the noise
     noise: NoiseForecast | None
