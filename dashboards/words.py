@@ -189,7 +189,7 @@ def confirmed(
         return f"Confirmed: {best} beats {base}: {gained}."
     if verdict.claim == "too few seeds":
         return (
-            f"Undecided: {best} scores above {base} by more than seed noise explains, but fewer "
+            f"Undecided: {best} improves on {base} by more than seed noise explains, but fewer "
             f"than {MIN_SEEDS} seeds cannot confirm an improvement: {gained}."
         )
     if keeps_baseline(verdict, worthwhile):
@@ -282,8 +282,8 @@ def not_guarded(verdict: Verdict, checked: Sequence[CheckedGuard], name: Name) -
         )
     open_ones = [each.metric for each in checked if each.outcome == "undecided"]
     return (
-        f"Undecided: {best} scores above the baseline {base}: {gain(verdict)}, but these seeds do "
-        f"not show that it is not worse on {joined(open_ones)}."
+        f"Undecided: {best} is better than the baseline {base}: {gain(verdict)}. But these seeds "
+        f"do not show that it is not worse on {joined(open_ones)}."
     )
 
 

@@ -78,4 +78,7 @@ def _bands_sentence(table: pd.DataFrame) -> str:
     if "advantage_fraction" in low:
         values = low["advantage_fraction"]
         text += f"; they have {values.min():.1%} to {values.max():.1%} of the advantage mass"
-    return text + ". AR is meant to lower both; Lopti updates these tokens in a separate pass."
+    return (
+        f"{text}. AR is meant to lower their gradient and advantage mass; Lopti updates these "
+        "tokens in a separate pass."
+    )
