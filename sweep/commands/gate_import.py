@@ -34,8 +34,8 @@ def import_(
     ] = None,
     false_keeps: FalseKeeps = 0.1,
 ) -> "Replay":
-    """Read the record of a loop that keeps every change that scores higher, and report how many of
-    its keeps the gate would have kept. It changes nothing.
+    """Read the record of a loop that keeps every change with a better score, and report how many of
+    these changes the gate would have kept. This command changes nothing.
 
     Raises:
         UserError: the file is not the record of a loop.
