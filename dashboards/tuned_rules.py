@@ -85,8 +85,8 @@ class TunedRules:
 
     @cached_property
     def grid(self) -> peaks.Grid | None:
-        """The grid of the one tuned parameter, if all arms ran the same positive values on the same
-        seeds; else None, also with fewer values or seeds than `peaks` needs.
+        """The grid of the only tuned parameter. None unless all arms ran the same positive values
+        on the same seeds, with as many values and seeds as `peaks` needs.
 
         A failed trial gets the worst score of all.
         """

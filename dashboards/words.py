@@ -367,7 +367,7 @@ def layouts(
 
 
 def runs(rows: Sequence[ArmRow], name: Name) -> str:
-    """Count missing and failed runs; empty if there are none."""
+    """State how many runs of each configuration are missing or failed; empty if there are none."""
     missing_runs = {row.configuration: row.missing for row in rows}
     missing = _counts("Missing, excluded", missing_runs, name)
     failed_runs = {row.configuration: row.failed for row in rows}

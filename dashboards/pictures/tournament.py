@@ -102,8 +102,8 @@ def tuning_curves(results: Results) -> pd.DataFrame:
 
 
 def _is_better(score: float, best: float, objective: Objective) -> bool:
-    """Return whether a score is better than the best so far; if smaller is better, an equal score
-    is better, too.
+    """Return whether a score replaces the best one so far. An equal score does so only if smaller
+    scores are better.
     """
     return score > best if objective.sign > 0 else score <= best
 

@@ -33,7 +33,7 @@ _RANGE = 8.0  # range of the grid, in standard deviations
 class Spending:
     """The error-spending function of a sequential test."""
 
-    error: float  # total error
+    error: float  # error probability of all analyses together
     exponent: float  # exponent of the fraction of information
 
     def by(self, fractions: Vector) -> Vector:
@@ -117,8 +117,8 @@ def simulated_boundaries(statistics: Vector, spent: ArrayLike) -> Vector:
 
 @functools.lru_cache(maxsize=4096)
 def integrated_boundaries(information: tuple[float, ...], spending: Spending) -> tuple[float, ...]:
-    """Return the critical z values of the interim analyses, such that without an effect any of them
-    is exceeded with the total error.
+    """Return the critical z values of the interim analyses. Without an effect, the probability that
+    any of them is exceeded is ``spending.error``.
 
     The score statistic ``z * sqrt(information)`` is a sum of independent normal increments. Its
     density over the paths that have not crossed is carried from one analysis to the next.

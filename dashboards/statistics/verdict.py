@@ -109,8 +109,8 @@ class Tested(Conclusion):
     dof: int  # degrees of freedom of that estimate
     # empirical Bayes estimate of the difference, corrected for selection
     shrunken: float
-    # largest gain over the baseline that the intervals of all configurations do not exclude;
-    # infinite if one has no interval
+    # largest gain over the baseline that the interval of any configuration includes; infinite if a
+    # configuration has no interval
     largest_gain: float
     detectable: float  # true gain detected with 80% power, assuming equal noise
     # fresh seeds of best and baseline that detect a true gain of `shrunken` with 80% power
