@@ -12,7 +12,7 @@ FalseKeeps = Annotated[
 
 
 def check_false_keeps(rate: float) -> None:
-    """Reject a bound that is not a fraction.
+    """Reject a bound that is not a fraction below 1.
 
     Raises:
         ConfigError: the bound is 1 or more.

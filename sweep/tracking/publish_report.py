@@ -35,7 +35,7 @@ def write_report(sweep: SweepRecord, results: Results) -> Path:
 
 
 def send_report(sweep: SweepRecord, results: Results, parent: ParentRun) -> None:
-    """Send report, results file, description and summary to the sweep's MLflow run.
+    """Send the report, the results file, a description and the summary to the sweep's MLflow run.
 
     Raises:
         StorageError: MLflow cannot be reached.

@@ -41,7 +41,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Disk:
-    """Bytes of checkpoints."""
+    """Disk space of a sweep's checkpoints [bytes]."""
 
     one_checkpoint: int  # size of one checkpoint of a running trial
     ended_trial: int  # total size of what an ended trial keeps
