@@ -61,8 +61,8 @@ def storage_error(
 
 
 def text_encoding(start: bytes) -> str:
-    """Return the encoding of a file that starts with these bytes: UTF-16 after its byte order mark,
-    otherwise UTF-8 with or without one.
+    """Return the encoding of a file that starts with these bytes: UTF-16 if they are its byte order
+    mark, otherwise UTF-8, with or without a byte order mark.
     """
     return "utf-16" if start.startswith(_UTF16) else "utf-8-sig"
 
@@ -159,12 +159,12 @@ def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> Non
 
 
 def as_storage_error(error: Exception, *written: Path) -> StorageError | None:
-    """Convert an OSError about a full, read-only or failing disk to a StorageError; None for other
-    errors.
+    """Convert an OSError about a full, read-only or failing disk, missing permissions or a wrong
+    file type, such as a folder where a file should be, to a StorageError. Return a StorageError
+    unchanged, and None for other errors.
 
-    Also converts wrong file types, such as a folder where a file should be. An error without a file
-    name is attributed to the disk with the least free space among the disks of ``written``, the
-    current folder and the temporary folder.
+    An error without a file name is attributed to the disk with the least free space among the disks
+    of ``written``, the current folder and the temporary folder.
     """
     if isinstance(error, StorageError):
         return error

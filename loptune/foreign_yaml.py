@@ -12,7 +12,7 @@ from loptune.yaml_document import scalar_value
 
 MAX_BYTES = 1 << 18
 MAX_VALUES = 100_000
-_MAX_CHARS = 1 << 20  # length limit of all values, including repetitions by aliases
+_MAX_CHARS = 1 << 20  # maximum length of all values together, including repetitions
 _MAX_DEPTH = 64
 _MERGE = "<<"
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # only its parser events are used
@@ -42,8 +42,8 @@ def read_foreign_yaml(text: str, *, typed: bool = True) -> Any:
         typed: whether to convert numbers, booleans and null; otherwise every scalar is a string.
 
     Raises:
-        ForeignYamlError: the text is invalid, is larger than `MAX_BYTES`, has more than
-            `MAX_VALUES` values, or is nested too deeply.
+        ForeignYamlError: the text is invalid, is larger than `MAX_BYTES`, is nested too deeply, or
+            has more than `MAX_VALUES` values or too many characters after aliases are expanded.
     """
     if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise ForeignYamlError(f"more than {MAX_BYTES >> 10} KiB")

@@ -16,7 +16,7 @@ IDENTITY = "identity.json"  # file in the folder of a run or sweep
 
 def identity(folder: Path, earlier: str = "") -> str:
     """Return the id of the run in a folder; create it on the first call. A moved folder keeps its
-    id. A copied folder gets a new id, so that both can continue.
+    id. A copied folder gets a new id, so that the original and the copy can both continue.
 
     Args:
         folder: the run's folder, which exists.
@@ -42,7 +42,8 @@ def identity(folder: Path, earlier: str = "") -> str:
 
 
 def known_identity(folder: Path) -> str | None:
-    """Return the id of the run in a folder, or None if it has none yet.
+    """Return the id of the run in a folder. Return None if it has none yet, or if the folder is a
+    copy and the original still exists.
 
     Raises:
         StorageError: the id cannot be read.
@@ -74,6 +75,6 @@ def _read(folder: Path) -> dict[str, str] | None:
         raise StorageError(
             f"cannot read the run's id: {error}",
             str(folder / IDENTITY),
-            "remove the file; the run then gets a new id and its own record",
+            "remove the file; the run then gets a new id, and a new run in MLflow",
             code="identity-unreadable",
         ) from None

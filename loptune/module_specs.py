@@ -28,8 +28,8 @@ def module_spec(name: str, folder: Path) -> ModuleSpec | None:
 
 
 def installed_spec(name: str) -> ModuleSpec | None:
-    """Return the spec of a top-level module that only the finder of an editable install can locate,
-    or None.
+    """Return the spec of a top-level module from a finder other than `PathFinder`, such as the
+    finder of an editable install; None if no such finder locates it.
     """
     for finder in _finders():
         if finder is not PathFinder:

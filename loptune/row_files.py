@@ -173,14 +173,14 @@ def _check_characters(item: Any, where: str) -> None:
 
 
 def _is_turn(item: Any) -> bool:
-    """Return whether a value is a turn of a conversation, which has a role."""
+    """Return whether a value is a turn of a conversation, which has a ``role`` or ``from`` key."""
     return isinstance(item, dict) and not {"role", "from"}.isdisjoint(item)
 
 
 def _as_row(item: Any, where: str) -> Values:
     if isinstance(item, list) and item and all(map(_is_turn, item)):
-        # A conversation, as in the ORZ files: its turns become columns "0", "1", ..., as in the
-        # version on the Hub.
+        # A conversation, as in the files of Open-Reasoner-Zero (ORZ): its turns become columns "0",
+        # "1", ..., as in the Hub's version of that dataset.
         return {str(number): turn for number, turn in enumerate(item)}
     if isinstance(item, list) and item and isinstance(item[0], dict):
         raise ConfigError(

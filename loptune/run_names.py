@@ -25,7 +25,7 @@ CAMPAIGN = "campaign"  # locked by a process that records events of a campaign
 RUNNER = "the runner of campaign"
 RUNS = "the runs folder of"  # locked by the process that starts the runs in the folder
 MEASUREMENT = "the folder"  # locked by a process that measures seed noise in it
-_STARTING = "this machine, just starting"
+_STARTING = "a process that has just started"
 _LOCK_WAIT_S = 0.5  # longer than another process holds the lock in `lock_owner`
 _OWN_FOLDER = Path(__file__).resolve().parent
 
@@ -49,7 +49,7 @@ def resume_command(name: str, runs_dir: Path, world_size: int = 1) -> str:
     """Return the command that resumes a run.
 
     torchrun kills its ranks 30 s after it has forwarded a signal. The command sets a longer limit,
-    because a step of a large model and its checkpoint take longer.
+    because a step of a large model and its checkpoint can take longer.
     """
     launch: list[str] = []
     if world_size > 1:

@@ -100,8 +100,8 @@ def dotted(path: Iterable[str | int]) -> str:
 
 
 def nearest(word: str, choices: Iterable[str], listing: str = "") -> str:
-    """Return a hint with the closest choice. If none is close, list the choices, or return
-    ``listing`` if there are too many.
+    """Return a hint with the closest choice. If none is close, list the choices; if there are too
+    many, return ``listing``, or list the first ones if it is empty.
 
     The last part of a dotted key is enough for a match: ``lr`` matches ``optim.lr``.
     """
@@ -150,7 +150,7 @@ def read_yaml(path: Path) -> YamlDocument:
 
 
 def _files_beside(path: Path) -> str:
-    """Return a hint for a missing file: the file with the closest name in the same folder."""
+    """Return a hint for a missing file, such as the file with the closest name in its folder."""
     folder = path.parent
     if not folder.is_dir():
         return f"there is no folder {folder}: check the path"
@@ -252,7 +252,7 @@ def _load_yaml(text: str) -> tuple[Any, yaml.Node | None]:
     try:
         root = loader.get_single_node()
         return (None, None) if root is None else (loader.construct_document(root), root)
-    except (ValueError, KeyError, AttributeError) as error:  # raised by, for example, 2024-13-45
+    except (ValueError, KeyError, AttributeError) as error:  # raised by, for example, !!int x
         raise yaml.YAMLError(str(error)) from None
     finally:
         loader.dispose()
@@ -408,7 +408,7 @@ def other_names(model: type[BaseModel], path: KeyPath = ()) -> Mapping[str, str]
 
 
 def leaf_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """Return all dotted keys of a model that have a value."""
+    """Return all dotted keys of a model that take a value, including sections that may be null."""
     keys: list[str] = []
     for field, info in model.model_fields.items():
         name = info.alias or field

@@ -31,7 +31,8 @@ def parse_arguments(
 ) -> argparse.Namespace:
     """Parse a command line in which ``key=value`` overrides may also follow options.
 
-    ``override_keys`` lists the keys of overrides, which ``override_prefix`` precedes.
+    ``override_keys`` returns the valid keys of overrides; on the command line, ``override_prefix``
+    precedes each key.
 
     Raises:
         ConfigError: unknown command or option. If the option is a configuration key, the hint shows

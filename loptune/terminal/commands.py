@@ -12,8 +12,8 @@ A command is a function that returns data, for example:
 Parameters before the ``*`` are operands of the command line, all other parameters are options. A
 bool is a flag, a ``Literal`` has choices, and the bounds of a pydantic ``Field`` are checked on the
 command line and for tools. The first sentence of the docstring is used in the list of commands, the
-first paragraph as the description. A quoted annotation is a type that can be passed only from
-Python.
+first paragraph as the description. A quoted annotation is a type for calls from Python; the command
+line passes text, or the type of the default.
 """
 
 import argparse
@@ -45,7 +45,7 @@ class Option:
     excludes: str = ""  # group of mutually exclusive options
     takes_rest: bool = False  # takes all remaining arguments
     repeated: bool = False  # takes one value and may be repeated
-    may_be_empty: bool = False  # the flag without values is an empty list
+    may_be_empty: bool = False  # the flag may have no values, which gives an empty list
     short: str = ""  # a second flag, such as -k
     separated: bool = False  # comma-separated values; repeated options are joined
     is_path: bool = False  # the value is the path of a file or folder

@@ -39,7 +39,7 @@ def escaped_output() -> Iterator[None]:
     """Escape everything that the block prints to standard output."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            # reconfigure asks for the stream's position, which fails for a file that became a pipe
+            # reconfigure reads the stream's position, which fails for a file that became a pipe
             # in a fork
             with suppress(OSError):
                 stream.reconfigure(errors="backslashreplace")

@@ -37,13 +37,15 @@ def shutdown_limit() -> float | None:
 
 
 def shutdown_warning(step_s: float) -> str | None:
-    """Return a warning if a stop would be cut short because a step takes this long [s]."""
+    """Return a warning if the launcher may kill this rank before a step of ``step_s`` seconds and
+    its checkpoint are complete, or None.
+    """
     limit = shutdown_limit()
     if limit is None or step_s <= _SAFE_FRACTION * limit:
         return None
     return warning_text(
         f"a step takes {step_s:.0f} s, and the launcher kills its ranks {limit:.0f} s after Ctrl-C "
-        "or SIGTERM: a stop would lose the steps since the last checkpoint",
+        "or SIGTERM: a stop may lose the steps since the last checkpoint",
         "torchrun or accelerate launch",
         "start with TORCH_ELASTIC_SHUTDOWN_TIMEOUT=900, or torchrun --shutdown-timeout 900",
     )

@@ -40,7 +40,7 @@ class LastingStream:
         self._target = target
         self._name = name
         self._failed = failed
-        # Rich writes to this attribute instead of a stream that escapes text
+        # Rich writes to this attribute of a stream, if it exists, and so bypasses `EscapedStream`
         inner = getattr(target, "rich_proxied_file", None)
         self.rich_proxied_file = self if inner is None else LastingStream(inner, name, failed)
 

@@ -87,13 +87,15 @@ def set_up_if_unset() -> None:
 
 
 def verbose_handlers() -> list[logging.Handler]:
-    """Return the handler on stderr if ``--verbose`` is set, for code that replaces handlers."""
+    """Return the stderr handler if ``--verbose`` is set, for code that replaces handlers; otherwise
+    an empty list.
+    """
     handlers = list(_ours(logging.getLogger("trainer")))
     return [handler for handler in handlers if handler.verbosity == "verbose"]
 
 
 def progress_is_shown() -> bool:
-    """Return whether progress is shown: not with ``--quiet``."""
+    """Return whether progress is shown; ``--quiet`` turns it off."""
     return all(handler.verbosity != "quiet" for handler in _ours(logging.getLogger("trainer")))
 
 

@@ -53,7 +53,9 @@ _MOST_CUT = 0.5  # warn above this fraction of clipped or masked tokens
 
 
 def learning_warning(step: int, metrics: MetricValues) -> str | None:
-    """Return a warning if a step had little or no gradient, unless all rewards were equal."""
+    """Return a warning if ``rollout_correction`` clipped or masked most tokens of a step, or if the
+    step had no gradient although rewards differed; otherwise None.
+    """
     cut = metrics.get(_CUT, 0.0)
     if cut > _MOST_CUT:
         return warning_text(

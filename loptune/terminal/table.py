@@ -59,7 +59,9 @@ def counted(number: float, noun: str) -> str:
 
 
 def number(value: Any) -> str:
-    """Format a value with at most four significant digits; text is unchanged."""
+    """Format a float with at most four significant digits. None becomes an empty string, and other
+    values are converted with ``str``.
+    """
     if value is None:
         return ""
     return f"{value:.4g}" if isinstance(value, float) else str(value)

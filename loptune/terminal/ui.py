@@ -46,7 +46,8 @@ def check_port(port: int, again: str, host: str = "127.0.0.1") -> None:
     """Raise if the port cannot be used. ``again`` is the command to suggest with another port.
 
     Raises:
-        ConfigError: the port is in use, or the host is not a local address.
+        ConfigError: a server cannot use the port, for example because it is in use or the host is
+            not a local address.
     """
     try:
         with socket.create_server(

@@ -48,7 +48,7 @@ def test_a_held_folder_names_its_holder_and_is_free_after_sigkill(tmp_path):
 def test_a_holder_that_has_not_yet_written_its_name_is_one(tmp_path):
     with (tmp_path / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert lock_owner(tmp_path) == "this machine, just starting"
+        assert lock_owner(tmp_path) == "a process that has just started"
         with refused("name-held", NameInUseError), lock_folder(tmp_path):
             pass
 
