@@ -9,15 +9,16 @@ number; a positive number counts as correct::
     async def judged(texts, answers):       # a batch: has a parameter named texts
         return await asyncio.gather(*map(ask_the_judge, texts, answers))
 
-    def allowed(text, numbers):             # other parameters are dataset columns; in a batch
-        return float(set(text.split()) <= set(numbers))    # each is a list of values
+    def allowed(text, numbers):             # other parameters are dataset columns
+        return float(set(text.split()) <= set(numbers))
 
     def graded(text, answer, **columns):    # all other columns of the dataset
         return float(text == answer) * columns["points"]
 
 Arguments are passed by name. ``answer`` belongs to ``text`` and ``answers`` to ``texts``;
-``answers`` with ``text``, or ``answer`` with ``texts``, is a dataset column. A function without any
-of these names receives text and answer by position; one with only ``answers`` is a batch function.
+``answers`` with ``text``, or ``answer`` with ``texts``, is a dataset column. A batch function gets
+a list of values for each column. A function without any of these names receives text and answer by
+position; a function with only ``answers`` is a batch function.
 An ``async`` per-completion function is awaited for all completions of a batch concurrently.
 """
 
@@ -39,7 +40,7 @@ Function = Callable[..., Any]  # a user's reward function, any signature
 
 _BATCH_PARAMETERS = ("texts", "answers")
 _PARAMETERS = ("text", "answer")
-# missing column -> the other parameter, and the name that was probably meant
+# parameter that is not a column -> the parameter next to it, and the name that was probably meant
 _ANSWERS = {"answers": ("text", "answer"), "answer": ("texts", "answers")}
 
 
@@ -73,8 +74,8 @@ def load_function(name: str) -> Function:
 
 
 def is_batch_function(function: Function) -> bool:
-    """Return whether a function should receive a batch of completions per call: batch or async
-    functions.
+    """Return whether a function should receive a batch of completions per call, as batch and async
+    functions do.
     """
     return _is_async(function) or _is_batch(function)
 
@@ -238,7 +239,9 @@ def _is_batch(function: Function) -> bool:
 
 
 def _given_by_name(function: Function) -> set[str]:
-    """Return the parameters that receive texts and answers, not columns."""
+    """Return the parameters that receive the text and the answer, or the texts and answers, by
+    name.
+    """
     names = _BATCH_PARAMETERS if _is_batch(function) else _PARAMETERS
     return {
         name

@@ -97,8 +97,9 @@ def _solution_roles(solution: str) -> dict[str, str]:
 
 def _given_roles(answer: str, names: tuple[str, ...]) -> dict[str, str] | None:
     """Return the stated role of every name, or None if the number of role words differs from the
-    number of names, a name has no role, or a statement is conditional, denied, doubted or quoted
-    from another person ("if Zoey is a knight ...", "Noah says Zoey is a knight").
+    number of names, a name has no role, or a statement is conditional, one of several
+    alternatives, denied, doubted or quoted from another person ("if Zoey is a knight ...", "Noah
+    says Zoey is a knight").
     """
     lowered = answer.lower()
     if lowered.count("knight") + lowered.count("knave") != len(names):

@@ -34,7 +34,8 @@ def score(text: str, answer: Any) -> Score:
 
 
 def number_of(answer: Any) -> Decimal:
-    """Return an accepted answer as a number; text around the answer is ignored.
+    """Return an accepted answer as a number. Decoration that `plain_answer` removes, such as
+    ``Answer:`` or a currency sign, is ignored.
 
     Raises:
         ValueError: the answer is not a number.

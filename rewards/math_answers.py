@@ -97,7 +97,7 @@ def _comparable(parsed: list[Any]) -> list[Any]:
 def _same(gold: _Form, given: _Form) -> bool:
     """Return whether two forms of answers are equal.
 
-    A percentage equals its number with or without the sign: 12.5% is 12.5 and 0.125.
+    A percentage equals its number and the fraction that it stands for: 12.5% equals 12.5 and 0.125.
     """
     if not comparable(gold[0], given[0]):
         return False
@@ -127,8 +127,8 @@ def final_answer(text: str) -> str:
 
 
 def _last_boxes(text: str) -> list[str]:
-    r"""Return the content of the last ``\\boxed{}`` and of the boxes that precede it in the same
-    list, such as ``\\boxed{1} and \\boxed{2}``.
+    r"""Return the content of the last ``\boxed{}`` and of the boxes that precede it in the same
+    list, such as ``\boxed{1} and \boxed{2}``.
     """
     boxes: list[str] = []
     end = 0

@@ -22,7 +22,7 @@ _FAST_GROWING = ("factorial", "factorial2", "Sum", "Product")
 
 
 def is_safe_to_parse(text: str) -> bool:
-    """Return whether an answer is short and shallow enough to parse."""
+    """Return whether an answer is safe to parse: short, without deep nesting or large binomials."""
     depths = itertools.accumulate(-1 if bracket[1] else 1 for bracket in _BRACKET.finditer(text))
     return (
         len(text) <= _MAX_CHARS

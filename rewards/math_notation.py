@@ -1,8 +1,8 @@
 r"""Rewrite notations that math-verify misreads into forms that it reads.
 
 ``spellings`` returns the forms of an answer; two answers are equal if a form of one equals a form
-of the other. Ratios, units, percentages, names of points and number bases are compared here,
-because math-verify drops or confuses them.
+of the other. Ratios, units, percentages, names of points and number bases are handled here, because
+math-verify drops or confuses them.
 """
 
 import itertools
@@ -129,8 +129,8 @@ def spellings(answer: str) -> list[Spelling]:
 
 
 def comparable(gold: Spelling, given: Spelling) -> bool:
-    """Return whether math-verify may compare two answers; False if their units, ratios or names of
-    points already differ.
+    """Return whether math-verify may compare two answers. Return False if they already differ in
+    their units, names of points or lists, or if only one of them is a ratio or ends in dots.
     """
     if gold.is_ratio != given.is_ratio or gold.is_continued != given.is_continued:
         return False
@@ -291,8 +291,8 @@ def _as_time(text: str) -> Spelling | None:
 
 
 def _plain(text: str, unwrapped: str) -> Spelling:
-    r"""Return the form of a plain formula, without unit, ratio or points; ``\text{5.5}`` and
-    ``\text{A, C}`` become their content.
+    r"""Return the form of a plain formula, without unit, ratio or points. ``\text{5.5}`` becomes
+    ``5.5``, and the words of a list such as ``\text{C, A}`` are sorted.
     """
     is_numeral = re.fullmatch(rf"{_NUMERAL}(?:\s*,\s*{_NUMERAL})*", unwrapped) is not None
     is_list_of_words = "," in unwrapped and re.fullmatch(r"[A-Za-z, ]+", unwrapped) is not None

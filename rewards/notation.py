@@ -13,7 +13,7 @@ _DECORATION = re.compile(
 )
 _TAG = re.compile(r"</?(?:answer|ans|solution|result)>", re.IGNORECASE)
 _MARKDOWN = re.compile(r"^(\*\*|__|`)(.+)\1$", re.DOTALL)
-# $12, but neither \\$12 nor the formula $12$
+# matches $12, but neither \$12 nor the formula $12$
 _DOLLARS = re.compile(r"^(-?)\s*(?:\$|USD)\s*(?=[-\d.][^$]*$)")
 _FOREIGN_CURRENCY = re.compile(
     r"^(-?)\s*(?:\\text\{)?(?:€|£|¥|EUR)\}?\s*(?=[-\d.])|(?<=\d)\s*(?:€|£|¥)$"

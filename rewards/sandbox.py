@@ -37,7 +37,9 @@ _GATHER_ABOVE = 64  # pause only with more jobs in flight
 
 @dataclass(frozen=True)
 class ScoredText:
-    """The score of one completion and its status. A timeout or an error has the failure score."""
+    """The score of one completion and its status. After a timeout or an error, it is the failure
+    score.
+    """
 
     score: Score
     status: ScoringStatus
@@ -73,7 +75,11 @@ class ScoringFailedError(RuntimeError):
 
 
 class ScoringRefusedError(ValueError):
-    """A reward function cannot be used; has the ``cause`` and ``withheld`` of the failure."""
+    """A reward function cannot be used.
+
+    ``cause`` is the cause of the failure, and ``withheld`` lists the withheld environment variables
+    that the function asked for.
+    """
 
     def __init__(self, text: str, cause: FailureCause, withheld: Sequence[str]) -> None:
         super().__init__(text)
@@ -94,6 +100,7 @@ class RewardPool:
 
     Raises:
         ValueError: unknown reward, or its module cannot be imported.
+        RuntimeError: a worker died or did not start in time.
     """
 
     def __init__(
@@ -220,8 +227,8 @@ class RewardPool:
         await asyncio.gather(*(self._serve(slot, waiting, results) for slot in self._workers))
 
     async def _serve(self, place: int, waiting: "deque[_Job]", results: _Results) -> None:
-        """Feed jobs to one worker and read its replies until none are left; replace the worker when
-        it dies.
+        """Feed jobs to one worker and read its replies until no job is left; replace the worker
+        when it dies.
         """
         while True:
             worker = self._workers[place]
@@ -248,7 +255,7 @@ class RewardPool:
                 continue
             worker.in_flight.popleft()
             self._asked_for.update(reply.get("withheld", ()))
-            # a reply without scores has the status of the whole job
+            # a reply with a status instead of scores applies to the whole job
             scores = [reply] * len(job.indices) if "status" in reply else reply["scores"]
             out_of_memory = any(score.get("cause") == "memory" for score in scores)
             if out_of_memory and worker.answered:
@@ -400,7 +407,7 @@ class _Worker:
     """One worker process and its jobs in flight, in order."""
 
     process: Process
-    lifeline: int | None  # closing it makes the supervisor kill everything
+    lifeline: int | None  # closing it makes the supervisor kill the worker
     in_flight: deque[_Job] = field(default_factory=deque)
     ready: bool = False
     answered: int = 0

@@ -1,4 +1,4 @@
-"""Kill a process together with all its descendants, even the detached ones."""
+"""Kill a process together with all its descendants, including detached ones."""
 
 import ctypes
 import os

@@ -2,7 +2,7 @@
 ``module:name``.
 
 With a single loader, all kinds of code are looked up in the same folders and fail with the same
-message, which shows the code, its line or folder, and the fix.
+kind of message, which shows the code, its line or folder, and the fix.
 """
 
 import difflib
@@ -60,8 +60,8 @@ def folder_of(name: str) -> str:
 
 
 def place_of(error: BaseException, name: str) -> str:
-    """Return ``file:line`` of the traceback's last frame in the module of ``module:name``, or an
-    empty string.
+    """Return ``file:line`` of a syntax error, or of the traceback's last frame in the module of
+    ``module:name``; an empty string if there is no such frame.
     """
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}"

@@ -29,7 +29,7 @@ def split_environment(
 
 
 class WithheldVariables:
-    """Record of the withheld variables that this process looks up, from its creation on.
+    """Record of the withheld variables that this process looks up after the record is created.
 
     It explains failures: a reward without its API key may raise any exception, or return 0 for
     every completion.
@@ -51,7 +51,7 @@ class WithheldVariables:
         os.environ.__class__ = Noting
 
     def asked_for(self) -> list[str]:
-        """Return the names, sorted."""
+        """Return the names of the variables that were looked up, sorted."""
         return sorted(self._asked_for)
 
     def look_in(self, message: str) -> None:

@@ -8,8 +8,8 @@ forged reply would execute code. The reply has the scores or error messages, and
 request's token. Without the token, output that a reward function or model-written code writes to
 the descriptor is not accepted as a reply.
 
-`rewards.sandbox` starts it as ``python -m rewards.worker SETTINGS``. `rewards.supervisor` can kill
-it with all its descendants, even if native code never returns to the interpreter.
+`rewards.sandbox` starts a worker as ``python -m rewards.worker SETTINGS``. `rewards.supervisor` can
+kill it with all its descendants, even if native code never returns to the interpreter.
 """
 
 import errno
