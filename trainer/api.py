@@ -39,7 +39,7 @@ def train(
         name: name of the run, whose folder is ``runs_dir/name``; default: the spec and the time.
         runs_dir: folder of all runs, with the MLflow store.
         resume: whether to resume the run of this name.
-        accept_changes: whether to resume even if data or reward files have changed.
+        accept_changes: whether to resume even if data, reward or rule files have changed.
 
     Returns:
         A summary whose ``state`` is done, stopped (by a signal) or failed (diverged), the same on

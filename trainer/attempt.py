@@ -32,7 +32,7 @@ class Attempt:
             raise SupersededError(
                 f"a newer attempt ({newest}) of {self.run_dir.name} runs elsewhere",
                 str(RunFolder(self.run_dir).attempt),
-                f"none needed: attempt {self.number} stops here",
+                f"nothing to do: attempt {self.number} stops here",
                 code="newer-attempt",
             )
 
@@ -62,7 +62,7 @@ def begin_attempt(run_dir: Path, number: int) -> None:
 
     Raises:
         SupersededError: a newer attempt has started.
-        StorageError: the number cannot be written.
+        StorageError: the number cannot be read or written.
     """
     try:
         Attempt(run_dir, number).check()

@@ -93,7 +93,7 @@ def select_loss_tokens(
     gather: Gather = lambda items: items,
 ) -> TrainBatch:
     """Return the batch with the mask of tokens that the loss selects in ``chosen``, which is None
-    if the loss selects none. Call before AR changes the advantages.
+    if the loss does not select tokens. Call before AR changes the advantages.
     """
     counted = denominator_mask(batch, config)
     with config.loss.errors_located():
@@ -110,10 +110,11 @@ def isolation_passes(
     """Return the token mask [B, T] of every pass over the rollout batch, in order.
 
     Without Lopti there is one pass over the tokens of `select_tokens`. With Lopti, the first pass
-    updates the low-probability tokens and the second updates the rest with the updated policy
-    [arXiv:2505.12929, algorithm 1]. Both passes use the ``old_logprobs`` from before the first. The
-    masks do not change the loss denominators. ``lopti_split: random`` samples the same number of
-    tokens at random from ``generator`` for the first pass.
+    updates the low-probability tokens, and the second pass updates the other tokens with the
+    updated policy [arXiv:2505.12929, algorithm 1]. ``lopti_order: high_first`` reverses the order.
+    Both passes use the ``old_logprobs`` from before the first pass. The masks do not change the
+    loss denominators. ``lopti_split: random`` replaces the low-probability tokens with the same
+    number of random tokens, sampled with ``generator``.
     """
     tokens = select_tokens(batch, config, gather)
     if not config.isolates:

@@ -12,7 +12,7 @@ from trainer.rules.interface import MAX_LOG_RATIO
 
 @dataclass(frozen=True)
 class ImportanceWeights:
-    """The weight of each token's policy loss, and the tokens whose ratio a correction changed."""
+    """The weight of each token's policy loss, and the tokens whose weight a correction changed."""
 
     weights: Tensor  # [B, T]
     is_cut: Tensor  # [B, T] bool: reduced to the cap, or set to 0

@@ -28,7 +28,7 @@ from trainer.rules.interface import (
 from trainer.types import TrainBatch
 
 _LENGTHS = (6, 4, 5, 2)
-_MOST_S = 1.0  # time limit of a rule on this batch
+_MOST_S = 1.0  # time limit of a rule on the random batch
 
 
 class _Fault(NamedTuple):

@@ -61,7 +61,7 @@ def recorded_layout(path: Path) -> list[Fragment]:
 def open_any_layout(
     folder: Path, model: PreTrainedModel, parameters: Collection[str]
 ) -> "FullState | ShardedState":
-    """Open the training state in a checkpoint, which must be of these ``parameters``.
+    """Open the training state in a checkpoint, which must have exactly these ``parameters``.
 
     Raises:
         StorageError: a rank's file is missing or has no layout, or the parameters differ.
@@ -71,7 +71,8 @@ def open_any_layout(
     different = sorted(saved.parameters ^ set(parameters))
     if different:
         raise StorageError(
-            f"the checkpoint does not fit the model: {', '.join(different[:3])}",
+            "these parameters are only in the checkpoint or only in the model: "
+            f"{', '.join(different[:3])}",
             str(folder),
             "resume with the configuration the run was started with",
             code="checkpoint-does-not-fit",
@@ -80,8 +81,8 @@ def open_any_layout(
 
 
 def random_states(folder: Path, rank: int) -> dict[str, Tensor]:
-    """Return the random states for a rank: its own, or another rank's if fewer ranks wrote the
-    checkpoint. Sampling does not depend on them.
+    """Return the random states for a rank: its own, or another rank's if the checkpoint does not
+    have its own. Sampling does not depend on them.
     """
     paths = [folder / FULL_STATE] if (folder / FULL_STATE).is_file() else _all_ranks(folder)
     file = _Tensors(paths[rank % len(paths)])

@@ -169,8 +169,9 @@ def prune_checkpoints(root: Path, keep_last: int, keep_steps: Collection[int]) -
     """Delete all checkpoints except the newest ``keep_last`` complete ones and the ones in
     ``keep_steps``.
 
-    Newer checkpoints with missing files are renamed as damaged. Only checks that files exist.
-    Hashes are computed on write and on load, not here: a 7B checkpoint is 107 GB.
+    An incomplete checkpoint that is newer than the ones to keep is renamed as damaged. This only
+    checks that files exist. Hashes are computed on write and on load, not here: a 7B checkpoint is
+    107 GB.
     """
     steps = steps_on_disk(root)  # newest first
     if len(steps) <= keep_last:

@@ -59,8 +59,8 @@ def load_training_state(
 ) -> RunState:
     """Restore the training state from a checkpoint folder and return its `RunState`.
 
-    The number of ranks and the strategy may differ from those that wrote it: weights and optimizer
-    state are restored bit for bit in any case. Collective.
+    The checkpoint may have been written by a different number of ranks or with another strategy:
+    weights and optimizer state are restored bit for bit in any case. Collective.
 
     Raises:
         ConfigError: only the weights were kept.

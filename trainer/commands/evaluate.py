@@ -126,7 +126,7 @@ def evaluate(
     model: Annotated[
         str, Option("run or trial (newest checkpoint), checkpoint, model folder, Hub name, or tiny")
     ],
-    overrides: Annotated[Sequence[str], Option("e.g. data.task=math", metavar="key=value")] = (),
+    overrides: Annotated[Sequence[str], Option("settings, e.g. data.task=math", metavar="key=value")] = (),
     *,
     spec: Annotated[
         str | None,
@@ -220,7 +220,7 @@ def evaluation_config(
     named: ResolvedModel, spec: str | None, overrides: Sequence[str], flags: Mapping[str, Any]
 ) -> TrainConfig:
     """Return the configuration of the evaluation: ``spec``, or else the configuration of the
-    model's run, with overrides applied.
+    model's run (``tiny_kk`` for the built-in tiny model), with overrides applied.
 
     ``flags`` has more overrides by dotted key; ``evaluation.sets`` is a list of ``NAME=SOURCE``.
 

@@ -169,7 +169,7 @@ def _cells(row: EvaluationRow) -> list[object]:
     of_set = row["set"]
     by = "all"
     if row["by"] != "all":
-        of_set = ""  # the row of the whole set has the name
+        of_set = ""  # only the row of the whole set shows its name
         by = f"{row['by']} {row['value'] or 'none'}"
     return [
         of_set,
@@ -194,7 +194,7 @@ def _interval(row: EvaluationRow) -> str:
 
 
 def _pass_at_k(row: EvaluationRow) -> str:
-    """Return the row's values of pass@k, such as ``0.412 @4, 0.530 @16``; a dash without one."""
+    """Return the row's values of pass@k, such as ``0.412 @4, 0.530 @16``, or a dash."""
     values = []
     for key, value in row.items():
         quantity, _, k = key.partition("/")
