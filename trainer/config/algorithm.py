@@ -75,7 +75,7 @@ class AlgorithmConfig(Section):
     """weight of (log r)^2, added to any loss to keep the policy near the old one (DPPO: 0.001)"""
     loss_aggregation: Literal["auto", Aggregation] = "auto"
     """aggregation of token losses; constant divides by max_new_tokens (Dr. GRPO); auto: the default
-    of the loss, seq_mean_token_mean for gspo and sapo, token_mean for other losses
+    of the loss, which is seq_mean_token_mean for gspo, sapo and gmpo, and token_mean for others
     """
     update_epochs: Count = 1
     """update epochs per rollout batch (PPO epochs)"""
@@ -88,7 +88,8 @@ class AlgorithmConfig(Section):
     AR and Lopti; null disables both clamps, as in TRL [nats]
     """
     kl_placement: Literal["auto", KlPlacement] = needs("kl_coef", "auto")
-    """auto: the default of the advantage, reward for reinforce_plus_plus, loss for other advantages
+    """where the KL penalty is added; auto: the default of the advantage, which is reward for
+    reinforce_plus_plus, and loss for others
     """
     kl_importance_ratio: bool = needs("kl_coef", False)
     """multiply the KL penalty in the loss by pi / pi_old and differentiate the product, which is
@@ -101,7 +102,7 @@ class AlgorithmConfig(Section):
     """
     off_policy_threshold: NonNegative | None = None
     """drop completions with a negative advantage if the mean over their tokens of log(pi_sampling /
-    pi) is above this (TRL suggests 0.5); null is off [nats]
+    pi) exceeds this threshold (TRL suggests 0.5); null is off [nats]
     """
 
     @property

@@ -12,7 +12,7 @@ class DatasetConfig(Section):
     """A source of problems."""
 
     source: str = "generated"
-    """`generated`, a parquet, jsonl, json or csv file, pattern (train-*.csv), folder or Hub name"""
+    """`generated`, or a parquet, jsonl, json or csv file, a file pattern, a folder or a Hub name"""
     name: str | None = None
     """Hub subset (configuration) name"""
     split: str = "train"
@@ -22,9 +22,9 @@ class DatasetConfig(Section):
     people: list[Annotated[int, Field(ge=2, le=8)]] = needs(
         "source=generated", [2, 3], min_length=1
     )
-    """people per generated Knights-and-Knaves puzzle"""
+    """numbers of people in generated Knights-and-Knaves puzzles"""
     digits: list[Annotated[int, Field(ge=1, le=3)]] = needs("source=generated", [1], min_length=1)
-    """digits of the numbers in generated additions"""
+    """numbers of digits of the terms in generated additions"""
     size: Count = needs("source=generated", 100)
     """number of distinct generated problems"""
     limit: Count | None = None
@@ -54,7 +54,7 @@ class DataConfig(Section):
     """Training problems and prompt format."""
 
     task: Task = "knights_knaves"
-    """sets the default prompt, prefill and column mapping"""
+    """task, which sets the default prompt, prefill and column mapping"""
     train: Datasets = Field([DatasetConfig()])
     """one training source, or a list of them"""
     prompt_format: PromptFormat = "auto"

@@ -21,8 +21,8 @@ class EvaluationSetConfig(DatasetConfig):
     completions_per_problem: Completions | None = None
     """completions per problem of this set; evaluation.completions_per_problem if null"""
     pass_at_k: list[Completions] | None = None
-    """values of k for this set; evaluation.pass_at_k if null, none if the set has its own number of
-    completions
+    """values of k for this set; if null: evaluation.pass_at_k, or no values if the set has its own
+    completions_per_problem
     """
     max_new_tokens: Count | None = None
     """completion limit on this set; evaluation.max_new_tokens if null [tokens]"""
@@ -68,7 +68,7 @@ class EvaluationConfig(Section):
     max_new_tokens: Count | None = None
     """completion limit; rollout.max_new_tokens if null [tokens]"""
     composite: dict[str, NonNegative] = Field({})
-    """set, or SET/pass@K -> weight: `eval/composite` is the weighted mean of these accuracies"""
+    """SET or SET/pass@K -> weight: `eval/composite` is the weighted mean of these values"""
 
     @field_validator("sets")
     @classmethod
@@ -77,8 +77,8 @@ class EvaluationConfig(Section):
             if not _SET_NAME.fullmatch(name):
                 raise refusal(
                     "invalid-set-name",
-                    f"invalid set name {name!r}: use letters, digits, underscores, dashes and "
-                    "dots, because metric names contain it",
+                    f"invalid set name {name!r}: start with a letter, digit or underscore, and use "
+                    "only these, dashes and dots, because metric names contain it",
                 )
         return sets
 

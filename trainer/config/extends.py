@@ -155,8 +155,8 @@ def _with_variant(document: YamlDocument, file: RunFile, is_section: _IsSection)
 def _merge(
     below: Mapping[str, Any], above: Mapping[str, Any], is_section: _IsSection, path: KeyPath = ()
 ) -> dict[str, Any]:
-    """Return the values of ``below`` with those of ``above`` in their place. Sections are merged
-    key by key, and keys of a kind by the rule of that kind; any other value is replaced whole.
+    """Return the values of ``below``, overridden by the values of ``above``. Sections are merged
+    key by key, and update rules as `RuleKind.merge` does; any other value is replaced as a whole.
     """
     merged = dict(below)
     for key, value in above.items():

@@ -27,7 +27,9 @@ class VllmConfig(Section):
     tensor_parallel: Count = 1
     """tensor-parallel size: ranks per engine"""
     max_num_seqs: Count | None = None
-    """maximum number of concurrent requests; null: the engine's completions per step, 16 to 512"""
+    """maximum number of concurrent requests; null: the engine's completions per step, but at least
+    16 and at most 512
+    """
     kv_cache_mb: Count | None = None
     """KV cache size [MiB]; null: from gpu_memory_utilization on a GPU, 256 on a CPU"""
     mode: Literal["colocate", "server"] = "colocate"
@@ -35,7 +37,7 @@ class VllmConfig(Section):
     server_base_urls: Annotated[
         list[Annotated[UrlWithoutCredentials, Field(pattern="^https?://")]], Field(min_length=1)
     ] = needs("mode=server", ["http://127.0.0.1:8000"])
-    """server URLs; rank r samples from server r % count"""
+    """server URLs; rank r samples from server r modulo the number of servers"""
     server_weight_transfer: Literal["http", "nccl"] = needs("mode=server", "http")
     """weight transfer to the servers: http, or nccl between GPUs (never run on GPUs)"""
     server_timeout_s: Positive = needs("mode=server", 600.0)
@@ -78,7 +80,9 @@ class RolloutConfig(Section):
     stop: list[Annotated[str, Field(min_length=1)]] = Field([])
     """strings that end a completion, such as [User:, </answer>]"""
     stop_in_text: bool = needs("stop", True)
-    """whether the text that the reward reads includes the stop string; its tokens are trained"""
+    """whether the text that the reward reads includes the stop string; its tokens are trained in
+    either case
+    """
     vllm: VllmConfig = needs("engine=auto|vllm", VllmConfig())
     """settings of the vLLM engine"""
 

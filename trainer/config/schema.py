@@ -123,13 +123,14 @@ class TrainConfig(Section):
             raise refusal(
                 "too-many-completions",
                 f"rollout.prompts_per_step x rollout.group_size is {completions:,} "
-                "completions per step, which do not fit in memory: lower it to at most "
+                "completions per step, which do not fit in memory: lower the product to at most "
                 f"{MAX_COMPLETIONS:,}",
             )
         if self.reward.overlong_buffer > self.rollout.max_new_tokens:
             raise refusal(
                 "overlong-buffer-too-long",
-                "reward.overlong_buffer must be at most rollout.max_new_tokens",
+                f"reward.overlong_buffer is {self.reward.overlong_buffer}, more than "
+                f"rollout.max_new_tokens: set it to at most {self.rollout.max_new_tokens}",
             )
         if self.max_steps is not None and self.optim.warmup_steps > self.max_steps:
             raise refusal(
@@ -147,8 +148,9 @@ class TrainConfig(Section):
             if evaluation.completions_per_problem > 1 and evaluation.temperature == 0:
                 raise refusal(
                     "identical-completions",
-                    "at temperature 0 all completions of a problem are identical: raise "
-                    "evaluation.temperature, or set evaluation.completions_per_problem to 1",
+                    "at temperature 0 all completions of a problem are identical: raise the "
+                    "temperature of evaluation or of the evaluation set, or set its "
+                    "completions_per_problem to 1",
                 )
         if self.checkpoint.every_steps % self.evaluation.every_steps:
             raise refusal(
@@ -168,7 +170,7 @@ def load_config(
     paths are resolved against ``relative_to``.
 
     Raises:
-        ConfigError: with file, line, key and the nearest valid key.
+        ConfigError: invalid configuration; the error shows file, line and key.
         MissingError: a named file does not exist.
     """
     document = resolve(spec, _is_section, relative_to)
@@ -210,7 +212,7 @@ def check_key(key: str, source: str = "override") -> None:
     """Raise if ``TrainConfig`` has no such dotted key.
 
     Raises:
-        ConfigError: suggests the nearest valid key.
+        ConfigError: no such key, or a section; the error suggests the nearest valid key.
     """
     parts = key.split(".")
     section: type[BaseModel] = TrainConfig

@@ -27,11 +27,11 @@ class TrackingConfig(Section):
     experiment: Annotated[str, Field(min_length=1, max_length=500)] | None = None
     """MLflow experiment; null: `trainer`, or the sweep's name"""
     offline: bool = False
-    """record locally only; `trainer upload` sends it to MLflow later"""
+    """record locally only; `trainer upload` sends the record to MLflow later"""
     report_to: list[Literal["tensorboard", "wandb", "trackio"]] = Field([])
     """also send metrics to tensorboard, wandb or trackio, which must be installed"""
     completions: Annotated[int, Field(ge=0)] = 8
-    """completions recorded per evaluation, and from the training step before it"""
+    """number of completions to record from each evaluation, and from the training step before it"""
     system_metrics: bool = True
     """log MLflow system metrics of rank 0's machine (not offline)"""
     tags: dict[str, str] = Field({})
