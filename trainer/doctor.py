@@ -76,7 +76,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class TorchReport:
-    """Torch's view of this machine's GPUs. ``error`` is not empty if torch did not answer."""
+    """Torch's view of this machine's GPUs. ``error`` is set if torch is missing or fails."""
 
     version: str = ""
     cuda: str | None = None
@@ -212,7 +212,7 @@ def _gpus() -> list[Finding]:
 
 
 def _torch(report: TorchReport, wanted: int) -> Finding:
-    """Find out whether torch can use the GPUs; ``wanted`` is the number that driver and
+    """Return whether torch can use the GPUs. ``wanted`` is the number of GPUs that the driver and
     CUDA_VISIBLE_DEVICES offer.
     """
     if report.error:
@@ -310,7 +310,9 @@ def _disk(folder: Path) -> Finding:
     free = shutil.disk_usage(existing).free
     found = f"{free / _GB:.1f} GB free for {folder}"
     if not os.access(existing, os.W_OK):
-        return Finding("disk", "problem", f"{existing} is not writable", "choose --runs-dir")
+        return Finding(
+            "disk", "problem", f"{existing} is not writable", "choose another --runs-dir"
+        )
     if free < MIN_FREE_BYTES:
         return Finding(
             "disk",

@@ -50,7 +50,9 @@ def check_available(model: str) -> None:
 
 
 def unreachable(what: str, model: str) -> MissingError:
-    """Return the error for a file of a model (``what``) that neither Hub nor cache has."""
+    """Return the error for a file of a model (``what``) that is not in the cache, if the Hub is not
+    reachable.
+    """
     missing = f"the {what} of {model}" if what != "model" else f"the model {model}"
     return MissingError(
         f"cannot load {missing}: the Hub is not reachable and the model is not in the cache",

@@ -145,8 +145,8 @@ def _segments(prompt_lengths: Tensor, completion_lengths: tuple[Tensor, ...]) ->
     """Yield the segment of all prompts, then a segment of each prompt's completions.
 
     Args:
-        prompt_lengths: [P], of the distinct prompts.
-        completion_lengths: for each prompt the packed lengths of its completions, [rows].
+        prompt_lengths: lengths of the distinct prompts, [P].
+        completion_lengths: for each prompt, the packed lengths of its completions, [rows].
     """
     yield Segment.of_lengths(0, prompt_lengths, prefix=slice(0, 0))
     prompt_start = 0

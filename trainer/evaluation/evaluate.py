@@ -157,7 +157,7 @@ def correct_by_problem(rollouts: Sequence[Rollout]) -> tuple[IntArray, IntArray]
 
 
 def completion_rows(rollouts: dict[str, list[Rollout]], count: int) -> list[dict[str, Any]]:
-    """Return ``count`` rollouts of the first set as table rows, evenly spaced over the problems."""
+    """Return at most ``count`` rollouts of the first set as table rows, spaced evenly."""
     name, answers = next(iter(rollouts.items()))
     count = min(count, len(answers))
     chosen = [answers[place * len(answers) // count] for place in range(count)]

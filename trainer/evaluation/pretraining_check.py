@@ -68,8 +68,8 @@ class PretrainingCheck:
         return float(np.mean(fractions))
 
     def evaluation_error(self, problems: int, completions: int) -> float:
-        """Return the standard error of accuracy due to sampling completions, for a set of this many
-        similar problems.
+        """Return the standard error of accuracy due to sampling completions, for a set of
+        ``problems`` similar problems.
 
         ``sqrt(mean over problems of p (1 - p) / (problems * completions))``, with an unbiased
         estimate of p (1 - p).
@@ -141,12 +141,11 @@ class PretrainingCheck:
                 "raise it, or use a model that gives shorter answers",
             )
         if truncated <= _MOST_TRUNCATED and len({r.reward for r in self.rollouts}) == 1:
-            what = "was correct"
+            what = f"none of {len(self.rollouts)} completions was correct"
             if any(r.correct for r in self.rollouts):
-                what = "differs in reward"
+                what = f"all {len(self.rollouts)} completions have the same reward"
             yield Advice(
-                f"none of {len(self.rollouts)} completions {what}: this reward gives no "
-                "learning signal",
+                f"{what}: this reward gives no learning signal",
                 "data.train, reward.functions",
                 "use easier problems or another initial model, or add a reward for partial success",
             )

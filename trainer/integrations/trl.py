@@ -142,8 +142,8 @@ def _with_two_passes(args: GRPOConfig) -> GRPOConfig:
     for key, (is_incompatible, advice) in incompatible.items():
         if is_incompatible:
             what = (
-                f"with {key}={getattr(args, key)} Lopti could not divide the loss by the number of "
-                "all completion tokens"
+                f"Lopti is not possible with {key}={getattr(args, key)}: each pass must take its "
+                "own optimizer steps, and divide its loss by the number of all completion tokens"
             )
             raise ConfigError(
                 what,

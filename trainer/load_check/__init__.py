@@ -66,7 +66,7 @@ def check_at_load(
         run: the loaded paths of the run.
         tokenizer: the run's tokenizer.
         problems: training problems, of which a few are used.
-        folder: folder in which a checkpoint is written once, and removed again.
+        folder: folder to create for a checkpoint, and to remove again.
         passed_checks: folder in which runs record passed checks; if a run with the same inputs has
             passed, nothing is checked.
 

@@ -1,8 +1,8 @@
 """Record which checks at load have passed, so that the trials of a sweep check each distinct model,
 tokenizer, data and path only once.
 
-The name of a record is a checksum of everything that the check depends on. A run with any other
-checksum is checked itself.
+The name of a record is a checksum of everything that the check depends on. A run with a
+different checksum runs its own check.
 """
 
 import contextlib

@@ -36,8 +36,8 @@ def place_for_copy(parameters: int, tokens: int, device: torch.device) -> torch.
 
 
 def longest_row(parameters: int, device: torch.device) -> int:
-    """Return the maximum length of the longest row in tokens, which may use a third of the
-    operations.
+    """Return the maximum length of the longest row in tokens. This row may take a third of the
+    operations that `_operations` allows.
     """
     return min(_LONGEST, int(_operations(device) / (3 * 2 * parameters)))
 

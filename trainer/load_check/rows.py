@@ -53,7 +53,7 @@ class Prompts:
 def short_prompts(
     config: TrainConfig, tokenizer: PreTrainedTokenizerBase, problems: Sequence[Problem]
 ) -> Prompts:
-    """Return the prompts of three problems, with different lengths if possible."""
+    """Return the distinct prompts of up to three problems, with different lengths if possible."""
     by_length = sorted(problems, key=lambda problem: len(problem.prompt))
     chosen = [by_length[0], by_length[len(by_length) // 2], by_length[-1]][:_PROBLEMS]
     prompts = tuple(dict.fromkeys(encode_prompt(tokenizer, problem) for problem in chosen))

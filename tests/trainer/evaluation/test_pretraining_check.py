@@ -61,7 +61,7 @@ def test_zero_variance_groups_and_an_evaluations_error_have_no_bias():
     ("sample", "what"),
     [
         (check([[0, 0], [0, 0]]), "none of 4 completions was correct"),
-        (check([[1, 1], [1, 1]]), "none of 4 completions differs in reward"),
+        (check([[1, 1], [1, 1]]), "all 4 completions have the same reward"),
     ],
 )
 def test_what_forbids_learning_is_said(sample, what):
