@@ -8,6 +8,6 @@ from loptune.terminal.commands import Option
 RunName = Annotated[str, Option("name of the run, see `trainer ls`")]
 Spec = Annotated[str, Option("preset[:variant] or YAML file, see `trainer presets`")]
 Overrides = Annotated[
-    Sequence[str], Option("settings, e.g. algorithm.ar_alpha=0.3 max_steps=200", metavar="key=value")
+    Sequence[str], Option("settings, e.g. algorithm.ar_alpha=0.3 max_steps=9", metavar="key=value")
 ]
 Offline = Annotated[bool, Option("do not contact MLflow; `trainer upload` sends the record later")]

@@ -126,7 +126,9 @@ def evaluate(
     model: Annotated[
         str, Option("run or trial (newest checkpoint), checkpoint, model folder, Hub name, or tiny")
     ],
-    overrides: Annotated[Sequence[str], Option("settings, e.g. data.task=math", metavar="key=value")] = (),
+    overrides: Annotated[
+        Sequence[str], Option("settings, e.g. data.task=math", metavar="key=value")
+    ] = (),
     *,
     spec: Annotated[
         str | None,

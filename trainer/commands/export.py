@@ -105,7 +105,7 @@ def _export_model(
         raise StorageError(
             f"the checkpoint is damaged: {', '.join(damaged)}",
             str(checkpoint),
-            "export another --step",
+            "choose another --step",
             code="checkpoint-damaged",
         )
     config = load_config(str(folder.config))

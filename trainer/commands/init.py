@@ -62,14 +62,14 @@ def _show_project(project: Project) -> None:
         print(
             "python -m pytest               # test the rule's equation\n"
             "sweep run rule_space.yaml      # tune the rule and GRPO separately\n"
-            "sweep confirm my-rule          # run the best of each on fresh seeds"
+            "sweep confirm my-rule          # run the best configuration of each on fresh seeds"
         )
     else:
         print(
             "trainer run run.yaml --dry-run    # one prompt, one scored completion, memory and "
             "steps\n"
             "trainer run run.yaml              # train\n"
-            "sweep plan space.yaml             # show the sweep; starts nothing\n"
+            "sweep plan space.yaml             # show the sweep without starting it\n"
             "sweep schema > space.schema.json  # for completion in editors with a YAML language "
             "server"
         )

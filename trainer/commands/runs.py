@@ -206,7 +206,7 @@ class UploadedRun:
     """A run that was sent to MLflow."""
 
     folder: Path
-    run_id: str  # in MLflow
+    run_id: str  # id of the run in MLflow
 
 
 def upload(

@@ -69,11 +69,11 @@ class Start:
     spec: str  # preset name or YAML file, with or without :VARIANT
     overrides: Sequence[str] | Mapping[str, Any]
     runs_dir: Path
-    # run name; None: spec name and time, or on resume the folder of the spec
+    # run name; None: spec name and time, or on resume the name of the folder that contains the spec
     name: str | None = None
     resume: bool = False
     start_over: bool = False  # resume from step 0
-    accept_changes: bool = False  # resume even if data or reward files have changed
+    accept_changes: bool = False  # resume even if data, reward or rule files have changed
 
 
 def run(
@@ -221,7 +221,7 @@ def _check_steps_left(config: TrainConfig, name: str, start: Start) -> None:
     trained = max(steps_on_disk(folder.checkpoints), default=0)
     if config.max_steps and config.max_steps < trained:
         raise ConfigError(
-            f"{name} has already trained {trained} steps",
+            f"{name} has already trained {trained} steps, but max_steps is {config.max_steps}",
             "command line, key max_steps",
             f"raise max_steps, or use an earlier checkpoint: {folder.checkpoints}/step-N",
             code="already-trained",
@@ -231,7 +231,9 @@ def _check_steps_left(config: TrainConfig, name: str, start: Start) -> None:
 
 
 def _prepare_folder(config: TrainConfig, name: str, start: Start, changes: Sequence[str]) -> None:
-    """Write the run's settings and input files into its folder, and print what starts."""
+    """Write the run's settings and the hashes of its input files into its folder, and print what
+    starts.
+    """
     run_dir = start.runs_dir / name
     folder = RunFolder(run_dir)
     if start.start_over:
@@ -250,7 +252,7 @@ def _prepare_folder(config: TrainConfig, name: str, start: Start, changes: Seque
 
 
 def check_start(config: TrainConfig, start: Start) -> None:
-    """Check inputs without torch and the run folder: files and reporting packages.
+    """Check the inputs that need neither torch nor the run folder: files and reporting packages.
 
     Raises:
         ConfigError, MissingError: the run could not start.
