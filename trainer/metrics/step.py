@@ -24,7 +24,7 @@ from trainer.types import SampledGroups, TrainBatch, all_rollouts
 
 # A generator that yields this rank's values on their device, receives the values of all ranks
 # (float64 on the host), and returns metrics. A value is a metric before the reduction that
-# `declared.yaml` lists, or a sum or count from which metrics are computed.
+# `declared_metrics.yaml` lists, or a sum or count from which metrics are computed.
 Metrics = Generator[Mapping[str, Tensor | float], list[dict[str, Tensor]], dict[str, float]]
 
 
@@ -219,8 +219,8 @@ def memory_metrics(device: torch.device) -> Metrics:
 class Stopwatch:
     """Timer that accumulates the seconds of named phases: ``with stopwatch("rollout"): ...``.
 
-    Synchronizes with the GPU at both ends of a phase, so that asynchronous work counts in its
-    phase.
+    Synchronizes with the GPU at both ends of a phase, so that asynchronous work is timed in its
+    own phase.
     """
 
     def __init__(self) -> None:

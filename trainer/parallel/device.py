@@ -45,7 +45,7 @@ def local_device(wanted: Literal["auto", "cuda", "cpu"] = "auto") -> torch.devic
             raise MissingError(
                 "CUDA_VISIBLE_DEVICES lists a GPU, but this machine has no NVIDIA driver",
                 f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']}",
-                f"unset CUDA_VISIBLE_DEVICES, or {CPU_HINT}",
+                f"unset CUDA_VISIBLE_DEVICES, or add {CPU_HINT}",
                 code="no-driver",
             )
         raise MissingError(
@@ -53,7 +53,7 @@ def local_device(wanted: Literal["auto", "cuda", "cpu"] = "auto") -> torch.devic
             f"CUDA_VISIBLE_DEVICES: {_reason()}",
             f"NVIDIA driver {driver or 'not found'}, torch built for CUDA "
             f"{torch.version.cuda or '(none: a build for CPUs)'}",
-            f"{_remedy()}; or {CPU_HINT}",
+            f"{_remedy()}; or add {CPU_HINT}",
             code="gpu-unusable",
         )
     if wanted == "cuda":
@@ -95,10 +95,10 @@ def describe_device(device: torch.device) -> Device:
 
 
 def memory_in_use(device: torch.device) -> int:
-    """Return a rank's memory use. On a GPU: all memory in use, including torch's cache and other
-    libraries.
+    """Return a rank's memory use [bytes].
 
-    On a CPU: the peak resident set size of this process.
+    On a GPU, this is all memory in use on it, including torch's cache, other libraries and other
+    processes. On a CPU, it is the peak resident set size of this process.
     """
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
@@ -128,7 +128,7 @@ def _remedy() -> str:
 
 
 def _use(device: torch.device) -> torch.device:
-    """Set what torch and DeepSpeed need for a device, and return the device."""
+    """Apply the settings that torch and DeepSpeed need for a device, and return the device."""
     if device.type == "cuda":
         if not any(name in os.environ for name in _ALLOCATOR):
             # Microbatches vary in length, which fragments the default allocator. vLLM disables this

@@ -26,7 +26,7 @@ class Models:
     """The models of a run and the optimizer of the policy."""
 
     causal_lm: PreTrainedModel  # has the policy's weights
-    policy: Module  # its `LogprobModel`, wrapped if the strategy needs it
+    policy: Module  # the policy's `LogprobModel`, wrapped if the strategy needs it
     optimizer: Any
     reference: Module | None  # the initial policy; None if kl_coef is 0
     stored_dtype: torch.dtype  # dtype of the trained weights
@@ -109,7 +109,7 @@ class AdapterDisabled(Module):
 
     def __init__(self, policy: Module, causal_lm: PreTrainedModel) -> None:
         super().__init__()
-        # a tuple hides them from this module's parameters
+        # in a tuple, so that their parameters do not become parameters of this module
         self._policy_and_model = (policy, causal_lm)
 
     def forward(self, *inputs: Any) -> Any:

@@ -305,7 +305,7 @@ def end_with_parent() -> None:
     """
     parent = os.getppid()
     ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died before the call
+    if os.getppid() != parent:  # the parent died before the call
         exit_rank(1)
 
 

@@ -82,7 +82,7 @@ def advise(config: TrainConfig) -> Iterator[Advice]:
         yield Advice(
             f"{completions} completions per step are not a multiple of "
             "optim.update_batch_size: the last optimizer step of each pass has only "
-            f"{completions % optim.update_batch_size}",
+            f"{completions % optim.update_batch_size} completions",
             "optim.update_batch_size",
             f"make it a divisor of {rollout.prompts_per_step} x {rollout.group_size}",
         )

@@ -122,12 +122,12 @@ def check_fits(
     """Estimate the memory of a run and, unless ``quiet``, warn if it does not fit.
 
     Raises:
-        ConfigError: it does not fit, and `parallel.strict_memory` is set.
+        ConfigError: the run does not fit, and `parallel.strict_memory` is set.
     """
     estimate = footprint(config, ranks, device)
     if estimate is None or estimate.margin >= 0:
         return estimate
-    what = f"the run does not fit: {' '.join(estimate.lines())}"
+    what = f"the run does not fit into memory: {' '.join(estimate.lines())}"
     remedies = (
         "lower rollout.vllm.gpu_memory_utilization or optim.tokens_per_microbatch, set "
         "model.gradient_checkpointing=true, or shard: parallel.strategy=deepspeed "

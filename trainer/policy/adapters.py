@@ -53,7 +53,7 @@ def add_adapter(
     revision: str | None = None,
 ) -> None:
     """Freeze a model and inject a new adapter into its linear layers. The outputs do not change
-    until it is trained.
+    until the adapter is trained.
 
     ``base`` and ``revision`` are recorded in the adapter's config file.
 
@@ -248,8 +248,8 @@ def merge_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
 
 
 def _check_complete(missing: Sequence[str], unused: Sequence[str], folder: Path) -> None:
-    """Raise if peft left out weights of an adapter's file, or adapted layers without weights. peft
-    only warns, and the policy would lack a part of the adapter.
+    """Raise if peft did not use some weights of an adapter's file, or found no weights for an
+    adapted layer. peft only warns, and the policy would be missing a part of the adapter.
     """
     faults = []
     if missing:

@@ -100,7 +100,7 @@ def _without_class(source: str, config: ModelConfig, error: Exception) -> PreTra
     cannot build the class that the model's files specify.
 
     Raises:
-        UserError: it cannot build this one either, or the class needs the model's own code.
+        UserError: this tokenizer cannot be built either, or the class needs the model's own code.
     """
     failure = load_error("tokenizer", config, error)
     if "trust_remote_code" in str(error):
@@ -309,7 +309,7 @@ def _check_sizes(folder: Path) -> None:
     for file in [*folder.glob("*config.json"), *folder.glob("*.jinja")]:
         if file.stat().st_size > MAX_CONFIG_BYTES:
             raise MissingError(
-                f"{file.name} has {file.stat().st_size >> 20} MiB (limit "
+                f"{file.name} is {file.stat().st_size >> 20} MiB large (limit "
                 f"{MAX_CONFIG_BYTES >> 20} MiB)",
                 str(file),
                 "download the model again, or save it with save_pretrained",

@@ -18,7 +18,7 @@ TokenStatistic = Callable[[Tensor, Tensor], Tensor | None]
 
 
 class ScoringHead(nn.Module):
-    """LM head that returns log-probabilities in chunks and recomputes their logits in the backward
+    """LM head that computes log-probabilities in chunks and recomputes their logits in the backward
     pass.
 
     It calls no submodule, so that ZeRO stage 3 gathers the output embedding once, independent of
@@ -34,7 +34,7 @@ class ScoringHead(nn.Module):
         token_statistic: TokenStatistic | None = None,
     ) -> None:
         super().__init__()
-        # a tuple hides it from this module's parameters
+        # in a tuple, so that its weights do not become parameters of this module
         self._output_embeddings = (output_embeddings,)
         self.temperature = temperature
         self.chunk_tokens = chunk_tokens
@@ -212,8 +212,8 @@ class _Details:
         values = None if self.statistic is None else self.statistic(probabilities, target)
         if values is not None:
             self.statistics.append(values)
-        # p - onehot serves both: its norm is the gradient norm, and since log p = logits - c and
-        # logprob = logit of the target - c, entropy = -logprob - sum((p - onehot) * logits).
+        # Both results use p - onehot: its norm is the gradient norm, and since log p = logits - c
+        # and logprob = logit of the target - c, entropy = -logprob - sum((p - onehot) * logits).
         difference = probabilities.scatter_add_(
             -1, target, probabilities.new_full(target.shape, -1.0)
         )

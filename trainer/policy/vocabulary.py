@@ -86,7 +86,7 @@ def check_prompts(prompts: Sequence[Sequence[int]], rows: int) -> None:
                 f"a prompt contains token id {max(prompt)}, but the model's embedding has {rows} "
                 f"rows",
                 "model.name_or_path, data.train, evaluation.sets",
-                "take this token out of the data, or resize the model's embedding: "
+                "remove this token from the data, or resize the model's embedding: "
                 "model.resize_token_embeddings(len(tokenizer))",
                 key="model.name_or_path",
                 code="tokenizer-too-large",
@@ -119,6 +119,6 @@ def _read(
 
 
 def _valid_ids(given: Any, rows: int) -> tuple[int, ...]:
-    """Return the ids of ``eos_token_id`` (None, an id or a list), without ids that lack a logit."""
+    """Return the ids of ``eos_token_id`` (None, an id or a list), without ids that have no logit."""
     ids = [given] if isinstance(given, int) else list(given or ())
     return tuple(token_id for token_id in ids if 0 <= token_id < rows)

@@ -23,7 +23,7 @@ from trainer.policy.load import model_source
 
 
 def trained_weights(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Return the weights to checkpoint by name (no copies): the adapter's, or else all."""
+    """Return the weights to checkpoint by name (no copies): those of the adapter, or else all."""
     return adapter_tensors(model) or model.state_dict(keep_vars=True)
 
 
@@ -43,8 +43,8 @@ def save_weights(folder: Path, model: PreTrainedModel, weights: dict[str, Tensor
 
 
 def stored_dtype(model: ModelConfig) -> str:
-    """Return the dtype in which a model's weights are stored: ``bfloat16``; ``float32`` if its
-    ``config.json`` names none.
+    """Return the dtype in which a model's weights are stored, such as ``bfloat16``; ``float32`` if
+    its ``config.json`` does not contain one.
 
     Raises:
         MissingError: no such model.
