@@ -46,7 +46,7 @@ _ROLES = ("assistant", "bot", "human", "model", "system", "tool", "user", "s", "
 
 
 class _FixedClock:
-    """The clock that chat templates read: it stands still at `FIXED_DATE`."""
+    """A clock for chat templates that always returns `FIXED_DATE`."""
 
     def __init__(self) -> None:
         self.was_read = False
@@ -58,8 +58,8 @@ class _FixedClock:
 
     @contextmanager
     def of_templates(self) -> Iterator[None]:
-        """Replace the clock behind ``strftime_now``, the function of templates, for the duration of
-        the block. transformers takes no function of ours: it passes only plain data to a template.
+        """Replace the clock behind ``strftime_now``, which templates call, for the duration of the
+        block. transformers does not let callers pass another function to a template.
         """
         clock = vars(chat_template_utils)["datetime"]
         vars(chat_template_utils)["datetime"] = self
@@ -76,7 +76,8 @@ class ChatTemplate:
     every load.
 
     Raises:
-        ConfigError: the tokenizer has no template, or the template does not use an argument.
+        ConfigError: the tokenizer has no template, or an argument is not used by the template or is
+            set by loptune.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, arguments: Mapping[str, Any]) -> None:

@@ -121,7 +121,7 @@ def ending_with_user(question: Question, last_assistant: str) -> Question:
     if role == "assistant" and last_assistant != "refuse":
         if not before or before[-1]["role"] != "user":
             raise LastTurnError(
-                "no user's turn comes before the assistant's last turn",
+                "no user turn comes before the assistant's last turn",
                 "add the question as a user turn",
             )
         prefill = question.text if last_assistant == "continue" else ""

@@ -141,7 +141,7 @@ def check_fields(dataset: DatasetConfig) -> None:
     """Raise if ``columns`` maps an unknown field.
 
     Raises:
-        ConfigError: suggests the nearest field.
+        ConfigError: unknown field; the error suggests the nearest one.
     """
     for field in dataset.columns:
         if field not in _FIELDS:

@@ -52,7 +52,7 @@ class Rehearsal:
     ranks: Sequence[Mapping[str, float]]  # see `rank.measure`
 
     def bounds(self) -> dict[str, float]:
-        """Return the largest allowed distance of each measurement."""
+        """Return the largest allowed distance of each measurement from its required value."""
         engine = ENGINE_BOUND[self.config.model.dtype]
         resumed = _REORDERED if self.config.parallel.device == "cuda" else 0.0
         bounds = {"short": engine, "long": engine, "resumed": resumed}
@@ -99,7 +99,7 @@ def rehearse(
         configs: configurations by name.
         folder: folder of the models and checkpoints, several MB each.
         engine: rollout engine, unless a preset requires transformers.
-        device: ``cpu`` or ``cuda``; on GPUs each rank takes one.
+        device: ``cpu`` or ``cuda``, where each rank uses its own GPU.
         ranks: number of ranks of a configuration with a strategy.
 
     Raises:
