@@ -3,7 +3,8 @@ tokens.
 
 Ranks sample equal numbers of groups, but not of tokens, and in an update all of them wait for the
 rank with the most tokens. Whole groups move, and only within their update batch: each optimizer
-step uses the same completions as before, and a group's advantages need no other rank.
+step uses the same completions as before, and a group's advantages can be computed without other
+ranks.
 """
 
 from collections.abc import Sequence
@@ -17,8 +18,9 @@ def balance_groups(
 ) -> list[RolloutGroup]:
     """Return the groups that this rank trains on, as many as it has sampled. Collective.
 
-    ``update_batch_size`` is the number of completions of one optimizer step, over all ranks. If a
-    rank's part of the update batch ends within a group, the groups stay where they are.
+    ``update_batch_size`` is the number of completions of one optimizer step, over all ranks. The
+    groups stay where they are if they cannot be divided equally among the ranks, or if a rank's
+    part of the update batch would end within a group.
     """
     ranks = parallel.world_size
     if ranks == 1:

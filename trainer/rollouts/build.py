@@ -66,7 +66,7 @@ def build_engine(
     if is_main and config.rollout.stop and (use_local_vllm or config.rollout.uses_servers):
         logger.warning(
             "vLLM has no tokenizer here, so it keeps sampling after a stop string; the tokens "
-            "after it are discarded"
+            "after the stop string are discarded"
         )
     if config.rollout.uses_servers:
         from trainer.rollouts.vllm.server import VllmServerEngine

@@ -163,8 +163,9 @@ def _report_failures(rewards: RewardPool, scored: Sequence[ScoredText]) -> None:
         return
     rewards.failure_reported = True
     _logger.warning(
-        "warning: scoring failed for %d of %d completions, which are left out of the update; first "
-        "error: %s (later failures appear only in reward/errors and reward/timeouts)",
+        "warning: scoring failed for %d of %d completions (in training, these are left out of the "
+        "update); first error: %s (later failures appear only in reward/errors, reward/timeouts "
+        "and eval/scoring_failures)",
         len(failed),
         len(scored),
         failed[0].message,

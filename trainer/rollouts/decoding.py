@@ -1,7 +1,7 @@
 """State of a batch that is decoded token by token.
 
 `CachedBatch` runs any Hugging Face model's own forward. `SharedPrefixBatch` is faster; it is used
-for models built like Llama, for which both give the same logits up to rounding.
+for models built like Llama, for which both classes give the same logits up to rounding.
 
 In a `SharedPrefixBatch`, completions of a prompt share its keys and values and append their own to
 growing buffers. Attention is one softmax over both parts. A step calls the layers' linear modules
@@ -144,10 +144,10 @@ def fastest_batch(
 
 @torch.no_grad()
 def _shares_prefixes(model: PreTrainedModel, pad_token_id: int) -> bool:
-    """Compare both batches on three completions of two short prompts.
+    """Return whether both classes give the same logits on three completions of two short prompts.
 
-    Models whose attention or angles change beyond some length or position would agree on short
-    prompts, so they are excluded.
+    Models whose attention or rotary angles change beyond some length or position would pass this
+    test, so they are excluded.
     """
     vocabulary = model.get_input_embeddings().num_embeddings
     tokens = torch.arange(12, device=model.device) * 7 % vocabulary

@@ -108,7 +108,7 @@ class RolloutEngine(Sampler, Protocol):
         ...
 
     def wake(self) -> None:
-        """Reallocate what `sleep` freed. Weights may have to be synced again."""
+        """Reallocate the memory that `sleep` freed. Weights may have to be synced again."""
         ...
 
     def metrics(self) -> dict[str, float]:
@@ -152,7 +152,7 @@ class RequestEngine(ABC):
         """Free device memory during training."""
 
     def wake(self) -> None:  # noqa: B027
-        """Reallocate what `sleep` freed. Weights may have to be synced again."""
+        """Reallocate the memory that `sleep` freed. Weights may have to be synced again."""
 
     def close(self) -> None:  # noqa: B027
         """Release all resources."""

@@ -23,7 +23,7 @@ def raw_reward(rollout: Rollout) -> float:
 def apply_overlong_penalty(
     groups: Sequence[RolloutGroup], max_new_tokens: int, config: RewardConfig
 ) -> list[RolloutGroup]:
-    """Subtract the overlong penalty from every reward and add it to the breakdown.
+    """Subtract the overlong penalty from every reward, and record it in the breakdown.
 
     ``correct`` does not change. The buffer must be positive.
     """

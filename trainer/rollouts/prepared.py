@@ -161,7 +161,7 @@ def check_reward(rewards: RewardPool, problem: Problem, config: RewardConfig) ->
         failure, cause = failed
         if cause == "" and _scores_without_memory_limit(problem, config):
             cause = "memory"
-            failure = f"{failure}; without its memory limit of {config.memory_mb} MiB it works"
+            failure = f"{failure}; it works without the memory limit of {config.memory_mb} MiB"
         text = f"{problem.prefill}{problem.answer}"
         text, answer = (shortened(repr(value), 60) for value in (text, problem.answer))
         raise scoring_error(

@@ -29,7 +29,7 @@ def scoring_error(
 def withheld_hint(names: Sequence[str]) -> str:
     """Return a hint on how to pass environment variables to scoring."""
     return (
-        f"scoring asked for {', '.join(names)}, which is set here but not passed on, because its "
-        f"name or value looks like a secret; pass it on with "
+        f"scoring asked for {', '.join(names)}, but variables whose name or value looks like a "
+        "secret are not passed on; to pass them on, set "
         f"reward.environment='[{', '.join(names)}]'"
     )

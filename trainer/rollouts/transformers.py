@@ -290,8 +290,9 @@ def sample_tokens(
 def truncation_processors(params: SamplingParams) -> LogitsProcessorList:
     """Return the truncation processors in vLLM's order: min_p, top_k, top_p.
 
-    min_p is relative to the largest probability. top_k keeps ties with the last token. top_p keeps
-    the smallest set of most likely remaining tokens whose renormalized probability reaches it.
+    min_p is relative to the largest probability. top_k also keeps tokens that tie with its last
+    one. top_p keeps the smallest set of most likely remaining tokens whose renormalized probability
+    reaches top_p.
     """
     processors = LogitsProcessorList()
     if params.min_p > 0:

@@ -39,7 +39,7 @@ class VllmClient:
         """Wait until the server is healthy.
 
         Raises:
-            MissingError: not healthy after ``timeout_s``.
+            MissingError: the server is not healthy after ``timeout_s``.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -255,8 +255,8 @@ class VllmClient:
         return EngineError(
             f"the vLLM server at {self.url} rejected /{route}: {status} {reason}",
             "rollout.vllm.server_base_urls",
-            "check the server's log; it must have been started with `trainer serve` and the "
-            "policy's model",
+            "check the server's log; the server must have been started with `trainer serve` and "
+            "the policy's model",
             code="server-refused",
         )
 

@@ -32,7 +32,7 @@ def engine_errors(when: str) -> Iterator[None]:
                 "if the KV cache is too small, raise gpu_memory_utilization or kv_cache_mb; "
                 "otherwise lower them. A smaller max_model_len or a larger tensor_parallel "
                 "needs less memory; a smaller optim.tokens_per_microbatch or "
-                "parallel.offload=optimizer frees some",
+                "parallel.offload=optimizer frees memory for vLLM",
                 code="engine-memory",
             ) from error
         reason = first_line(error)

@@ -62,7 +62,7 @@ def _stored_token(path: Path) -> str:
 
 
 class TokenMiddleware:
-    """ASGI middleware that authenticates every request."""
+    """ASGI middleware that authenticates every request except health checks."""
 
     def __init__(self, app: App) -> None:
         self._app = app

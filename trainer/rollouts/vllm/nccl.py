@@ -54,7 +54,7 @@ class NcclTransfer:
                 f"NCCL weight transfer to the vLLM servers failed: {described(error)}",
                 "rollout.vllm.server_weight_transfer",
                 "restart the servers, because their workers may wait in NCCL forever; set "
-                "NCCL_DEBUG=INFO for both and check the servers' logs, or use "
+                "NCCL_DEBUG=INFO for servers and run, and check the servers' logs, or use "
                 "server_weight_transfer=http for server and run",
                 code="nccl-failed",
             ) from error

@@ -67,8 +67,8 @@ class VllmServerEngine(RequestEngine):
         """Push the policy's weights to all servers. Collective.
 
         Raises:
-            EngineError: a server rejected them, or, on the first sync, its log-probabilities differ
-            from the policy's.
+            EngineError: a server rejected the weights, or, on the first sync, its log-probabilities
+            differ from the policy's.
         """
         self._n_syncs += 1
         try:

@@ -61,7 +61,7 @@ def check_excluded(count: int) -> None:
     """Check that vLLM can exclude this number of token ids from sampling.
 
     Raises:
-        ConfigError: more than `MAX_EXCLUDED`.
+        ConfigError: ``count`` exceeds `MAX_EXCLUDED`.
     """
     if count > MAX_EXCLUDED:
         raise ConfigError(
