@@ -3,7 +3,7 @@
 torch uses libgomp's threads, which by default spin for about a millisecond. If other programs run,
 spinning threads take the cores away from the threads that they wait for: on two cores with two busy
 processes, a step of `benchmarks/grpo_step.py` took 5 to 11 s, but 3.8 s with `SPIN_COUNT`. Without
-other programs both took 1.5 s, and sleeping threads (PASSIVE) 1.9 s.
+other programs, the step took 1.5 s in both cases, and 1.9 s with sleeping threads (PASSIVE).
 """
 
 import logging

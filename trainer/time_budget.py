@@ -38,7 +38,9 @@ class TimeBudget:
     """
 
     def __init__(self, hours: float | None, trained: float = 0.0) -> None:
-        """Start the budget; ``trained`` is the hours that the run's earlier processes used."""
+        """Start the budget; ``trained`` is the number of hours that earlier processes of the run
+        used.
+        """
         self.hours = hours
         self.spent = False
         self._left_s = None if hours is None else max(0.0, hours - trained) * 3600

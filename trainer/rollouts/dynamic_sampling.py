@@ -27,10 +27,10 @@ def sample_until_varied(
     """Sample until ``wanted`` groups have differing rewards, in at most ``max_rounds`` rounds.
 
     Each later round samples as many problems as groups are missing, rounded up to a multiple of the
-    number of ranks. After the last round, zero-variance groups fill the batch, so its size is constant. Rewards are compared before the
-    overlong penalty. ``collect(first, count)`` samples this rank's share of the next ``count``
-    problems, numbered from ``first``. Collective: all ranks must call it, and ``wanted`` must be a
-    multiple of their number.
+    number of ranks. After the last round, zero-variance groups fill the batch, so its size is
+    constant. Rewards are compared before the overlong penalty. ``collect(first, count)`` samples
+    this rank's share of the next ``count`` problems, numbered from ``first``. Collective: all ranks
+    must call it, and ``wanted`` must be a multiple of their number.
     """
     sampled: list[RolloutGroup] = []
     with_reward_variance: list[RolloutGroup] = []

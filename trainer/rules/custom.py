@@ -29,8 +29,8 @@ def load_rule(name: str, base: type[Any], folder: str) -> type[Any]:
     Cached, so that two configurations with the rule have the same class and can be equal.
 
     Raises:
-        ValueError: it cannot be loaded (`UserCodeError`) or is not a rule; the message suggests a
-            fix.
+        ValueError: ``name`` cannot be loaded (`UserCodeError`) or is not a rule; the message
+            suggests a fix.
     """
     value = load_named(name, "rule", folder)
     if isinstance(value, type) and issubclass(value, base):

@@ -54,7 +54,7 @@ class Rule(Section):
     """
 
     is_value: ClassVar[bool] = True
-    # whether it needs entropies, gradient norms or token statistics from before the update
+    # whether the rule needs entropies, gradient norms or token statistics from before the update
     needs_distributions: ClassVar[bool] = False
     name: str = ""
 
@@ -97,8 +97,9 @@ class Rule(Section):
 class UpdateTotals(NamedTuple):
     """Size of an update batch over all microbatches and ranks: the loss denominators.
 
-    They make the loss independent of gradient accumulation and data parallelism. They count all
-    tokens of `denominator_mask`, including the ones that a filter or isolation pass excludes.
+    Dividing by them makes the loss independent of gradient accumulation and data parallelism. They
+    count all tokens of `denominator_mask`, including those that a filter or isolation pass
+    excludes.
     """
 
     tokens: float
@@ -207,7 +208,7 @@ class LossInputs:
 def without_rounding(log_ratio: Tensor) -> Tensor:
     """Return the log-ratio, with values that rounding explains set to 0 without a gradient.
 
-    Penalties of a log-ratio use it. Where the advantage is 0, such a remainder would be the whole
+    For penalties on the log-ratio: where the advantage is 0, a rounding error would be the whole
     gradient, and Adam takes a full step for a gradient of any size.
     """
     return log_ratio.where(log_ratio.detach().abs() > _ROUNDING, 0.0)
@@ -263,7 +264,7 @@ class PolicyLoss(Rule):
     aggregations: ClassVar[tuple[Aggregation, ...]] = get_args(Aggregation)
     # whether a token's loss depends on other tokens of the completion
     sequence_level: ClassVar[bool] = False
-    # whether it reads the current policy's entropies, which costs time and memory
+    # whether the loss reads the current policy's entropies, which cost time and memory
     needs_entropies: ClassVar[bool] = False
     # whether a token with zero advantage may have a gradient
     has_regularizer: ClassVar[bool] = False
@@ -277,7 +278,8 @@ class PolicyLoss(Rule):
 
         It is called while the policy from before the update is scored, with a few tokens at a time,
         because the distributions of a batch do not fit into memory. The loss and `choose` receive
-        the result as ``token_statistics``. A loss that defines it sets ``needs_distributions``.
+        the result as ``token_statistics``. A loss that overrides this method must set
+        ``needs_distributions``.
 
         Args:
             probabilities: [n, V], the distribution of each token; must not be changed in place.

@@ -35,13 +35,14 @@ class RuleKind:
         """Return the class of a rule.
 
         Raises:
-            ValueError: neither a built-in rule nor an importable ``module:Class``.
+            ValueError: neither a built-in rule nor an importable ``module:Class`` or
+            ``module:function``.
         """
         if ":" in name:
             return load_rule(name, self.base, str(Path.cwd()))
         if name not in self.registry:
             names = ", ".join(self.registry)
-            message = f"unknown rule {name}; valid: {names}, or module:Class"
+            message = f"unknown rule {name}; valid: {names}, module:Class or module:function"
             # literal_error makes `validate` suggest the nearest name
             raise PydanticCustomError("literal_error", message, {"expected": names})
         return self.registry[name]

@@ -19,7 +19,7 @@ _NO_SPACE = 507  # HTTP: insufficient storage
 
 class UploadMiddleware:
     """ASGI middleware that stores the binary body of a request to vLLM's `update_weights` route in
-    a file, and passes its path on.
+    a file, and passes the path of the file on.
 
     The file is in the temporary folder ($TMPDIR) and is deleted after the request.
     """

@@ -10,8 +10,8 @@ from trainer.types import Tensor
 class Grpo(Advantage):
     """``(r - group mean) / (group std + 1e-6)`` [arXiv:2402.03300, section 4.1.2].
 
-    With the unbiased standard deviation. Same as verl and the published code of arXiv:2505.12929;
-    TRL adds 1e-4.
+    The standard deviation is unbiased. Same as verl and the published code of arXiv:2505.12929; TRL
+    adds 1e-4 instead of 1e-6.
     """
 
     name: Literal["grpo"] = "grpo"

@@ -29,8 +29,8 @@ class DppoTv(PolicyLoss):
 
 
 def within_divergence(tokens: LossInputs, divergence: Tensor, threshold: float) -> TokenLosses:
-    """Return ``-sg(r) A logprob``, and 0 for tokens that moved in the direction of A by more than
-    the threshold.
+    """Return ``-sg(min(r, 20)) A logprob``, and 0 for tokens that moved in the direction of A by
+    more than the threshold. If the engine's log-probabilities are the old ones, r is not capped.
     """
     moves_with_advantage = (tokens.logprobs.detach() - tokens.old_logprobs) * tokens.advantages > 0
     masked = moves_with_advantage & (divergence > threshold)

@@ -11,10 +11,10 @@ class Vespo(PolicyLoss):
     """VESPO [arXiv:2602.10693].
 
     ``w = prod over the completion of r``; ``phi = exp(lambda) w^k exp(-lambda w)``, which is 1 at
-    ``w = 1``; ``l = -sg(phi) A logprob``, with k and lambda by the sign of A. A completion is
+    ``w = 1``; ``l = -sg(phi) A logprob``. k and lambda depend on the sign of A. A completion is
     neither clipped nor split, but fades out as its probability moves away from the old one. Only
-    the gradient is meaningful, not the loss value. Same as TRL, which adds the engine's log-ratio
-    to log w: use `optim.old_logprobs: rollout` for the same effect.
+    the gradient is meaningful, not the loss value. Same as TRL, except that TRL adds the engine's
+    log-ratio to log w: use `optim.old_logprobs: rollout` for the same effect.
     """
 
     sequence_level = True

@@ -9,8 +9,8 @@ from trainer.types import Tensor
 
 
 class BatchStd(Advantage):
-    """``(r - group mean) / (batch std + 1e-4)``, unbiased, over the rewards of
-    all ranks.
+    """``(r - group mean) / (batch std + 1e-4)``, with the unbiased standard deviation of the
+    rewards of all ranks.
     """
 
     name: Literal["batch_std"] = "batch_std"

@@ -1,8 +1,8 @@
 """Clip-Cov and KL-Cov [arXiv:2505.22617]: restrict the update of a few tokens that would reduce the
 policy's entropy.
 
-verl selects them in every microbatch from the current log-probabilities. At the first optimizer
-step these equal the old ones used here.
+verl selects these tokens in every microbatch, from the current log-probabilities. At the first
+optimizer step, they equal the old log-probabilities, which are used here.
 
 trainer run base algorithm.loss=clip_cov
 """
@@ -33,7 +33,7 @@ COVARIANCE_RANGE = (1.0, 5.0)  # range of the covariance of Clip-Cov's candidate
 class ClipCov(PolicyLoss):
     """Clip-Cov: ``l = max(-A r, -A clip(r, 1 - low, 1 + high))``, and 0 at a random ``fraction`` of
     the tokens, sampled from the tokens with ``1 < (A - mean A) (log pi_old - mean log pi_old) <
-    5``. Without dual clip. Same as verl.
+    5``. There is no dual clip. Same as verl.
     """
 
     name: Literal["clip_cov"] = "clip_cov"
@@ -109,8 +109,8 @@ def covariances(advantages: Tensor, logprobs: Tensor, tokens: Tensor, gather: Ga
 def drawn(
     candidates: Tensor, count: int, gather: Gather, generator: "torch.Generator | None"
 ) -> Tensor:
-    """Return ``count`` random candidates of all ranks, [B, T] bool; without a generator the first
-    in row order.
+    """Draw ``count`` of the candidates of all ranks at random, and return the mask of this rank's
+    drawn tokens, [B, T] bool. Without a generator, the first candidates in row order are taken.
     """
     import torch
 

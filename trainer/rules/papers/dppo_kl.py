@@ -1,4 +1,4 @@
-"""DPPO with the KL divergence between binary distributions: this token or any other
+"""DPPO with the KL divergence between binary distributions (this token, or any other token)
 [arXiv:2602.04879]. Same as verl.
 
 trainer run base algorithm.loss=dppo_kl

@@ -23,8 +23,8 @@ class Gdpo(Advantage):
     completions.
 
     ``a = sum_k w_k (r_k - group mean) / (group std + 1e-4)``; ``A = (a - mean) / (std +
-    1e-4)`` over the completions of all ranks, unbiased standard deviations. Same as the paper and
-    TRL; verl whitens over tokens.
+    1e-4)`` over the completions of all ranks. Both standard deviations are unbiased. Same as the
+    paper and TRL; verl whitens over tokens.
     """
 
     name: Literal["gdpo"] = "gdpo"
@@ -35,7 +35,7 @@ class Gdpo(Advantage):
             raise ConfigError(
                 "gdpo normalizes each reward component separately and needs at least two",
                 "reward.functions",
-                "use two or more, for example reward.functions='{math: 1.0, format: 1.0}'",
+                "use two or more functions, such as reward.functions='{math: 1.0, format: 1.0}'",
                 key="reward.functions",
                 code="one-reward",
             )

@@ -11,7 +11,9 @@ from trainer.types import Tensor
 
 
 class MaxRL(Advantage):
-    """``(r - group mean) / group mean``, 0 if the mean is 0; rewards must be non-negative."""
+    """``(r - group mean) / group mean``, and 0 if the mean is 0 or the group has size 1. Rewards
+    must be non-negative.
+    """
 
     name: Literal["maxrl"] = "maxrl"
 
