@@ -111,7 +111,7 @@ def _recorded(folder: Path) -> dict[str, Any]:
         return {"files": dict(recorded["files"]), "accepted": list(recorded["accepted"])}
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise StorageError(
-            f"cannot check whether data or reward files have changed: {first_line(error)}",
+            f"cannot check whether data, reward or rule files have changed: {first_line(error)}",
             str(path),
             "restore the file, or delete it to skip this check",
             code="inputs-unreadable",

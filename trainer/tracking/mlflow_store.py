@@ -47,7 +47,7 @@ _SCHEMES = (
     "databricks-uc",
 )
 _KNOWN_STORES = (
-    "write http://HOST:PORT, or sqlite:///FILE; unset it for the store in the runs folder"
+    "write http://HOST:PORT or sqlite:///FILE, or unset the URI to use the store in the runs folder"
 )
 START_LIMIT_S = 5.0  # how long to retry an unresponsive server
 LOCK_LIMIT_S = 30.0  # how long to wait for a locked database
@@ -88,15 +88,15 @@ def _quiet_mlflow() -> None:
 
 @contextlib.contextmanager
 def imported_meanwhile(uri: str, *modules: str) -> Iterator[None]:
-    """Import MLflow with the code of this store, and then these modules, in a thread while the
-    block waits for something else.
+    """Import MLflow (and its SQLite code, if the store needs it) and then ``modules`` in a thread,
+    while the block waits for something else.
     """
     of_sqlite = "mlflow.store.tracking.sqlalchemy_store"
 
     def work() -> None:
         _quiet_mlflow()
         for name in ("mlflow" if sqlite_path(uri) is None else of_sqlite, *modules):
-            with contextlib.suppress(Exception):  # raised again when it is used
+            with contextlib.suppress(Exception):  # raised again when the module is used
                 import_module(name)
 
     thread = threading.Thread(target=work, name="import-mlflow")
@@ -259,15 +259,15 @@ def connect(uri: str) -> "MlflowClient":
     """Return a client of the store.
 
     Raises:
-        StorageError: a SQLite store without a schema (call `prepare_store`), or one that stays
-        locked.
+        StorageError: the store cannot be reached, or is a SQLite file that has no schema (call
+            `prepare_store`), stays locked or is not a database.
     """
     path = sqlite_path(uri)
     if path is not None and not _schema_exists(path):
         raise StorageError(
             "the MLflow store does not exist or is empty",
             str(path),
-            "restore it, or start a run or sweep without --offline to create one",
+            "restore the file, or start a run or sweep without --offline to create a store",
             code="no-mlflow-store",
         )
     _quiet_mlflow()
@@ -312,7 +312,9 @@ def retry(action: Callable[[], T], uri: str) -> T:
 
 
 def _hint(error: Exception, file: Path | None) -> str:
-    """Return the fix for an error of the SQLite store in ``file``, or of a server if it is None."""
+    """Return the hint for an error of the SQLite store in ``file``, or of a server if ``file`` is
+    None.
+    """
     if getattr(error, "error_code", None) in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
         return "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
     if file is None:
@@ -367,7 +369,7 @@ def find_experiment(client: "MlflowClient", uri: str, name: str) -> str:
         raise StorageError(
             f"experiment {name} was deleted in MLflow",
             uri,
-            "restore it there, or choose another name",
+            "restore the experiment in MLflow, or choose another name",
             code="experiment-deleted",
         )
     return str(experiment.experiment_id)
@@ -467,7 +469,7 @@ def _schema_exists(path: Path) -> bool:
             held = (
                 "stop the process that locks it, then resume"
                 if locked
-                else "restore it or move it away"
+                else "restore the file, or move it away"
             )
             raise StorageError(
                 f"cannot read the MLflow store: {error}", str(path), held, code="store-unreadable"

@@ -63,8 +63,8 @@ class Tracker:
             earlier leaves all records to `upload`.
 
     Raises:
-        StorageError: MLflow is not reachable; a SQLite store without a schema (call
-            `prepare_store`); the run folder is not writable; or a newer attempt owns the run. Every
+        StorageError: MLflow is not reachable, the SQLite store has no schema (call
+            `prepare_store`), the run folder is not writable, or a newer attempt owns the run. Every
             method that writes also raises this last error.
     """
 

@@ -44,8 +44,8 @@ _MAX_TABLE_ROWS = 800  # the full table is re-uploaded each time; completions.js
 
 
 def offset_after_step(path: Path, step: int) -> int:
-    """Return the byte offset after the last line of ``step`` or an earlier step. Steps are logged
-    in order.
+    """Return the byte offset of the end of the last line whose step is at most ``step``. Steps are
+    logged in order.
     """
     cut = 0
     if not path.exists():

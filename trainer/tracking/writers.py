@@ -23,12 +23,12 @@ from trainer.types import RunContext
 _logger = logging.getLogger(__name__)
 
 # writer -> hint if it fails to start
-_START_HINTS = {"wandb": "wandb login, or WANDB_MODE=offline"}
+_START_HINTS = {"wandb": "run `wandb login`, or set WANDB_MODE=offline"}
 
 
 class TensorBoardWriter:
-    """Writer of event files in ``RUN/tensorboard``, for ``tensorboard --logdir runs``; has the
-    interface of a W&B run.
+    """Writer of event files in ``RUN/tensorboard``, for ``tensorboard --logdir runs``. It has the
+    same methods as a W&B run.
     """
 
     def __init__(self, folder: Path) -> None:
