@@ -189,18 +189,23 @@ def flush_to_disk(path: Path) -> None:
 class JsonLines:
     """An append-only JSON lines file; ``append`` returns after the lines are on disk.
 
-    Opening creates the file if needed and truncates an incomplete last line, left by a writer that
-    died. The file is never recreated later: if it disappears, `append` fails. Only the single
-    writer may use this class; readers use `read_json_lines`.
+    Opening truncates an incomplete last line, left by a writer that died. The file is never
+    recreated later: if it disappears, `append` fails. Only the single writer may use this class;
+    readers use `read_json_lines`.
+
+    Args:
+        path: the file.
+        create: whether to create the file if it is missing. A writer that has read records from the
+            file must not create it: an empty file would lose them.
 
     Raises:
-        StorageError: the file cannot be read or written.
+        StorageError: the file cannot be read or written, or is missing and must not be created.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, create: bool = True) -> None:
         self.path = path
         try:
-            with path.open("a+b") as file:
+            with path.open("a+b" if create else "r+b") as file:
                 file.seek(0)
                 content = file.read()
                 torn = len(content) - (content.rfind(b"\n") + 1)

@@ -40,7 +40,7 @@ def retry_failed(
                         "time": time.time(),
                     }
                 )
-    EventLog(sweep.folder.event_log).append(*records)
+    EventLog(sweep.folder.event_log, create=False).append(*records)
     return failed
 
 

@@ -110,7 +110,7 @@ class Campaign(State):
         """
         with lock_folder(self.folder, CAMPAIGN, create=False, patience=_PATIENCE_S):
             current = Campaign(self.folder)
-            current._writer = JsonLines(self.folder / "events.jsonl")
+            current._writer = JsonLines(self.folder / "events.jsonl", create=False)
             yield current
 
     def propose(

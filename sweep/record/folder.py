@@ -73,6 +73,21 @@ class SweepFolder:
         """Return whether a sweep was started here."""
         return self.space.exists()
 
+    def check_event_log(self) -> None:
+        """Check that the event log exists, and is not empty, if trials were started.
+
+        Raises:
+            StorageError: it is missing.
+        """
+        is_empty = not self.event_log.exists() or self.event_log.stat().st_size == 0
+        if is_empty and self.trials.exists():
+            raise StorageError(
+                f"the event log of sweep {self.name} is missing",
+                str(self.event_log),
+                "restore the file from a backup, or run the space again with another --name",
+                code="event-log-missing",
+            )
+
 
 def sweep_folder(runs_dir: Path, name: str) -> SweepFolder:
     """Return the folder of a sweep that may or may not exist.
@@ -93,14 +108,7 @@ def existing_sweep(runs_dir: Path, name: str) -> SweepFolder:
     """
     folder = sweep_folder(runs_dir, name)
     if folder.exists():
-        is_empty = not folder.event_log.exists() or folder.event_log.stat().st_size == 0
-        if is_empty and folder.trials.exists():
-            raise StorageError(
-                f"the event log of sweep {name} is missing",
-                str(folder.event_log),
-                "restore the file from a backup, or run the space again with another --name",
-                code="event-log-missing",
-            )
+        folder.check_event_log()
         return folder
     if folder.event_log.exists():
         raise StorageError(

@@ -38,7 +38,12 @@ class SweepRecord:
 
     @cached_property
     def events(self) -> list[Record]:
-        """The records of the event log; safe to read while the driver writes."""
+        """The records of the event log; safe to read while the driver writes.
+
+        Raises:
+            StorageError: the event log is damaged, or missing although trials were started.
+        """
+        self.folder.check_event_log()
         if not self.folder.event_log.exists():
             return []
         return list(read_event_log(self.folder.event_log))

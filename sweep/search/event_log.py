@@ -22,12 +22,12 @@ _ADVICE = (
 
 
 class EventLog:
-    """The only writer of an event log. The folder must exist; raises StorageError if the file
-    cannot be read or written.
+    """The only writer of an event log. The folder must exist; the arguments and errors are those
+    of `JsonLines`.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._lines = JsonLines(path)
+    def __init__(self, path: Path, *, create: bool = True) -> None:
+        self._lines = JsonLines(path, create=create)
 
     def append(self, *records: Record) -> None:
         """Append all records or none; raises StorageError like ``JsonLines.append``."""

@@ -49,7 +49,8 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
 
     Args:
         spec: the checked search space.
-        event_log_path: ``events.jsonl``, created if missing; its folder must exist.
+        event_log_path: ``events.jsonl``; its folder must exist. The file is created only if there
+            are no configurations to replay.
         before_trial: called with the next trial's name and the names of running trials; returns
             the attempt number, or calls ``stop``.
         configurations: configurations replayed from the event log; kept up to date.
@@ -67,7 +68,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         super().__init__(metric=SCORE, mode=spec.objective.mode)
         self.spec = spec
         self.space = Space(spec.parameters)
-        self.event_log = EventLog(event_log_path)
+        self.event_log = EventLog(event_log_path, create=not configurations)
         self.configurations = configurations
         self.running: dict[str, TrialKey] = {}  # Tune's trial id -> trial
         self.stopped = False

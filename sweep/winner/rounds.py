@@ -219,7 +219,7 @@ def _record_analysis(
         guards: finalist -> metric of a guard -> difference.
     """
     with lock_folder(fresh.folder.root, "sweep", create=False):
-        EventLog(fresh.folder.event_log).append(
+        EventLog(fresh.folder.event_log, create=False).append(
             {
                 "event": ANALYSIS,
                 "results": [asdict(result) for result in results],

@@ -119,7 +119,18 @@ def test_a_torn_last_line_is_named(tmp_path, caplog):
     path = tmp_path / "metrics.jsonl"
     path.write_text("{}\n{")
     JsonLines(path)
-    assert "torn" in caplog.text and str(path) in caplog.text
+    assert f"{path}: truncated an incomplete last line (1 bytes)" in caplog.text
+
+
+def test_a_file_with_records_is_not_made_anew(tmp_path):
+    path = tmp_path / "events.jsonl"
+    write_steps(path, 1)
+    JsonLines(path, create=False).append({"step": 2})
+    assert steps_in(path) == [1, 2]
+    path.unlink()
+    with refused("not-written", StorageError, names=(str(path), "No such file")):
+        JsonLines(path, create=False)
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("room", [5, 100])

@@ -3,9 +3,11 @@ from pathlib import Path
 
 import pytest
 
+from loptune.errors import StorageError
 from sweep.record.folder import sweep_folder
 from sweep.record.sweep_record import SweepRecord, last_record, planned_trials
 from sweep.tracking.outcomes import ended_trials
+from tests.refusals import refused
 from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.spaces import make_spec
 
@@ -21,6 +23,14 @@ def test_a_finite_space_plans_no_more_than_it_has(tmp_path):
         planned_trials(make_spec(tmp_path, parameters=grid, baselines=baselines, search=search))
         == 5 * 2
     )
+
+
+def test_trials_without_an_event_log_are_not_an_empty_sweep(tmp_path):
+    sweep = write_sweep(tmp_path, "demo", {0: {0: 0.5}})
+    sweep.folder.trials.mkdir(exist_ok=True)
+    sweep.folder.event_log.rename(tmp_path / "moved")
+    with refused("event-log-missing", StorageError, names=(str(sweep.folder.event_log),)):
+        sweep.reloaded().trials()
 
 
 def test_hours_and_seconds_are_those_on_record(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from loptune.errors import StorageError
 from loptune.files import read_json_lines
 from sweep.search.history import TrialKey, replay
+from sweep.search.searcher import ConfigurationSearcher
 from sweep.search.trial_report import TrialReport
 from tests.refusals import refused
 from tests.sweep.search.instant_sweeps import ALPHA, ETA, drain, ended, searcher_in
@@ -78,6 +79,18 @@ def test_reasons_of_failure_are_kept(tmp_path):
     assert reasons[0] == "diverged at step 3: loss is nan"
     assert reasons[1].endswith(" nan") and reasons[4].endswith(" inf")
     assert len(set(reasons)) == len(reasons) and reasons[5] == ""
+
+
+def test_an_event_log_that_was_moved_away_is_not_made_anew(tmp_path):
+    first = searcher_in(tmp_path)
+    drain(first)
+    path = tmp_path / "events.jsonl"
+    path.rename(tmp_path / "moved")
+    with refused("not-written", StorageError, names=(str(path),)):
+        ConfigurationSearcher(
+            first.spec, path, lambda *_: 1, configurations=first.configurations, capacity=lambda: 1
+        )
+    assert not path.exists()
 
 
 def test_a_trial_that_stops_with_the_sweep_keeps_its_place(tmp_path):
