@@ -1,9 +1,10 @@
 """SIGKILL at random points of sweeps, confirmations and campaigns, until all are done.
 
-    # a minute on an idle core; also: make chaos
-    python -m tests.faults.kills --kills 200
-    # the same under Ray, with trainings as processes: about half a minute a kill
+    python -m tests.faults.kills --kills 200    # also: make chaos
+    # the same under Ray, with trainings as processes: some seconds a kill
     python -m tests.faults.kills --kills 20 --ray
+    # eight open proposals that train the built-in model, under Ray: about a minute a kill
+    python -m tests.faults.kills --kills 2 --jobs tiny-swarm
 
 Each job is done once undisturbed, and then again and again while its commands are killed: the
 command alone, the sweep that it started alone, or everything. Half of the kills come at any time,
@@ -13,7 +14,8 @@ recorded twice (nothing counts twice), and no training was started after its res
 
 A training is a line in a log, some milliseconds, and a score computed from its settings; with a
 small learning rate one seed in four fails. Without ``--ray`` it runs in the driver itself, which is
-a fork of this process: all other code of the driver is the real one.
+a fork of this process: all other code of the driver is the real one. The job ``tiny-swarm`` always
+runs under Ray, and trains the built-in model.
 """
 
 import argparse
@@ -23,15 +25,17 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import IO, Any
 
 import psutil
 import yaml
@@ -44,10 +48,43 @@ PROGRAM = Path(__file__).with_name("killed_program.py")
 MOST_FAILURES = 20  # of a command in a row, without a kill
 LIMIT_S = 1800  # of a command, which is said to hang after it
 KEPT, DISCARDED = 0.2, 0.05  # learning rates of proposals, from 0.1
-SWARM = (0.2, 0.05, 0.22, 0.06, 0.07, 0.08, 0.09, 0.3)  # of proposals that are open together
 NAME = "toy"
+# The eight proposals of a swarm are open together.
+SWARM = tuple(f"lr={rate}" for rate in (0.2, 0.05, 0.22, 0.06, 0.07, 0.08, 0.09, 0.3))
+TINY_SWARM = tuple(f"optim.lr={rate}" for rate in (1e-5, 3e-5, 2e-4, 4e-4, 5e-4, 1e-3, 2e-3, 1e-2))
+TOY = {
+    "name": NAME,
+    "program": {
+        "command": ["python", "toy.py", "{lr}", "{seed}"],
+        "defaults": {"lr": 0.1},
+        "tracking": {"offline": True},
+    },
+    "objective": {"metric": "acc", "window": 1, "worthwhile": 0.02},
+    "parameters": {"lr": {"choice": [0.1, 0.15, 0.2, 0.25]}},
+    "baselines": [{"lr": 0.1}],
+    "search": {"configurations": 3, "sampler": "random", "seed": 0},
+    "seeds": [0, 1, 2, 4],
+    "limits": {"max_concurrent": 2, "max_failures": 0},
+}
+TINY = {
+    "name": "tiny",
+    "trainer": {
+        "preset": "tiny_kk",
+        "overrides": {
+            "max_steps": 1,
+            "rollout.prompts_per_step": 2,
+            "rollout.group_size": 2,
+            "optim.update_batch_size": 4,
+            "evaluation.completions_per_problem": 2,
+            "evaluation.sets": {"dev": {"split": "dev", "size": 8}},
+        },
+    },
+    "objective": {"metric": "eval/accuracy", "window": 1},
+    "baselines": [{}],
+    "search": {"configurations": 0},
+}
 
-Run = tuple[float, int]  # learning rate and seed
+Run = tuple[str, int]  # settings as JSON, and seed
 
 
 @dataclass
@@ -91,6 +128,8 @@ class Job:
     next_command: Callable[[Path], list[str] | None]  # None: the job is done
     result: Callable[[Path], Any]
     whom: tuple[str, ...] = ("command", "all")
+    space: Mapping[str, Any] = field(default_factory=lambda: TOY)
+    needs_ray: bool = False
 
 
 @dataclass
@@ -126,18 +165,27 @@ def start(words: list[str], folder: Path, with_ray: bool) -> Command:
 
 def _forked(words: list[str], folder: Path, output: int) -> int:
     """Start ``sweep WORDS`` in a fork of this process, which has imported everything."""
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 70
-    try:
+
+    def work() -> int:
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.chdir(folder)
         os.environ[LOG] = str(folder / "log.jsonl")
         from sweep.cli import main
 
-        code = main(words)
+        return main(words)
+
+    return _fork(work)
+
+
+def _fork(work: Callable[[], int]) -> int:
+    """Start a fork of this process that exits with what ``work`` returns; return its id."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 70
+    try:
+        code = work()
         sys.stdout.flush()
     except BaseException:
         import traceback
@@ -147,66 +195,110 @@ def _forked(words: list[str], folder: Path, output: int) -> int:
         os._exit(code)
 
 
+class _ForkedPool:
+    """The process of a campaign's runs as a fork of this process, with the part of
+    `subprocess.Popen` that `sweep.gate.pool` uses.
+    """
+
+    def __init__(self, line: list[str], *, cwd: Path, env: Mapping[str, str], **_: object) -> None:
+        requests, send = os.pipe()
+        receive, answers = os.pipe()
+
+        def work() -> int:
+            os.close(send)
+            os.close(receive)
+            os.dup2(requests, 0)
+            os.dup2(answers, 1)
+            os.chdir(cwd)
+            os.environ.update(env)
+            from loptune.terminal.main import run_main
+            from sweep.driver.pool import serve
+
+            return run_main(lambda: serve(line[-1]))
+
+        self._pid = _fork(work)
+        os.close(requests)
+        os.close(answers)
+        self.stdin: IO[bytes] = os.fdopen(send, "wb")
+        self.stdout: IO[bytes] = os.fdopen(receive, "rb")
+
+    def wait(self) -> int:
+        return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+
+    def kill(self) -> None:
+        os.kill(self._pid, signal.SIGKILL)
+
+
+class _InstantTrial:
+    """A slot of the campaign's process, in which a training takes milliseconds."""
+
+    def __init__(self, group: None) -> None:
+        self._result: dict[str, Any] = {}
+
+    def take(self, plan: Any, config: Mapping[str, Any]) -> None:
+        self._result = _result(plan.spec, config)
+
+    def step(self) -> dict[str, Any]:
+        return self._result
+
+
+def _result(spec: Any, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Train, and return the result that a trial reports to Tune."""
+    from tests.sweep.search.instant_sweeps import ended
+
+    settings = config["overrides"]
+    rate = spec.program.values(settings, ["lr"])["lr"]
+    score = train(rate, settings["seed"])
+    if score is None:
+        return {"reason": "the command ended with 1: this seed fails", "done": True}
+    return ended(score)
+
+
 def without_ray() -> None:
     """Replace Ray and the process of a trial, here and in forks: trainings run in the driver."""
     import ray  # noqa: F401
 
+    import sweep.driver.pool
+    import sweep.gate.pool
     import sweep.gate.runs
     import sweep.record.results
-    import sweep.winner.ending  # noqa: F401
+    import sweep.winner.ending
     from sweep.driver import run
-    from sweep.gate import batch
     from sweep.programs import command as _command  # noqa: F401
     from sweep.trials.cluster import local_node
-    from tests.sweep.search.instant_sweeps import drain, ended
+    from tests.sweep.search.instant_sweeps import drain
 
     @contextlib.contextmanager
     def nodes(*_: object) -> Iterator[list[Any]]:
         yield [local_node(2)]
 
     def fit(tuner: object, searcher: Any, control: object) -> None:
-        def result(suggestion: dict[str, Any]) -> dict[str, Any]:
-            settings = suggestion["overrides"]
-            rate = searcher.spec.program.values(settings, ["lr"])["lr"]
-            score = train(rate, settings["seed"])
-            if score is None:
-                return {"reason": "the command ended with 1: this seed fails", "done": True}
-            return ended(score)
+        drain(searcher, result=lambda suggestion: _result(searcher.spec, suggestion))
 
-        drain(searcher, result=result)
-
-    def run_sweep(line: list[str], *, cwd: Path, **_: object) -> SimpleNamespace:
-        pid = _forked(line[line.index("sweep") + 1 :], cwd, 2)
-        return SimpleNamespace(returncode=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-
-    run._ray = nodes  # type: ignore[assignment]
-    run.ray_watchdog = lambda control: contextlib.nullcontext()  # type: ignore[assignment]
-    run._tuner = lambda *_: None  # type: ignore[assignment]
-    run._fit = fit
-    run._write_report = lambda *_: (None, "")
-    batch.subprocess = SimpleNamespace(  # type: ignore[assignment]
-        run=run_sweep, DEVNULL=subprocess.DEVNULL
+    replace(
+        run,
+        ray_running=nodes,
+        ray_watchdog=lambda control: contextlib.nullcontext(),
+        _tuner=lambda *_: None,
+        _fit=fit,
+        _write_report=lambda *_: (None, ""),
     )
+    replace(sweep.driver.pool, PooledTrial=_InstantTrial, reserve=lambda resources: None)
+    pipes = {"PIPE": subprocess.PIPE}
+    replace(sweep.gate.pool, subprocess=SimpleNamespace(Popen=_ForkedPool, **pipes))
 
 
-def write_space(folder: Path) -> None:
-    """Write the program and its search space."""
+def replace(module: ModuleType, **values: object) -> None:
+    """Replace attributes of a module, which must have them."""
+    for name, value in values.items():
+        assert hasattr(module, name), f"{module.__name__} has no {name}"
+        setattr(module, name, value)
+
+
+def write_space(folder: Path, space: Mapping[str, Any]) -> None:
+    """Write the program and a search space."""
     shutil.copy(PROGRAM, folder / "toy.py")
-    space = {
-        "name": NAME,
-        "program": {
-            "command": ["python", "toy.py", "{lr}", "{seed}"],
-            "defaults": {"lr": 0.1},
-            "tracking": {"offline": True},
-        },
-        "objective": {"metric": "acc", "window": 1, "worthwhile": 0.02},
-        "parameters": {"lr": {"choice": [0.1, 0.15, 0.2, 0.25]}},
-        "baselines": [{"lr": 0.1}],
-        "search": {"configurations": 3, "sampler": "random", "seed": 0},
-        "seeds": [0, 1, 2, 4],
-        "limits": {"max_concurrent": 2, "max_failures": 0},
-    }
-    (folder / "space.yaml").write_text(yaml.safe_dump(space, sort_keys=False))
+    (folder / "space.yaml").write_text(yaml.safe_dump(dict(space), sort_keys=False))
 
 
 def records(path: Path) -> list[dict[str, Any]]:
@@ -215,15 +307,18 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 
 def trials_of(folder: Path) -> dict[Run, tuple[str, float | None]]:
-    """The result of each run of a sweep, by learning rate and seed.
+    """The result of each run of a sweep, by settings and seed.
 
     Raises:
-        AssertionError: a run has two results, without a retry between them.
+        AssertionError: a run has two results, or was started after its result, without a retry
+            between them.
     """
     results: dict[Run, tuple[str, float | None]] = {}
     for run, event in events_of_runs(folder):
         if event["event"] == "retry":
             del results[run]
+        if event["event"] == "trial":
+            assert run not in results, f"{run} was started again in {folder}"
         if event["event"] == "result":
             assert run not in results, f"{run} has two results in {folder}"
             results[run] = event["state"], event["score"]
@@ -231,17 +326,21 @@ def trials_of(folder: Path) -> dict[Run, tuple[str, float | None]]:
 
 
 def events_of_runs(folder: Path) -> Iterator[tuple[Run, dict[str, Any]]]:
-    """Yield the events of a sweep that belong to a run, with its learning rate and seed."""
+    """Yield the events of a sweep that belong to a run, with its settings and seed."""
     events = records(folder / "events.jsonl")
-    rates: dict[int, float] = {}
+    settings: dict[int, str] = {}
     if events:
-        program = yaml.safe_load((folder / "space.lock.yaml").read_text())["program"]
+        space = yaml.safe_load((folder / "space.lock.yaml").read_text())
+        defaults = (space.get("program") or {}).get("defaults", {})
     for event in events:
         if event["event"] == "configuration":
-            rate = event["resolved"].get("lr", program["defaults"]["lr"])
-            rates[event["configuration"]] = rate
+            settings[event["configuration"]] = _key({**defaults, **event["resolved"]})
         elif "seed" in event:
-            yield (rates[event["configuration"]], event["seed"]), event
+            yield (settings[event["configuration"]], event["seed"]), event
+
+
+def _key(settings: Mapping[str, Any]) -> str:
+    return json.dumps(settings, sort_keys=True)
 
 
 def is_complete(folder: Path) -> bool:
@@ -305,21 +404,25 @@ def next_of_campaign(folder: Path) -> list[str] | None:
     return None
 
 
-def next_of_swarm(folder: Path) -> list[str] | None:
-    """Return the next command of a campaign with eight open proposals."""
+def next_of_swarm(
+    folder: Path, *, start: Sequence[str], proposals: Sequence[str]
+) -> list[str] | None:
+    """Return the next command of a campaign whose proposals are open together."""
     from sweep.gate.campaign import Campaign
 
     path = folder / "camp"
     if not (path / "campaign.yaml").exists():
-        return next_of_campaign(folder)
+        words = ["gate", "start", "camp", "--space", "space.yaml", "--secret", "kills"]
+        return [*words, "--new-budget", *start]
     campaign = Campaign(path)
+    run = ["gate", "run", "camp", "--parallel", "2"]
     made = len(campaign.proposals)
     if not made and campaign.verdict().outcome == "more":
-        return ["gate", "run", "camp"]
-    if made < len(SWARM):
-        return ["gate", "propose", "camp", f"lr={SWARM[made]}"]
+        return run
+    if made < len(proposals):
+        return ["gate", "propose", "camp", proposals[made]]
     is_measured = campaign.verdict().outcome != "more"
-    return None if is_measured and not campaign.open_proposals else ["gate", "run", "camp"]
+    return None if is_measured and not campaign.open_proposals else run
 
 
 def campaign_of(folder: Path) -> Any:
@@ -360,7 +463,26 @@ JOBS = (
         ),
     ),
     Job("campaign", next_of_campaign, campaign_of, ("command", "sweep", "all")),
-    Job("swarm", next_of_swarm, campaign_of, ("command", "sweep", "all")),
+    Job(
+        "swarm",
+        partial(
+            next_of_swarm,
+            start=["--worthwhile", "0.02", "--first-seeds", "5", "--most-seeds", "12"],
+            proposals=SWARM,
+        ),
+        campaign_of,
+        ("command", "sweep", "all"),
+    ),
+    Job(
+        "tiny-swarm",
+        partial(
+            next_of_swarm, start=["--worthwhile", "0.2", "--first-seeds", "3"], proposals=TINY_SWARM
+        ),
+        campaign_of,
+        ("command", "sweep", "all"),
+        space=TINY,
+        needs_ray=True,
+    ),
 )
 
 
@@ -374,9 +496,9 @@ def trained_twice(folder: Path) -> list[str]:
     starts = [line for line in records(folder / "log.jsonl") if line["event"] == "start"]
     late = []
     for line in starts:
-        key = line["lr"], line["seed"]
-        if line["time"] > recorded.get(key, float("inf")):
-            late.append(str(key))
+        run = _key({"lr": line["lr"]}), line["seed"]
+        if line["time"] > recorded.get(run, float("inf")):
+            late.append(str(run))
     return late
 
 
@@ -405,7 +527,7 @@ def do(
         AssertionError: a command fails again and again, or with a traceback, or a training was
             started after its result was recorded.
     """
-    write_space(folder)
+    write_space(folder, job.space)
     failures = 0
     while (words := job.next_command(folder)) is not None:
         command = start(words, folder, with_ray)
@@ -465,16 +587,18 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--kills", type=int, default=200, help="of all jobs together")
-    parser.add_argument("--jobs", nargs="*", default=[job.name for job in JOBS])
+    quick = [job.name for job in JOBS if not job.needs_ray]
+    parser.add_argument("--jobs", nargs="*", default=quick, choices=[job.name for job in JOBS])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--ray", action="store_true", help="with Ray and trainings as processes")
     arguments = parser.parse_args()
-    if not arguments.ray:
-        without_ray()
     chosen = [job for job in JOBS if job.name in arguments.jobs]
+    with_ray = arguments.ray or any(job.needs_ray for job in chosen)
+    if not with_ray:
+        without_ray()
     for number, job in enumerate(chosen):
         most = (arguments.kills + number) // len(chosen)
-        kill_job(job, most, arguments.seed, arguments.ray)
+        kill_job(job, most, arguments.seed, with_ray)
 
 
 def kill_job(job: Job, most: int, seed: int, with_ray: bool) -> None:
