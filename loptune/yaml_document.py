@@ -139,7 +139,14 @@ def read_yaml(path: Path) -> YamlDocument:
         raise MissingError(
             f"no such file: {path}", str(path.absolute()), _files_beside(path), code="no-such-file"
         ) from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read {path}: {error.strerror}",
+            str(path),
+            "pass a YAML file that you may read",
+            code="file-unreadable",
+        ) from error
+    except ValueError as error:
         raise ConfigError(
             f"cannot read {path}: {error}",
             str(path),

@@ -103,5 +103,5 @@ def _clash(module_name: str) -> tuple[str, str]:
         return "", ""
     hidden = Path(*module_name.split(".")).with_suffix(".py")
     if hidden.is_file():
-        return f"; ./{hidden} is hidden by loptune's package {package}: move it", "file-hidden"
+        return f"; ./{hidden} is hidden by loptune's package {package}: rename it", "file-hidden"
     return f"; {package} is loptune's own package: give yours another name", "name-of-our-package"

@@ -12,7 +12,6 @@ from dashboards.pictures.peaks import arm_colors, peak_line
 from dashboards.pictures.theme import MUTED, Picture, add_points, figure, label_rows, rows
 from dashboards.results import Results
 from dashboards.statistics.tournament import RuleResult
-from dashboards.trial import Objective
 from dashboards.words import failures, guards, number, percent_interval, rule_bounds, rules, signed
 
 
@@ -86,6 +85,7 @@ def tuning_curves(results: Results) -> pd.DataFrame:
     Failed and pruned configurations count as trials without a score.
     """
     points = []
+    sign = results.objective.sign
     for arm in results.arms:
         best = None
         label = ""
@@ -93,19 +93,12 @@ def tuning_curves(results: Results) -> pd.DataFrame:
         tried = tried.sort_values("configuration", key=lambda numbers: numbers.astype(int))
         for trial, row in enumerate(rows(tried), start=1):
             score = results.complete_means.get(row.configuration)
-            if score is not None and (best is None or _is_better(score, best, results.objective)):
+            if score is not None and (best is None or sign * score > sign * best):
                 best = score
                 label = row.label
             if best is not None:
                 points.append((arm, trial, best, label))
     return pd.DataFrame(points, columns=["arm", "trial", "best", "label"])
-
-
-def _is_better(score: float, best: float, objective: Objective) -> bool:
-    """Return whether a score replaces the best one so far. An equal score does so only if smaller
-    scores are better.
-    """
-    return score > best if objective.sign > 0 else score <= best
 
 
 def tournament_line(results: Results) -> str:

@@ -227,7 +227,7 @@ def check_several(
         )
     if not guards:
         return
-    if options.get("against"):
+    if options.get("against") is not None:
         raise ConfigError(
             "guards cannot be combined with --against",
             "--guard",

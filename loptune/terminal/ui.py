@@ -6,22 +6,24 @@ import socket
 import sys
 from collections.abc import Callable
 
-from loptune.errors import ConfigError
+from loptune.errors import ConfigError, described
+
+_LARGEST_PORT = 65535
 
 
-def serve(uri: str, port: int, page: Callable[[], str], what: str, again: str) -> int:
+def serve(uri: str, port: int, page: Callable[[], str], what: str) -> int:
     """Replace this process with an MLflow server that is only reachable from this machine.
 
     Prints the URL first. ``page`` returns the part of the URL after the port, and is called after
     the port has been checked. If the store is an MLflow server, only its URL is printed.
 
     Raises:
-        ConfigError: the port is in use; ``again`` is the command to suggest with another port.
+        ConfigError: the port cannot be used.
     """
     if uri.startswith("http"):
         print(f"MLflow: {uri}{page()}  ({what})")
         return 0
-    check_port(port, again)
+    check_port(port)
     print(
         f"MLflow: http://127.0.0.1:{port}{page()}  ({what}; ready in a few seconds; Ctrl-C "
         "stops it)",
@@ -42,12 +44,12 @@ def serve(uri: str, port: int, page: Callable[[], str], what: str, again: str) -
     )
 
 
-def check_port(port: int, again: str, host: str = "127.0.0.1") -> None:
-    """Raise if the port cannot be used. ``again`` is the command to suggest with another port.
+def check_port(port: int, host: str = "127.0.0.1") -> None:
+    """Raise if a server cannot listen on the port of this host.
 
     Raises:
-        ConfigError: a server cannot use the port, for example because it is in use or the host is
-            not a local address.
+        ConfigError: the port is in use or needs root, or the host is not an address of this
+            machine.
     """
     try:
         with socket.create_server(
@@ -55,11 +57,13 @@ def check_port(port: int, again: str, host: str = "127.0.0.1") -> None:
         ):
             pass
     except OSError as error:
-        fault = (
-            "is in use"
-            if error.errno == errno.EADDRINUSE
-            else f"of {host} cannot be used: {error.strerror}"
-        )
-        raise ConfigError(
-            f"port {port} {fault}", "--port", f"{again} --port {port + 1}", code="port-in-use"
-        ) from None
+        if error.errno == errno.EADDRINUSE:
+            other = port + 1 if port < _LARGEST_PORT else port - 1
+            fault, where, hint = "is in use", "--port", f"choose another port: --port {other}"
+        elif error.errno == errno.EACCES:
+            fault, where = "is reserved for root", "--port"
+            hint = "choose a port above 1023: --port 8000"
+        else:
+            fault, where = f"of {host} cannot be used: {described(error)}", "--host"
+            hint = "pass an address of this machine, such as --host 127.0.0.1"
+        raise ConfigError(f"port {port} {fault}", where, hint, code="port-unusable") from None

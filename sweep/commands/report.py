@@ -181,7 +181,7 @@ def ui(
         )
     uri = tracking_uri(tracking, folder.runs_dir)
     page = partial(save_view, uri, sweep.spec)
-    return serve(uri, port, page, f"sweep {folder.name}", sweep.command("ui"))
+    return serve(uri, port, page, f"sweep {folder.name}")
 
 
 REPORT = Command(

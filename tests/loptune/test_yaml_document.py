@@ -88,6 +88,12 @@ def test_a_file_is_read_no_further_than_the_limit(tmp_path):
         read_yaml(tmp_path / "big.yaml")
 
 
+def test_a_folder_is_not_called_a_file_in_another_encoding(tmp_path):
+    with refused("file-unreadable", ConfigError, names=("Is a directory",)) as caught:
+        read_yaml(tmp_path)
+    assert caught.value.hint == "pass a YAML file that you may read"
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [

@@ -39,9 +39,8 @@ def test_a_port_in_use_is_refused_before_anything_is_loaded(tmp_path, monkeypatc
         port = taken.getsockname()[1]
         assert (sweep if "s" in words else main)([*words, "--port", str(port)]) == 2
     error, _, hint = capsys.readouterr().err.splitlines()
-    assert error == f"error: port {port} is in use [port-in-use]" and hint.endswith(
-        f"{' '.join(words)} --port {port + 1}"
-    )
+    assert error == f"error: port {port} is in use [port-unusable]"
+    assert hint.endswith(f"choose another port: --port {port + 1}")
 
 
 @pytest.mark.parametrize(

@@ -254,9 +254,7 @@ def ui(
             return f"/#/experiments/{experiment.experiment_id}/runs{of_run}"
         return ""
 
-    named = [name] if name else []
-    again = command_line("trainer", "ui", *named, runs_dir=runs_dir)
-    return serve(uri, port, page, shown, again)
+    return serve(uri, port, page, shown)
 
 
 def _run_id(folder: Path) -> str:

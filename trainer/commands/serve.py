@@ -27,7 +27,7 @@ def serve(
         UserError: the settings are wrong, the port is taken, or vLLM is missing.
     """
     config = load_config(spec, overrides)
-    check_port(port, f"trainer serve {spec}", host)
+    check_port(port, host)
     with defer_interrupt():
         from trainer.rollouts.vllm.command import serve as serve_model  # torch is slow to import
 

@@ -144,13 +144,14 @@ class TrainConfig(Section):
             )
         if self.rollout.engine == "vllm" and (fault := self.vllm_temperature_fault()):
             raise refusal("temperature-of-vllm", fault)
-        for evaluation in map(self.evaluation.of_set, self.evaluation.sets):
+        for name in self.evaluation.sets:
+            evaluation = self.evaluation.of_set(name)
             if evaluation.completions_per_problem > 1 and evaluation.temperature == 0:
                 raise refusal(
                     "identical-completions",
-                    "at temperature 0 all completions of a problem are identical: raise the "
-                    "temperature of evaluation or of the evaluation set, or set its "
-                    "completions_per_problem to 1",
+                    f"the evaluation set {name} has temperature 0, so all completions of a "
+                    "problem are identical: set evaluation.completions_per_problem to 1, or raise "
+                    f"evaluation.temperature; evaluation.sets.{name} may have both keys, too",
                 )
         if self.checkpoint.every_steps % self.evaluation.every_steps:
             raise refusal(

@@ -104,10 +104,13 @@ def ensure_gguf(name: str) -> Path:
                 )
         digest = _sha256(file, file.stat().st_size, file.stat().st_mtime_ns)
         if digest != model.sha256:
+            is_manual = manual_file.is_file()
             raise StorageError(
                 f"{file_name} has SHA-256 {digest}, expected {model.sha256}",
-                str(manual_file if manual_file.is_file() else model.requirement),
-                "remove the file, and download it again",
+                str(manual_file if is_manual else model.requirement),
+                "remove the file, and download it again"
+                if is_manual
+                else f"the package index has another file: put the expected one at {manual_file}",
                 code="other-checksum",
             )
 

@@ -119,6 +119,6 @@ def _read(
 
 
 def _valid_ids(given: Any, rows: int) -> tuple[int, ...]:
-    """Return the ids of ``eos_token_id`` (None, an id or a list), without ids that have no logit."""
+    """Return the ids of ``eos_token_id`` (None, an id or a list) that have a logit."""
     ids = [given] if isinstance(given, int) else list(given or ())
     return tuple(token_id for token_id in ids if 0 <= token_id < rows)

@@ -156,7 +156,8 @@ class TrackingState:
             raise StorageError(
                 f"cannot read the tracking state: {error}",
                 str(path),
-                "delete it to upload the run from scratch",
+                "restore it from a backup. For an unfinished run, delete it instead: the resumed "
+                "run is uploaded from the start",
                 code="state-unreadable",
             ) from None
 

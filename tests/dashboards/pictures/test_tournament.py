@@ -73,6 +73,12 @@ def test_the_best_so_far_of_every_rule_by_its_own_trials():
     least = tuning_curves(replace(tuned(), objective=replace(tuned().objective, mode="min")))
     best_so_far = [round(best, 3) for best in least[least.arm == "plain"].best]
     assert best_so_far == [best for best in (0.55, 0.45, 0.35, 0.25) for _ in range(2)]
+    trials = tuned().table
+    trials.loc[trials.state == "COMPLETE", "score"] = 0.5
+    for mode in ("min", "max"):  # the first of configurations with equal scores
+        objective = replace(tuned().objective, mode=mode)
+        equal = tuning_curves(replace(with_trials(tuned(), trials), objective=objective))
+        assert list(equal.groupby("arm").label.nunique()) == [1, 1]
 
 
 def test_a_color_means_one_thing_on_all_pictures():

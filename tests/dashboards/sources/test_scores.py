@@ -191,6 +191,7 @@ def test_guards_are_read():
         ({"composite": "math500=0,minerva=0,amc=0"}, "no-weight"),
         ({"problems": pd.DataFrame({"trial": [0]})}, "several-scores"),
         ({"guard": "length", "against": 0.3}, "guards-not-possible"),
+        ({"guard": "length", "against": 0.0}, "guards-not-possible"),
         ({"guard": "lenght"}, "unknown-column"),
         ({"score": "math500,amd"}, "unknown-column"),
     ],
