@@ -109,7 +109,7 @@ def covariances(advantages: Tensor, logprobs: Tensor, tokens: Tensor, gather: Ga
 def drawn(
     candidates: Tensor, count: int, gather: Gather, generator: "torch.Generator | None"
 ) -> Tensor:
-    """Draw ``count`` of the candidates of all ranks at random, and return the mask of this rank's
+    """Select ``count`` of the candidates of all ranks at random, and return the mask of this rank's
     drawn tokens, [B, T] bool. Without a generator, the first candidates in row order are taken.
     """
     import torch
