@@ -110,7 +110,7 @@ def drawn(
     candidates: Tensor, count: int, gather: Gather, generator: "torch.Generator | None"
 ) -> Tensor:
     """Select ``count`` of the candidates of all ranks at random, and return the mask of this rank's
-    drawn tokens, [B, T] bool. Without a generator, the first candidates in row order are taken.
+    selected tokens, [B, T] bool. Without a generator, the first candidates in row order are taken.
     """
     import torch
 
