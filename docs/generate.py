@@ -35,14 +35,15 @@ def command_line() -> str:
     lines = [
         "# Command line\n",
         NOTE,
-        "`trainer` trains one policy, `sweep` compares many training runs. `COMMAND --help` "
-        "prints the same options. Both have the same",
+        "`trainer` trains one policy, and `sweep` compares many training runs. `COMMAND --help` "
+        "prints the options",
+        "of a command. Both programs have the same "
         "[exit codes](../troubleshooting.md#exit-codes).\n",
-        "Every command also takes `--quiet` (results, warnings and errors only) or `--verbose` "
-        "(the log from",
-        "level DEBUG and above); [output](../troubleshooting.md#output) lists what goes to stdout "
-        "and "
-        "stderr.\n",
+        "Every command also takes `--quiet` (print only results, warnings and errors) or "
+        "`--verbose` (also print",
+        "log messages at level DEBUG and above). [Output](../troubleshooting.md#output) lists what "
+        "goes to stdout and",
+        "to stderr.\n",
     ]
     for program, parser in (
         ("trainer", trainer.cli.build_parser()),
@@ -112,8 +113,9 @@ def run_keys() -> str:
         NOTE,
         "A key is set in a run file, or on the command line as `key=value`. `trainer options WORD` "
         "prints the keys",
-        "with a word in their names. Parameters of an update rule name the rule that they belong "
-        "to.\n",
+        "with a word in their names. If a key is a parameter of an update rule, its meaning starts "
+        "with the name of",
+        "the rule.\n",
     ]
     for section, options in groupby(
         find_options(), key=lambda option: option.key.rpartition(".")[0].partition(".")[0]
@@ -136,8 +138,10 @@ def space_keys() -> str:
     lines = [
         "# Space keys\n",
         NOTE,
-        "[Search spaces](search_space.md) shows how they work together. `sweep schema` prints them "
-        "for editors.\n",
+        "This page lists all keys of a search space. [Search spaces](search_space.md) shows how "
+        "the keys work",
+        "together. `sweep schema` prints them as a JSON Schema, with which an editor can complete "
+        "and check them.\n",
         "| Key | Default | Values | Meaning |",
         "|---|---|---|---|",
         *_space_rows(SweepSpec.model_json_schema(), SweepSpec.model_json_schema()["$defs"], ""),
@@ -189,12 +193,13 @@ def metrics() -> str:
     lines = [
         "# Metrics\n",
         NOTE,
-        "Every value goes to `metrics.jsonl` in the run's folder, and to MLflow under the same "
-        "name. `trainer",
-        "metrics WORD` prints the metrics with a word in their names. A mean over ranks counts the "
-        "completions or",
-        "tokens of all ranks. In a name, `*` stands for a part that comes from the data or the "
-        "configuration.\n",
+        "Every metric is written to `metrics.jsonl` in the run's folder, and to MLflow under the "
+        "same name. `trainer",
+        'metrics WORD` prints the metrics with a word in their names. The column "Over ranks" '
+        "shows how the values",
+        "of several ranks are combined; a mean is taken over the completions or tokens of all "
+        "ranks. In a name, `*`",
+        "stands for a part that comes from the data or the configuration.\n",
     ]
     declared = sorted(
         [*METRICS.values(), *families], key=lambda metric: metric.name.partition("/")[0]

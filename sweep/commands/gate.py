@@ -120,16 +120,18 @@ def start(
     max_runs: Annotated[
         Count | None, Option("number of runs after which the campaign ends")
     ] = None,
-    max_hours: Annotated[Positive | None, Option("hours after which the campaign ends")] = None,
+    max_hours: Annotated[
+        Positive | None, Option("number of hours after which the campaign ends")
+    ] = None,
     deadline: Annotated[
         str | None, Option("date and time at which the campaign ends", metavar="DATE")
     ] = None,
     max_proposals: Annotated[
-        Count | None, Option("proposals after which the campaign ends")
+        Count | None, Option("number of proposals after which the campaign ends")
     ] = None,
 ) -> Standing:
-    """Start a campaign in a new folder. Measure its baseline first: the answer lists the runs that
-    it needs.
+    """Start a campaign in a new folder. Measure its baseline first: the output lists the runs that
+    are needed.
 
     Raises:
         UserError: the folder has a campaign, or the settings are wrong.
@@ -387,7 +389,7 @@ def record(
         ),
     ] = (),
 ) -> Standing:
-    """Record the score of a run that you did yourself. A score is final.
+    """Record the score of a run that you started yourself. A recorded score is final.
 
     Raises:
         UserError: the run was not requested, it already has a score, or a guard has no value.
@@ -466,7 +468,7 @@ def recheck(campaign: Folder, *, run: Run = False) -> Standing:
 
 
 def status(campaign: Folder) -> Standing:
-    """Show what was kept, and which runs are needed.
+    """Show the kept changes, and which runs are needed.
 
     Raises:
         UserError: the folder has no campaign, or its record is damaged.
@@ -496,7 +498,7 @@ def log(
         ),
     ] = "",
 ) -> Log:
-    """Show what was tried. Look here before you propose a change.
+    """List the proposals and their outcomes. Look here before you propose a change.
 
     Raises:
         UserError: the folder has no campaign, or its record is damaged.

@@ -216,8 +216,8 @@ def judge(
     second: Annotated[
         str,
         Option(
-            "METRIC of a second objective, plotted against the score without a part in the "
-            "verdict; METRIC:min or METRIC:max (default: by its name)",
+            "METRIC of a second objective, which is plotted against the score but does not affect "
+            "the verdict; METRIC:min or METRIC:max sets the direction (default: by its name)",
             group=_SCORE,
             metavar="METRIC",
         ),
@@ -244,7 +244,7 @@ def judge(
     fresh: Annotated[
         "bool | pd.DataFrame",
         Option(
-            "these seeds were not used to select anything, so they count as evidence",
+            "the seeds of the table were not used to select anything, so their scores are evidence",
             group=_COMPARISON,
             excludes="fresh",
         ),

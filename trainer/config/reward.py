@@ -23,7 +23,7 @@ class RewardConfig(Section):
     OPENAI_API_KEY
     """
     overlong_buffer: Annotated[int, Field(ge=0)] = 0
-    """length of DAPO's soft overlong penalty ramp before max_new_tokens; 0 is off [tokens]"""
+    """tokens before max_new_tokens over which DAPO's soft overlong penalty rises; 0 is off"""
     overlong_penalty: NonNegative = needs("overlong_buffer", 1.0)
     """penalty at max_new_tokens"""
 
