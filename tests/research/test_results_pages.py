@@ -132,7 +132,7 @@ def test_differences_of_lopti_and_grpo_under_sgd():
     bounds = [(difference - half, difference + half) for difference, _, half, _ in found]
     compared = Compared()
     compared.add("Lopti", rows["Lopti - GRPO"], [one[:2] for one in found])
-    compared.add("interval", rows["its 90% interval"], bounds)
+    compared.add("interval", rows["90% interval of Lopti - GRPO"], bounds)
     assert not compared
 
 
