@@ -69,21 +69,32 @@ class _Dumper(yaml.SafeDumper):
 
 
 @dataclass(frozen=True)
+class Place:
+    """The line of a key in a file."""
+
+    source: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.line}"
+
+
+@dataclass(frozen=True)
 class YamlDocument:
-    """A parsed YAML mapping with the line number of each key."""
+    """A parsed YAML mapping with the place of each key. A file that extends another one has keys of
+    both.
+    """
 
     data: dict[str, Any]
-    lines: Mapping[KeyPath, int]
+    places: Mapping[KeyPath, Place]
     source: str
 
     def place(self, path: KeyPath) -> str:
         """Return ``file:line`` of a key, or of its nearest existing parent."""
-        nearest_line = path
-        while nearest_line and nearest_line not in self.lines:
-            nearest_line = nearest_line[:-1]
-        if nearest_line in self.lines:
-            return f"{self.source}:{self.lines[nearest_line]}"
-        return self.source
+        known = path
+        while known and known not in self.places:
+            known = known[:-1]
+        return str(self.places.get(known, self.source))
 
     def where(self, path: KeyPath) -> str:
         """Return file, line and dotted key."""
@@ -187,7 +198,8 @@ def parse_yaml(text: str, source: str) -> YamlDocument:
             "write it as `key: value` lines",
             code="no-mapping",
         )
-    return YamlDocument(data, lines, source)
+    places = {path: Place(source, line) for path, line in lines.items()}
+    return YamlDocument(data, places, source)
 
 
 def scalar_value(text: str) -> Any:

@@ -144,7 +144,7 @@ def _apply_space_overrides(document: YamlDocument, overrides: Sequence[str]) -> 
                 parent.pop(kind, None)
         parent[path[-1]] = value
     overridden = frozenset(path for path, _ in places)
-    return _OverriddenDocument(data, document.lines, document.source, overridden)
+    return _OverriddenDocument(data, document.places, document.source, overridden)
 
 
 def override_keys() -> list[str]:

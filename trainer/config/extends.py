@@ -109,8 +109,7 @@ def _resolve(file: RunFile, is_section: _IsSection, seen: tuple[Path, ...]) -> Y
     if base is not None:
         parent = _parent(base, document, file.path, seen)
         below = _resolve(parent, is_section, (*seen, file.path.resolve()))
-        merged = _merge(below.data, document.data, is_section)
-        document = YamlDocument(merged, {**below.lines, **document.lines}, document.source)
+        document = _merge(below, document, is_section)
     if file.variant:
         document = _with_variant(document, file, is_section)
     return document
@@ -144,28 +143,36 @@ def _with_variant(document: YamlDocument, file: RunFile, is_section: _IsSection)
             "write section: {key: value}",
             code="invalid-variant",
         )
-    lines = dict(document.lines)
-    for path, line in document.lines.items():
+    places = {}
+    for path, place in document.places.items():
         if path[:2] == variant_path and len(path) > 2:
-            lines[path[2:]] = line
-    merged = _merge(document.data, changes, is_section)
-    return YamlDocument(merged, lines, document.source)
+            places[path[2:]] = place
+    return _merge(document, YamlDocument(dict(changes), places, document.source), is_section)
 
 
-def _merge(
-    below: Mapping[str, Any], above: Mapping[str, Any], is_section: _IsSection, path: KeyPath = ()
-) -> dict[str, Any]:
+def _merge(below: YamlDocument, above: YamlDocument, is_section: _IsSection) -> YamlDocument:
     """Return the values of ``below``, overridden by the values of ``above``. Sections are merged
     key by key, and update rules as `RuleKind.merge` does; any other value is replaced as a whole.
     """
-    merged = dict(below)
-    for key, value in above.items():
-        old = merged.get(key)
-        key_path = (*path, key)
-        if dotted(key_path) in KINDS and isinstance(value, str | Mapping):
-            merged[key] = KINDS[dotted(key_path)].merge(old, value)
-        elif isinstance(old, Mapping) and isinstance(value, Mapping) and is_section(key_path):
-            merged[key] = _merge(old, value, is_section, key_path)
-        else:
-            merged[key] = value
-    return merged
+    replaced: list[KeyPath] = []
+
+    def merge(old_values: Mapping[str, Any], values: Mapping[str, Any], at: KeyPath) -> Any:
+        merged = dict(old_values)
+        for key, value in values.items():
+            old = merged.get(key)
+            path = (*at, key)
+            if dotted(path) in KINDS and isinstance(value, str | Mapping):
+                merged[key] = KINDS[dotted(path)].merge(old, value)
+            elif isinstance(old, Mapping) and isinstance(value, Mapping) and is_section(path):
+                merged[key] = merge(old, value, path)
+            else:
+                merged[key] = value
+                replaced.append(path)
+        return merged
+
+    data = merge(below.data, above.data, ())
+    places = {}
+    for path, place in below.places.items():
+        if not any(path[: len(gone)] == gone for gone in replaced):
+            places[path] = place
+    return YamlDocument(data, {**places, **above.places}, above.source)

@@ -103,6 +103,25 @@ def test_an_impossible_variant_is_refused_with_its_line(tmp_path, text, variant,
 
 
 @pytest.mark.parametrize(
+    ("below", "above", "where"),
+    [
+        ("seed: 1\n\noptim:\n  lrr: 0.1\n", "", "below.yaml:4, key optim.lrr"),
+        ("optim: {lr: 0.1}\n", "\noptim:\n  lrr: 0.1\n", "spec.yaml:4, key optim.lrr"),
+        # the file replaces the list of the file below it
+        ("data:\n  train:\n  - a.jsonl\n", "data: {train: {size: 0}}\n", "spec.yaml:2,"),
+        ("variants:\n  hot:\n    optim: {lrr: 1}\n", "", "below.yaml:3, key optim.lrr"),
+    ],
+)
+def test_an_error_names_the_file_and_line_of_the_key(tmp_path, below, above, where):
+    write(tmp_path, below, "below.yaml")
+    path = write(tmp_path, f"extends: below.yaml\n{above}")
+    spec = f"{path}:hot" if "hot" in below else path
+    with pytest.raises(ConfigError) as caught:
+        load_config(spec)
+    assert caught.value.where.startswith(str(tmp_path / where))
+
+
+@pytest.mark.parametrize(
     ("spec", "hint"),
     [("tiny_k", "tiny_kk"), ("kk_3b_rpp_ar", "kk_3b:rpp_ar"), ("kk_7c:ar_lopti", "kk_7b:ar_lopti")],
 )
