@@ -69,7 +69,7 @@ def with_rewards(
     rollouts: list[Rollout] = []
     part_weights: dict[str, float] = {}
     for group in groups:
-        rollouts += _without_failures(group)
+        rollouts += without_failures(group)
     for rollout in rollouts:
         for part in rollout.reward_breakdown:
             part_weights[part] = part_weight(functions, part)
@@ -85,7 +85,7 @@ def with_rewards(
     )
 
 
-def _without_failures(group: RolloutGroup) -> list[Rollout]:
+def without_failures(group: RolloutGroup) -> list[Rollout]:
     """Return the group's rollouts; completions whose scoring failed get the mean reward and
     breakdown of the others.
     """

@@ -1,5 +1,6 @@
 """Pre-training check: sample the initial policy and estimate the learning signal."""
 
+import itertools
 import logging
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from trainer.rollouts.collect import (
     score_groups,
 )
 from trainer.rollouts.prepared import RunInputs, prepare
+from trainer.rules.groups import has_varied_rewards
 from trainer.types import Rollout, RolloutGroup, all_rollouts
 
 _logger = logging.getLogger(__name__)
@@ -34,7 +36,17 @@ _CHUNKS = 10  # progress messages
 _MANY_TRUNCATED = 0.2  # warn above this fraction of truncated completions
 # above this fraction, truncation explains equal rewards: most completions end before the answer
 _MOST_TRUNCATED = 0.5
-_DIGITS = 9  # rewards that agree to this number of decimals count as equal
+
+
+def _equal_rewards(rewards: Sequence[float]) -> Sequence[int]:
+    """Return for each distinct reward how many completions have it."""
+    ordered = sorted(rewards)
+    counts = [1]
+    for pair in itertools.pairwise(ordered):
+        if has_varied_rewards(pair):
+            counts.append(0)
+        counts[-1] += 1
+    return counts
 
 
 @dataclass(frozen=True)
@@ -57,14 +69,15 @@ class PretrainingCheck:
 
         Per problem it is the probability that G of the K completions, sampled without replacement,
         have equal rewards: ``sum over rewards r of C(K_r, G) / C(K, G)``. For binary rewards its
-        expectation is p^G + (1 - p)^G.
+        expectation is p^G + (1 - p)^G. A group of size 1 never counts.
         """
+        if group_size == 1:
+            return 0.0
         fractions = []
         for group in self.groups:
-            rewards = np.round([rollout.reward for rollout in group.rollouts], _DIGITS)
-            _, equal = np.unique(rewards, return_counts=True)
+            equal = _equal_rewards([rollout.reward for rollout in group.rollouts])
             of_equal_rewards = special.comb(equal, group_size).sum()
-            fractions.append(of_equal_rewards / special.comb(equal.sum(), group_size))
+            fractions.append(of_equal_rewards / special.comb(sum(equal), group_size))
         return float(np.mean(fractions))
 
     def evaluation_error(self, problems: int, completions: int) -> float:

@@ -19,7 +19,7 @@ from trainer.algorithm.update import UpdateStatistics
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.parallel.device import memory_in_use
 from trainer.parallel.ranks import Parallel
-from trainer.rules.groups import is_constant
+from trainer.rules.groups import has_varied_rewards
 from trainer.types import SampledGroups, TrainBatch, all_rollouts
 
 # A generator that yields this rank's values on their device, receives the values of all ranks
@@ -118,11 +118,10 @@ def rollout_metrics(sample: SampledGroups, has_stop_strings: bool = False) -> Me
     for r in rollouts:
         for part, value in r.reward_breakdown.items():
             sums[f"reward/component/{part}"] += value
-    # a group of size 1 never counts as zero-variance: its advantage is not relative to the group
-    without_variance = is_constant(rewards.double()) & (rewards.shape[1] > 1)
+    zero_variance = [not has_varied_rewards(of_group) for of_group in rewards.tolist()]
     sums_over_groups: dict[str, Tensor | float] = {
         "rollout/reward_std": spread.sum(),
-        "rollout/zero_variance_groups": without_variance.sum(),
+        "rollout/zero_variance_groups": sum(zero_variance),
     }
     counts: dict[str, Tensor | float] = {"completions": len(rollouts), "groups": len(groups)}
     totals = over_ranks((yield sums | sums_over_groups | counts))

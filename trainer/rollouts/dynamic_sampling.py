@@ -1,21 +1,12 @@
 """DAPO's dynamic sampling: zero-variance groups are replaced by groups of other problems."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
+from trainer.algorithm.batching import without_failures
 from trainer.parallel.ranks import Parallel
 from trainer.rollouts.overlong import raw_reward
+from trainer.rules.groups import has_varied_rewards
 from trainer.types import RolloutGroup, SampledGroups
-
-_MIN_SPREAD = 1e-6
-
-
-def has_reward_variance(rewards: Sequence[float]) -> bool:
-    """Return whether a group's rewards differ, so that its advantages are non-zero
-    [arXiv:2503.14476, equation 11].
-
-    A group of size 1 is always kept, as in SkyRL.
-    """
-    return len(rewards) == 1 or max(rewards) - min(rewards) > _MIN_SPREAD
 
 
 def sample_until_varied(
@@ -24,7 +15,8 @@ def sample_until_varied(
     max_rounds: int,
     parallel: Parallel,
 ) -> SampledGroups:
-    """Sample until ``wanted`` groups have differing rewards, in at most ``max_rounds`` rounds.
+    """Sample until ``wanted`` groups have differing rewards [arXiv:2503.14476, equation 11], in at
+    most ``max_rounds`` rounds. A group of size 1 is always kept, as in SkyRL.
 
     Each later round samples as many problems as groups are missing, rounded up to a multiple of the
     number of ranks. After the last round, zero-variance groups fill the batch, so its size is
@@ -43,11 +35,7 @@ def sample_until_varied(
         number += count
         sampled += local_groups
         for group in parallel.gather(local_groups):
-            # completions whose scoring failed are left out of the update
-            scored = [r for r in group.rollouts if r.scoring == "ok"]
-            varied = len(group.rollouts) == 1 or (
-                len(scored) > 1 and has_reward_variance([raw_reward(rollout) for rollout in scored])
-            )
+            varied = has_varied_rewards([raw_reward(each) for each in without_failures(group)])
             (with_reward_variance if varied else zero_variance).append(group)
         if len(with_reward_variance) >= wanted:
             break

@@ -1,5 +1,7 @@
 """Group and batch statistics for advantages."""
 
+from collections.abc import Sequence
+
 from trainer.rules.interface import SumOverRanks
 from trainer.types import Tensor
 
@@ -13,11 +15,22 @@ def is_rounding(mean: Tensor, variance: Tensor) -> Tensor:
     return variance.sqrt() <= FLOAT32_RESOLUTION * mean.abs()
 
 
-def is_constant(rows: Tensor) -> Tensor:
-    """Return for each row of ``rows`` [N, G] (float64) whether its values are equal up to float32's
-    rounding, so that `centered` makes them 0: [N] bool.
+def is_varied(rewards: Tensor, group_ids: Tensor) -> Tensor:
+    """Return for each completion whether the rewards of its group differ by more than float32's
+    rounding, so that `centered` is not 0 for the whole group: [B] bool. True in groups of size 1,
+    whose advantages are not relative to the group.
     """
-    return is_rounding(rows.mean(dim=1), rows.var(dim=1, correction=0))
+    means, sizes = group_means(rewards, group_ids)
+    variances, _ = group_means((rewards.double() - means).square(), group_ids)
+    return ~is_rounding(means, variances) | (sizes == 1)
+
+
+def has_varied_rewards(group: Sequence[float]) -> bool:
+    """Return whether the rewards of one group are `is_varied`."""
+    import torch  # a configuration is read without torch
+
+    rewards = torch.tensor(group, dtype=torch.float64)
+    return bool(is_varied(rewards, torch.zeros(len(rewards), dtype=torch.int64)).all())
 
 
 def group_means(values: Tensor, group_ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -37,9 +50,7 @@ def centered(rewards: Tensor, group_ids: Tensor) -> Tensor:
     rounding errors, because rewards are sums of float32 parts, and GRPO would divide by their size.
     """
     means, sizes = group_means(rewards, group_ids)
-    deviations = rewards.double() - means
-    variances, _ = group_means(deviations.square(), group_ids)
-    deviations = deviations.masked_fill(is_rounding(means, variances), 0.0)
+    deviations = (rewards.double() - means) * is_varied(rewards, group_ids)
     return deviations.where(sizes > 1, rewards.double())
 
 

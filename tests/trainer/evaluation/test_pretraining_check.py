@@ -37,11 +37,19 @@ def check(rewards, truncated=0.0):
 def test_zero_variance_groups_count_all_possible_groups():
     rewards = [[1, 1, 1, 0, 0.5], [0, 0, 0, 0, 0], [1, 0, 1, 0, 1]]
     sample = check(rewards)
-    for size in (1, 2, 3, 5):
+    for size in (2, 3, 5):
         groups = [group for row in rewards for group in itertools.combinations(row, size)]
         assert sample.zero_variance(size) == pytest.approx(
             np.mean([len(set(group)) == 1 for group in groups])
         )
+
+
+def test_zero_variance_groups_are_those_without_advantages():
+    rounding = check([[1000, 1000.0001, 1000.0001, 999.9999] * 2])
+    assert rounding.zero_variance(4) == 1
+    small = check([[0, 1e-10] * 4])
+    assert small.zero_variance(8) == 0
+    assert small.zero_variance(1) == 0  # not relative to the group
 
 
 def test_zero_variance_groups_and_an_evaluations_error_have_no_bias():

@@ -31,7 +31,8 @@ def mismatched_metrics(**settings):
 
 
 @pytest.mark.parametrize(
-    ("rewards", "zero_variance"), [([1.0, 1.0], 1.0), ([1.0, 0.0], 0.0), ([1.0], 0.0)]
+    ("rewards", "zero_variance"),
+    [([1.0, 1.0], 1.0), ([1000.0, 1000.0001], 1.0), ([1.0, 0.0], 0.0), ([1.0], 0.0)],
 )
 def test_a_group_of_size_1_has_no_zero_variance(rewards, zero_variance):
     completion = SimpleNamespace(token_ids=[1], finish_reason="stop")

@@ -1,5 +1,7 @@
 from dataclasses import replace
 
+import pytest
+
 from tests.trainer.algorithm.batches import make_groups
 from trainer.parallel.ranks import Parallel
 from trainer.rollouts.dynamic_sampling import sample_until_varied
@@ -70,3 +72,24 @@ def test_ranks_agree_on_the_groups_and_share_them():
         assert source.asked == [(0, 4), (4, 2)]
         shares.append(numbers(sample.groups))
     assert shares == [[1, 4], [2, 5]]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "scoring", "dropped"),
+    [
+        ((0.0, 5e-7), ("ok", "ok"), 0),  # a small difference has advantages
+        ((1000.0, 1000.0001), ("ok", "ok"), 1),  # a rounding error has none
+        ((0.0, 1.0), ("error", "ok"), 1),  # the failed completion gets the mean reward
+        ((1.0,), ("ok",), 0),
+    ],
+)
+def test_groups_without_advantages_are_replaced(rewards, scoring, dropped):
+    def collect(first, count):
+        (group,) = make_groups([[2] * len(rewards)], [4], rewards=rewards)
+        scored = []
+        for rollout, outcome in zip(group.rollouts, scoring, strict=True):
+            scored.append(replace(rollout, scoring=outcome))
+        return [replace(group, rollouts=scored)]
+
+    sample = sample_until_varied(collect, wanted=1, max_rounds=2, parallel=Parallel())
+    assert sample.dropped == dropped

@@ -7,7 +7,7 @@ import torch
 from tests.trainer.algorithm.batches import make_batch
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.config.algorithm import AlgorithmConfig
-from trainer.rules.groups import whiten
+from trainer.rules.groups import centered, has_varied_rewards, whiten
 from trainer.rules.interface import AdvantageInputs
 from trainer.rules.kinds import ADVANTAGE
 
@@ -103,3 +103,34 @@ def test_a_penalty_in_the_reward_does_not_whiten_rounding(name, reward):
     log_ratio = torch.linspace(-1, 1, 24).view(8, 3)
     assert not advantages_of(name, [reward] * 8, 4, log_ratio=4e-7 * log_ratio).any()
     assert advantages_of(name, [reward] * 8, 4, log_ratio=0.1 * log_ratio).any()
+
+
+@pytest.mark.parametrize(
+    ("rewards", "varied"),
+    [
+        ([1.0, 1.0], False),
+        ([1000.0, 1000.0001], False),  # a difference of float32's rounding
+        ([0.0, 5e-7], True),
+        ([1.0, 0.0, 0.5], True),
+        ([0.7], True),
+    ],
+)
+def test_a_group_is_varied_if_it_has_advantages(rewards, varied):
+    assert has_varied_rewards(rewards) is varied
+    values = torch.tensor(rewards, dtype=torch.float64)
+    assert centered(values, torch.zeros(len(rewards))).any().item() is varied
+
+
+def test_the_token_baseline_trains_a_completion_whose_reward_is_the_groups_mean():
+    batch = replace(
+        make_batch(),
+        rewards=torch.tensor([0.0, 0.5, 1.0]),
+        group_ids=torch.zeros(3, dtype=torch.int64),
+        completion_mask=torch.ones(3, 2),
+        old_logprobs=-torch.ones(3, 2),
+        ref_logprobs=None,
+        gradient_norms=torch.tensor([[1.0, 1.0], [2.0, 2.0], [4.0, 4.0]]),
+    )
+    config = AlgorithmConfig(advantage="optimal_token_baseline")
+    middle = estimate_advantages(batch, config).advantages[1]
+    assert (middle < 0).all()  # the best completion has the largest weight in the baseline

@@ -2,7 +2,7 @@
 
 from typing import ClassVar, Literal
 
-from trainer.rules.groups import centered, group_means
+from trainer.rules.groups import group_means, is_varied
 from trainer.rules.interface import Advantage, AdvantageInputs
 from trainer.types import Tensor
 
@@ -33,9 +33,7 @@ class OptimalTokenBaseline(Advantage):
         count = int(group.max()) + 1
         _, sizes = group_means(inputs.rewards, inputs.group_ids)
         is_alone = (sizes == 1).to(mask.device)[:, None]
-        has_reward_variance = (centered(inputs.rewards, inputs.group_ids) != 0).to(mask.device)[
-            :, None
-        ]
+        has_spread = is_varied(inputs.rewards, inputs.group_ids).to(mask.device)[:, None]
         returns = inputs.rewards.double().to(mask.device)[:, None] * mask
         group = group.to(mask.device)
 
@@ -46,4 +44,4 @@ class OptimalTokenBaseline(Advantage):
 
         baseline = summed(returns * weights) / (summed(weights) + _EPSILON)
         baseline = baseline * (summed(mask) > 1)
-        return (returns - baseline * ~is_alone) * mask * (is_alone | has_reward_variance)
+        return (returns - baseline * ~is_alone) * mask * has_spread
