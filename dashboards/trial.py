@@ -121,6 +121,7 @@ class TrialRecord:
     score: float = math.nan
     parameters: Mapping[str, Any] = field(default_factory=dict)
     reason: str = ""  # why it failed
+    by_settings: bool = False  # whether its settings or its program explain the failure
     step: float = math.nan  # training step of the score; in progress tables, of the last record
     total_steps: int | None = None  # training steps of the whole trial; None if unknown
     time: float = math.nan  # end time, in seconds since the epoch

@@ -96,6 +96,10 @@ class ConfigError(UserError):
     """Usage or configuration error, exit code 2."""
 
 
+class ProgramError(ConfigError):
+    """The program of a run or its settings made the run fail, on any machine; exit code 2."""
+
+
 class MissingError(UserError):
     """Missing resource, package, data or model file, exit code 3."""
 
@@ -141,6 +145,10 @@ class DivergedError(Exception):
 
     def __str__(self) -> str:
         return f"diverged at step {self.step}: {self.quantity} is {self.value}"
+
+
+class CommandError(RuntimeError):
+    """A command ended with an error code, and not for lack of memory."""
 
 
 def check_finite(step: int, quantity: str, value: float) -> None:

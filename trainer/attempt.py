@@ -58,7 +58,8 @@ def newest_attempt(run_dir: Path) -> int:
 
 
 def begin_attempt(run_dir: Path, number: int) -> None:
-    """Fence off attempts with lower numbers. Call before reading anything they wrote.
+    """Fence off attempts with lower numbers, and remove their failure note. Call before reading
+    anything they wrote.
 
     Raises:
         SupersededError: a newer attempt has started.
@@ -69,6 +70,7 @@ def begin_attempt(run_dir: Path, number: int) -> None:
         # not parents=True: do not recreate the folder of a deleted sweep
         run_dir.parent.mkdir(exist_ok=True)
         run_dir.mkdir(exist_ok=True)
+        RunFolder(run_dir).failure.unlink(missing_ok=True)
         write_atomically(RunFolder(run_dir).attempt, str(number))
     except OSError as error:
         raise storage_error("start a trial", run_dir, error) from error

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dashboards.trial import Curve
-from loptune.errors import ConfigError
+from loptune.errors import ProgramError
 from loptune.score import mean
 
 WINDOW = 0.1  # default window as a fraction of the budget
@@ -69,12 +69,12 @@ def check_grows(axis: str, amounts: Curve, where: str, step: str, run: str) -> N
         run: name of the run in the message.
 
     Raises:
-        ConfigError: the amounts decrease; the error shows the first such step.
+        ProgramError: the amounts decrease; the error shows the first such step.
     """
     values = amounts.values
     for i in range(1, len(values)):
         if values[i] < values[i - 1]:
-            raise ConfigError(
+            raise ProgramError(
                 f"{axis} decreases from {values[i - 1]:g} to {values[i]:g} at {step} "
                 f"{amounts.steps[i]:g} of {run}",
                 where,

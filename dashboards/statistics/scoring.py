@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from dashboards.statistics.composites import Composite
 from dashboards.trial import Curve
-from loptune.errors import ConfigError
+from loptune.errors import ProgramError
 from loptune.files import Record
 from loptune.score import score
 
@@ -140,7 +140,7 @@ class Scoring:
         """Reject a run that has ended without the values that its score needs.
 
         Raises:
-            ConfigError: it did not log a metric, or never all metrics at the same step; the axis
+            ProgramError: it did not log a metric, or never all metrics at the same step; the axis
             decreases; or the run ended before the amount of the axis.
         """
         self._check_axis_grows(values)
@@ -154,14 +154,14 @@ class Scoring:
             if not places:
                 raise _not_logged(budget.axis)
             if places[-1] < budget.at:
-                raise ConfigError(
+                raise ProgramError(
                     f"the run ended at {budget.axis} {places[-1]:.6g}, before {budget.at:.6g}",
                     "objective.at",
                     "train longer, or compare at a smaller amount",
                     code="short-run",
                 )
             if places[0] > budget.start:
-                raise ConfigError(
+                raise ProgramError(
                     f"the first evaluation is at {budget.axis} {places[0]:.6g}, after "
                     f"{budget.start:.6g}, where the score's window begins",
                     "objective.at",
@@ -169,7 +169,7 @@ class Scoring:
                     code="late-run",
                 )
         if not self.history(values):
-            raise ConfigError(
+            raise ProgramError(
                 f"{', '.join(self.metrics[:-1])} and {self.metrics[-1]} were never logged at "
                 "the same step",
                 "objective.metric",
@@ -185,8 +185,8 @@ class Scoring:
             check_grows(self.axis.name, amounts, "objective.axis", "step", "the run")
 
 
-def _not_logged(name: str) -> ConfigError:
-    return ConfigError(
+def _not_logged(name: str) -> ProgramError:
+    return ProgramError(
         f"the run ended without logging {name}",
         "objective",
         "choose a metric that the program logs",

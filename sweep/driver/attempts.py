@@ -17,14 +17,13 @@ from typing import Any, Protocol
 from ray import cloudpickle, tune
 from ray.tune.experiment import Trial
 
-from loptune.errors import StorageError, one_line
+from loptune.errors import StorageError, one_line, printable
 from sweep.driver.control import StopControl
 from sweep.record.disk import CheckpointSpace, shrink_ended
 from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import SweepRecord, failure_note
-from sweep.search.history import explained_by_settings
 from sweep.search.searcher import ConfigurationSearcher
-from sweep.search.trial_report import GIVEN_UP, TrialReport, TuneResult
+from sweep.search.trial_report import GIVEN_UP, Failure, TrialReport, TuneResult, cause_of
 from sweep.trials.nodes import is_lost_node
 from trainer.attempt import begin_attempt, newest_attempt
 
@@ -50,24 +49,25 @@ class RetryBudget:
         self.max_failures = max_failures
         self._failures: Counter[str] = Counter()
         self._given_up: set[str] = set()
-        self._last_reasons: dict[str, str] = {}  # trial -> reason of its last failure
+        self._last: dict[str, Failure] = {}
 
-    def after_failure(self, trial: str, *, node_was_lost: bool, reason: str = "") -> AfterFailure:
+    def after_failure(self, trial: str, failure: Failure, *, node_was_lost: bool) -> AfterFailure:
         """Count a failure and return the action after it.
 
         A trial is not retried if it has failed twice in a row with the same message, and its
-        settings can explain the failure (`explained_by_settings`).
+        settings can explain the failure (`Failure`).
         Without retries left, a trial is started once more only to report its failure, so that it
         has an ordinary result.
         """
-        if not node_was_lost:
-            self._failures[trial] += 1
-        repeats = reason == self._last_reasons.get(trial) and explained_by_settings(reason)
-        self._last_reasons[trial] = reason
-        if self._failures[trial] <= self.max_failures and not repeats:
-            return AfterFailure.RETRY
+        if node_was_lost:  # perhaps in the start that only reports the failure
+            return AfterFailure.REPORT if trial in self._given_up else AfterFailure.RETRY
         if trial in self._given_up:
             return AfterFailure.END
+        self._failures[trial] += 1
+        repeats = failure.by_settings and failure == self._last.get(trial)
+        self._last[trial] = failure
+        if self._failures[trial] <= self.max_failures and not repeats:
+            return AfterFailure.RETRY
         self._given_up.add(trial)
         return AfterFailure.REPORT
 
@@ -185,25 +185,27 @@ class Attempts:
         ``config``: its number fences off the failed attempt's process.
         """
         trial = config["trial"]
-        reason = self.reason(trial, error)
-        action = self._budget.after_failure(trial, node_was_lost=node_was_lost, reason=reason)
+        failure = self.failure(trial, error)
+        action = self._budget.after_failure(trial, failure, node_was_lost=node_was_lost)
         config["attempt"] += 1
         if action is AfterFailure.RETRY:
             failures = None if node_was_lost else self._budget.count(trial)
-            self.notify("retried", trial, reason, failures, self._budget.max_failures)
+            self.notify("retried", trial, failure.reason, failures, self._budget.max_failures)
         else:
-            config[GIVEN_UP] = reason
+            config.setdefault(GIVEN_UP, failure)  # not why the start that reports it has failed
         return action
 
-    def reason(self, trial: str, error: Exception | None) -> str:
-        """Return a trial's failure note, or Ray's error if its process died before writing one."""
+    def failure(self, trial: str, error: Exception | None) -> Failure:
+        """Return a trial's failure with this error; if the error cannot be read, with the note that
+        the attempt has left.
+        """
+        if error is not None:
+            cause = cause_of(error)
+            return Failure.of(error, printable(one_line(cause, 500)) or type(cause).__name__)
+        note = ""
         with contextlib.suppress(OSError, ValueError):
             note = failure_note(self._folder.trial(trial))
-            if note:
-                return note
-        if error is None:
-            return "its process or its node was lost"
-        return one_line(getattr(error, "cause", None) or error)
+        return Failure(note or "its process or its node was lost")
 
     def notify(self, event: str, *values: Any) -> None:
         """Call a method of the display."""
@@ -281,7 +283,8 @@ class TrialEvents(tune.Callback):  # type: ignore[misc]
     def on_trial_error(self, trial: Trial, **info: Any) -> None:
         """Notify the display that a trial failed and will not be retried."""
         name = trial.config["trial"]
-        self._attempts.notify("failed", name, self._attempts.reason(name, _error_of(trial)))
+        failure = trial.config.get(GIVEN_UP) or self._attempts.failure(name, _error_of(trial))
+        self._attempts.notify("failed", name, failure.reason)
         self._after_end(trial)
 
     def on_trial_recover(self, trial: Trial, **info: Any) -> None:

@@ -50,7 +50,6 @@ from sweep.programs.environment import set_for_sweep, write_environment
 from sweep.record.disk import shrink_ended
 from sweep.record.folder import SweepFolder, free_name, sweep_folder, write_spec
 from sweep.record.sweep_record import SweepRecord, open_sweep
-from sweep.search.history import explained_by_settings
 from sweep.search.trial_report import GIVEN_UP, TrialReport, TuneResult
 from sweep.space.file import load_space
 from sweep.trials.cluster import Node, concurrent_trials
@@ -365,7 +364,7 @@ class _Pool:
             if action is not AfterFailure.END:
                 self._start(attempt, outcome.slot)
                 return
-            batch.attempts.notify("failed", attempt.trial, attempt.config[GIVEN_UP])
+            batch.attempts.notify("failed", attempt.trial, attempt.config[GIVEN_UP].reason)
         self._idle.append(outcome.slot)
         if outcome.result is not None:
             batch.control(attempt.number, outcome.result)
@@ -416,7 +415,7 @@ def _resumed_sweep(folder: SweepFolder) -> SweepRecord:
     sweep = open_sweep(folder.runs_dir, folder.name)
     check_program(sweep.spec)
     check_and_record_inputs(sweep, Options())
-    retry_failed(sweep, lambda reason: not explained_by_settings(reason))
+    retry_failed(sweep, lambda trial: not trial.by_settings)
     sweep = sweep.reloaded()
     check_checkpoints(sweep)
     return sweep

@@ -5,6 +5,7 @@ checkpoint.
 import time
 from collections.abc import Callable
 
+from dashboards.trial import TrialRecord
 from loptune.errors import StorageError
 from loptune.files import Record
 from sweep.record.sweep_record import SweepRecord
@@ -15,14 +16,14 @@ from trainer.run_folder import RunFolder
 
 
 def retry_failed(
-    sweep: SweepRecord, may_succeed: Callable[[str], bool] = lambda reason: True
+    sweep: SweepRecord, may_succeed: Callable[[TrialRecord], bool] = lambda trial: True
 ) -> list[str]:
     """Mark failed trials for a retry in the event log, and return their names. They resume from
     their newest checkpoints.
 
     Args:
         sweep: the sweep.
-        may_succeed: returns whether a trial that failed for this reason is retried.
+        may_succeed: returns whether a failed trial is retried.
     """
     failed: list[str] = []
     records: list[Record] = []
@@ -30,7 +31,7 @@ def retry_failed(
         if configuration.retired:
             continue
         for seed, result in configuration.results.items():
-            if result.state == "FAIL" and may_succeed(result.reason):
+            if result.state == "FAIL" and may_succeed(result):
                 failed.append(result.name)
                 records.append(
                     {

@@ -10,7 +10,6 @@ from loptune.files import read_records, write_atomically
 from loptune.run_names import MAX_NAME_LENGTH
 from sweep.gate.spec import PROGRAM
 from sweep.record.sweep_record import SweepRecord, open_sweep
-from sweep.search.history import explained_by_settings
 from sweep.space.file import dump_space, load_space
 from sweep.space.fixed import fixed_space
 from sweep.space.scoring import guards_by
@@ -98,7 +97,7 @@ def read_results(runs_dir: Path, name: str) -> BatchResults:
             results.scores[seed] = trial.score
             for metric, value in _guard_values(sweep, trial.name).items():
                 results.guards.setdefault(metric, {})[seed] = value
-        elif explained_by_settings(trial.reason):
+        elif trial.by_settings:
             results.failed[seed] = trial.reason
         else:
             results.killed[seed] = trial.reason

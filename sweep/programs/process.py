@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from typing import BinaryIO
 
 from pydantic import NonNegativeInt, TypeAdapter
 
-from loptune.errors import ConfigError, printable, shortened
+from loptune.errors import CommandError, ProgramError, printable, shortened
 from loptune.files import Record, free_bytes, read_records
 from loptune.progress import MetricValues
 from loptune.reporting import PREFIX
@@ -49,6 +50,8 @@ _FULL_BYTES = 2**20
 # second of CPU time.
 _UPLOAD_AFTER_S = 30.0
 _LAST_LINES = 5
+# A command reports that it ran out of memory only in its own words.
+_MEMORY = re.compile(r"out ?of ?memory|MemoryError|cannot allocate memory", re.IGNORECASE)
 _LAST_BYTES = 65_536  # bytes to read from the end of standard error
 # bytes of the line before a reader's position, stored to detect a rewritten file
 _LAST_LINE_BYTES = 256
@@ -157,7 +160,7 @@ class CommandRun:
                     if error.errno != errno.E2BIG:
                         raise
                     longest = max(words, key=len)
-                    raise ConfigError(
+                    raise ProgramError(
                         f"the command line is too long: one argument has {len(longest):,} "
                         "characters, and Linux allows 128 KiB",
                         f"program.command: {shortened(longest, 60)}",
@@ -174,8 +177,9 @@ class CommandRun:
         everything that was logged at this step.
 
         Raises:
-            ConfigError: a line cannot be read, or the command ended without an evaluation.
-            RuntimeError: the command failed, or wrote no line for too long.
+            ProgramError: a line cannot be read, or the command ended without an evaluation.
+            CommandError: the command failed.
+            RuntimeError: it was killed or ran out of memory, or wrote no line for too long.
             OSError: the command failed, and the disk is full.
         """
         stall_s = self._assignment.stall_timeout_s
@@ -259,7 +263,7 @@ class CommandRun:
         for file, metric in itertools.product(files, logged):
             last = self._objective_steps.get((file, metric), step)
             if step < last:
-                raise ConfigError(
+                raise ProgramError(
                     f"steps decrease: the command logged {metric} at step {step} after step {last}",
                     str(self._run_dir),
                     'log the number of training steps so far as "step"',
@@ -311,10 +315,11 @@ class CommandRun:
             errors = self._last_errors()
             if _FULL in errors or free_bytes(self._folder) < _FULL_BYTES:
                 raise OSError(errno.ENOSPC, _FULL)
-            cause = f"ended with {code}"
             if code < 0:
-                cause = f"was killed by {signal.Signals(-code).name}"
-            raise RuntimeError(f"the command {cause}: {errors}")
+                name = signal.Signals(-code).name
+                raise RuntimeError(f"the command was killed by {name}: {errors}")
+            kind = RuntimeError if _MEMORY.search(errors) else CommandError
+            raise kind(f"the command ended with {code}: {errors}")
         logged = {name for _, name in [*self._earlier, *self._own]}
         absent = [metric for metric in self._metrics if metric not in logged]
         if absent:
@@ -326,7 +331,7 @@ class CommandRun:
             )
             if names:
                 hint = nearest(metric, names).replace("valid:", "it logged:")
-            raise ConfigError(
+            raise ProgramError(
                 f"the command exited without logging {metric}",
                 str(self._files["metrics"].path),
                 hint,
@@ -421,7 +426,7 @@ class _Lines:
         otherwise it is treated as truncated.
 
         Raises:
-            ConfigError: a line is not a metric line.
+            ProgramError: a line is not a metric line.
         """
         if not self.path.is_file():
             return
@@ -469,7 +474,7 @@ class _Lines:
         try:
             yield from self._parse(line)
             file.write(b"\n")
-        except ConfigError:
+        except ProgramError:
             file.truncate(self._offset)
 
     def _parse(self, content: bytes) -> Iterator[Record]:
@@ -499,7 +504,7 @@ class _Lines:
             if score is None or isinstance(score, int | float):
                 continue
             kind = "text" if isinstance(score, str) else type(score).__name__
-            raise ConfigError(
+            raise ProgramError(
                 f"{metric} is {kind}, not a number: {shortened(json.dumps(score), 80)}",
                 str(self.path),
                 f'write {{"step": 20, "{metric}": 0.61}}; NaN or null if there is no score',
@@ -520,8 +525,8 @@ class _Lines:
                 raise self._invalid(text, "a number is too large for a float") from None
         return {**numbers, "step": step}, end
 
-    def _invalid(self, text: str, why: str) -> ConfigError:
-        return ConfigError(
+    def _invalid(self, text: str, why: str) -> ProgramError:
+        return ProgramError(
             f"invalid metric line ({why}): {shortened(text, 80)}",
             str(self.path),
             f'write {{"step": 20, "{self._metrics[0]}": 0.61}}',

@@ -1,7 +1,6 @@
 """Replay a sweep's configurations and results from its event log."""
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -20,20 +19,6 @@ PROPOSED = "configuration"
 STARTED = "trial"
 ENDED = "result"
 RETRIED = "retry"  # cancels the result of a trial
-# Beginnings of recorded reasons for failures that settings or the program explain. Each is tested
-# with its error: tests/sweep/search/test_failed_configurations.py.
-_EXPLAINED = re.compile(
-    r"diverged at step"  # `DivergedError`
-    r"|score is"  # sweep/search/searcher.py
-    # `Scoring.check_complete`
-    r"|the run ended (at|without)|the first evaluation is at|.* never logged at the same step"
-    r"|.* decreases from .* of the run"
-    # sweep/programs/process.py
-    r"|the command exited without logging|steps decrease|invalid metric line"
-    r"|\S+ is .*, not a number|the command line is too long"
-)
-_ENDED_WITH_CODE = re.compile(r"the command ended with \d+:")
-_MEMORY = re.compile(r"out ?of ?memory|MemoryError|cannot allocate memory", re.IGNORECASE)
 PLAN = "plan"  # design of a sequential confirmation, see sweep/winner/rounds.py
 ANALYSIS = "analysis"  # results of an interim analysis
 
@@ -114,6 +99,7 @@ def add_result(configurations: list[Configuration], record: Record) -> None:
         second=_number(record.get("second")),
         step=_number(record["step"]),
         reason=record["reason"],
+        by_settings=record.get("by_settings", False),
         time=record["time"],
     )
     results = {**configuration.results, record["seed"]: trial}
@@ -171,26 +157,10 @@ def outcome(configuration: Configuration, seeds: Sequence[int]) -> Configuration
 
 
 def failed_by_settings(configuration: Configuration) -> bool:
-    """Return whether a seed failed in a way that the configuration's own settings explain.
-
-    Settings explain a divergence, a missing or non-finite score, lines of a command that cannot be
-    read, and a command that exited with an error on every retry, as programs that check for NaN
-    do. Any other recorded reason (memory, a signal, silence until `limits.stall_timeout_s`, a dead
-    worker) may be the fault of the machine, and is not evidence against the configuration.
+    """Return whether a seed failed in a way that the configuration's own settings explain, see
+    `sweep.search.trial_report.Failure`.
     """
-    return any(
-        result.state == "FAIL" and explained_by_settings(result.reason)
-        for result in configuration.results.values()
-    )
-
-
-def explained_by_settings(reason: str) -> bool:
-    """Return whether the settings can explain a failure with this reason, see
-    `failed_by_settings`.
-    """
-    if _MEMORY.search(reason):
-        return False
-    return bool(_EXPLAINED.match(reason) or _ENDED_WITH_CODE.search(reason))
+    return any(result.by_settings for result in configuration.results.values())
 
 
 def ranked(

@@ -29,7 +29,7 @@ from sweep.search.history import (
     configuration_of,
 )
 from sweep.search.study import propose_next
-from sweep.search.trial_report import SCORE, TrialReport
+from sweep.search.trial_report import SCORE, Failure, TrialReport
 from sweep.space.points import Parameters, Space, fingerprint
 from sweep.space.spec import SweepSpec
 
@@ -118,7 +118,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         report = TrialReport.of(result)
         if key is None or report.stopped or (self.stopped and (error or not report.finished)):
             return
-        state, score, reason = _final_state(report, error)
+        state, score, failure = _final_state(report, error)
         record = self._append(
             event=ENDED,
             configuration=key.configuration,
@@ -127,7 +127,8 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
             score=score,
             second=None if state == "FAIL" else report.second,
             step=report.step if result else None,
-            reason=reason,
+            reason=failure.reason,
+            by_settings=failure.by_settings,
         )
         add_result(self.configurations, record)
 
@@ -215,15 +216,15 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
             raise self.failure
 
 
-def _final_state(report: TrialReport, error: bool) -> tuple[EndState, float | None, str]:
-    """Return state, score and failure reason of an ended trial."""
+def _final_state(report: TrialReport, error: bool) -> tuple[EndState, float | None, Failure]:
+    """Return state, score and failure of an ended trial; the reason is empty if it did not fail."""
     if report.reason:
-        return "FAIL", None, report.reason
+        return "FAIL", None, Failure(report.reason, report.by_settings)
     if error:
-        return "FAIL", None, "crashed, with no retries left"
+        return "FAIL", None, Failure("crashed, with no retries left")
     if report.score is None:
-        return "FAIL", None, "ended before its first evaluation"
+        return "FAIL", None, Failure("ended before its first evaluation")
     if not math.isfinite(report.score):
-        return "FAIL", None, f"score is {report.score}"
+        return "FAIL", None, Failure(f"score is {report.score}", by_settings=True)
     state: EndState = "COMPLETE" if report.finished else "PRUNED"
-    return state, float(report.score), ""
+    return state, float(report.score), Failure("")

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from dashboards.statistics.scoring import Scoring, Values
-from loptune.errors import DivergedError, StorageError, joined
+from loptune.errors import CommandError, DivergedError, ProgramError, StorageError, joined
 
 TuneResult = dict[str, Any]  # the result that a trial reports to Tune, and Tune passes on
 
@@ -16,9 +16,33 @@ TuneResult = dict[str, Any]  # the result that a trial reports to Tune, and Tune
 SCORE = "score"
 EVALUATION = "evaluation"
 STEP = "step"  # training step of the evaluation
-# config key with a trial's last failure, after which it is not retried
+# config key with the `Failure` after which a trial is not retried
 GIVEN_UP = "given_up"
+_BY_SETTINGS = (DivergedError, ProgramError, CommandError)
 _METRICS = "eval/"  # prefix of the metrics of an evaluation
+
+
+class Failure(NamedTuple):
+    """The failure of a trial, as Tune passes it on.
+
+    Settings explain a divergence, a missing or non-finite score, lines of a command that cannot be
+    read, and a command that exited with an error on every retry, as programs that check for NaN
+    do. Any other failure (memory, a signal, silence until `limits.stall_timeout_s`, a dead worker)
+    may be the fault of the machine, and is not evidence against the configuration.
+    """
+
+    reason: str
+    by_settings: bool = False  # whether settings or program explain it
+
+    @classmethod
+    def of(cls, error: BaseException, reason: str) -> "Failure":
+        """Return the failure with this error, which Ray may have wrapped."""
+        return cls(reason, isinstance(cause_of(error), _BY_SETTINGS))
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """Return the error that was raised in another process, if Ray wrapped it."""
+    return getattr(error, "cause", None) or error
 
 
 class StorageFault(NamedTuple):
@@ -56,6 +80,7 @@ class TrialReport:
     finished: bool = False  # trained to its end
     stopped: bool = False  # the sweep was stopped: the trial has no result and resumes later
     reason: str = ""  # failure that a retry would repeat
+    by_settings: bool = False  # whether settings or program explain the failure, see `Failure`
     storage: StorageFault | None = None  # storage error that stopped the trial
     metrics: Mapping[str, float] = field(default_factory=dict)  # eval/* of this evaluation
 
@@ -64,7 +89,7 @@ class TrialReport:
         not finite.
 
         Raises:
-            ConfigError: the trial has finished without an evaluation that its score needs.
+            ProgramError: the trial has finished without an evaluation that its score needs.
             DivergedError: the last two evaluations are not finite, or the last one of a trial that
             has finished. A single non-finite evaluation between finite ones may only be a failed
             evaluation.

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dashboards.statistics.scoring import Axis, Scoring
-from loptune.errors import ConfigError
+from loptune.errors import ProgramError
 from loptune.files import Record
 from sweep.space.spec import STEP, SweepSpec
 
@@ -50,10 +50,10 @@ class Second(Measure):
         """Reject a trial that has ended without a value.
 
         Raises:
-            ConfigError: the trial has no value, or the value is not finite.
+            ProgramError: the trial has no value, or the value is not finite.
         """
         if not math.isfinite(value):
-            raise ConfigError(
+            raise ProgramError(
                 f"the run ended without a finite value of {self.metric}",
                 "objective.second",
                 "choose a metric that the program logs",

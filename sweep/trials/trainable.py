@@ -30,7 +30,7 @@ from loptune.run_names import command_line
 from sweep.programs.base import Assignment
 from sweep.record.folder import SweepFolder
 from sweep.search.history import TrialKey
-from sweep.search.trial_report import GIVEN_UP, StorageFault, TrialReport, TuneResult
+from sweep.search.trial_report import GIVEN_UP, Failure, StorageFault, TrialReport, TuneResult
 from sweep.space.scoring import scoring_of, second_of
 from sweep.space.spec import SweepSpec
 from sweep.tracking.outcomes import trial_name, trial_tags
@@ -133,8 +133,9 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         """
         if self._assignment.stop_file.exists() and not self._built:  # running ranks save first
             return self._stopped()
-        if self._given_up:
-            return self._failed(WorkerLostError(self._given_up))
+        if self._given_up is not None:
+            self._note_failure(self._given_up.reason)
+            return self._failed(self._given_up)
         try:
             report, ranks = self._run_period()
             self._last_step = report.step
@@ -144,7 +145,10 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
                 self._close("FINISHED")
             return report.to_result(ranks=ranks)
         except (DivergedError, ConfigError, MissingError, RewardError) as error:
-            return self._failed(error)
+            step = error.step if isinstance(error, DivergedError) else self._last_step
+            self._note_failure(error)
+            failure = Failure.of(error, getattr(error, "what", first_line(error)))
+            return self._failed(failure, step)
         except Exception as error:
             result = self._after_crash(error)
             if result is None:
@@ -226,7 +230,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             second=second_of(spec),
         )
         self._overrides = dict(config["overrides"])
-        self._given_up = str(config.get(GIVEN_UP, ""))
+        self._given_up: Failure | None = config.get(GIVEN_UP)
         self._built = False
         self._last_step = 0
 
@@ -283,11 +287,10 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         return placement
 
     def _take_over_folder(self) -> None:
-        """Invalidate earlier attempts at the trial, and remove their failure note."""
+        """Invalidate earlier attempts at the trial."""
         leave_if_files_missing(self.plan.inputs)
         context = self._assignment.context
         begin_attempt(context.run_dir, context.attempt)
-        self._run_folder.failure.unlink(missing_ok=True)
 
     def _check_inputs(self) -> None:
         """Raise if files have changed since the sweep started."""
@@ -300,17 +303,14 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             again = f"restore the file and run {resume}, or add --accept-changes"
             raise StorageError(error.what, error.where, again, code=error.code) from None
 
-    def _failed(self, error: Exception) -> TuneResult:
-        step = error.step if isinstance(error, DivergedError) else self._last_step
-        self._note_failure(error)
+    def _failed(self, failure: Failure, step: int = 0) -> TuneResult:
         timeout = _CLOSE_TIMEOUT_S
         if self.plan.spec.resources.workers_per_trial > 1:
             timeout = _FAILED_CLOSE_TIMEOUT_S
         self._close("FAILED", timeout)
-        reason = getattr(error, "what", first_line(error))
-        return TrialReport(step, reason=reason).to_result()
+        return TrialReport(step, reason=failure.reason, by_settings=failure.by_settings).to_result()
 
-    def _note_failure(self, error: Exception) -> None:
+    def _note_failure(self, error: Exception | str) -> None:
         """Write the reason to the trial's folder; Tune keeps it only in its own files."""
         text = one_line(error, 500) or type(error).__name__
         context = self._assignment.context

@@ -250,7 +250,7 @@ def _result(spec: Any, config: Mapping[str, Any]) -> dict[str, Any]:
     rate = spec.program.values(settings, ["lr"])["lr"]
     score = train(rate, settings["seed"])
     if score is None:
-        return {"reason": "the command ended with 1: this seed fails", "done": True}
+        return {"reason": "this seed fails", "by_settings": True, "done": True}
     return ended(score)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from sweep.record.folder import sweep_folder
 from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.search.event_log import EventLog
+from sweep.search.trial_report import Failure
 from tests.sweep.harness import write_space
 
 SCORES: dict[int, dict[int, float | str]] = {
@@ -20,7 +21,7 @@ SCORES: dict[int, dict[int, float | str]] = {
 def write_sweep(
     runs: Path,
     name: str = "demo",
-    scores: Mapping[int, Mapping[int, float | str]] = SCORES,
+    scores: Mapping[int, Mapping[int, float | str | Failure]] = SCORES,
     parts: int = 10,
     seconds: Mapping[int, Mapping[int, float]] | None = None,
     **space: Any,
@@ -40,12 +41,11 @@ def write_sweep(
         proposal |= {"parameters": resolved, "resolved": resolved}
         events.append({"event": "configuration", "configuration": number, **proposal})
         for seed, score in seeds.items():
-            failed = isinstance(score, str)
-            ending = (
-                {"state": "FAIL", "score": None, "reason": score}
-                if failed
-                else {"state": "COMPLETE"}
-            )
+            failed = isinstance(score, str | Failure)
+            ending: dict[str, Any] = {"state": "COMPLETE"}
+            if failed:
+                failure = Failure(score) if isinstance(score, str) else score
+                ending = {"state": "FAIL", "score": None, **failure._asdict()}
             result = {"score": score, "reason": "", "step": 4, "time": 2.0, **ending}
             if seconds is not None:
                 result["second"] = seconds[number][seed]

@@ -6,10 +6,11 @@ from types import SimpleNamespace
 import cloudpickle
 import pytest
 
-from loptune.errors import StorageError
+from loptune.errors import CommandError, StorageError
 from sweep.driver.attempts import AfterFailure, AttemptGate, RetryBudget, TrialEvents
 from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import SweepRecord
+from sweep.search.trial_report import Failure
 from sweep.space.file import load_space
 from sweep.trials.nodes import NodeLostError
 from tests.sweep.harness import write_space
@@ -65,22 +66,46 @@ def fail(events, failed, tmp_path, error):
 
 def test_a_trial_is_retried_until_its_failures_are_spent_and_then_reports():
     budget = RetryBudget(2)
-    follows = [budget.after_failure("a", node_was_lost=lost) for lost in (0, 1, 0, 1, 0, 0)]
+    failure = Failure("rank 0 died")
+
+    def after(trial, lost=False):
+        return budget.after_failure(trial, failure, node_was_lost=lost)
+
+    follows = [after("a", lost) for lost in (0, 1, 0, 1, 0, 0)]
     assert follows == [AfterFailure.RETRY] * 4 + [AfterFailure.REPORT, AfterFailure.END]
-    assert budget.after_failure("b", node_was_lost=False) is AfterFailure.RETRY  # each has its own
-    assert RetryBudget(0).after_failure("a", node_was_lost=False) is AfterFailure.REPORT
+    assert after("b") is AfterFailure.RETRY  # each has its own
+    budget = RetryBudget(0)
+    assert after("a") is AfterFailure.REPORT
+    assert after("a", lost=True) is AfterFailure.REPORT  # the report itself is repeated
 
 
 def test_an_error_that_repeats_word_for_word_is_not_tried_a_third_time():
-    exits = "the command ended with 1: ValueError: 48 % 5 != 0"
+    exits = Failure("the command ended with 1: ValueError: 48 % 5 != 0", by_settings=True)
     budget = RetryBudget(5)
-    follows = [budget.after_failure("a", node_was_lost=False, reason=exits) for _ in range(2)]
+    follows = [budget.after_failure("a", exits, node_was_lost=False) for _ in range(2)]
     assert follows == [AfterFailure.RETRY, AfterFailure.REPORT]
-    others = [exits, f"{exits} at step 3", "the command was killed by SIGKILL"]
+    others = [exits, Failure(f"{exits.reason} at step 3", True), Failure("killed by SIGKILL")]
     budget = RetryBudget(5)
-    for reason in [*others, others[-1], others[-1]]:  # the machine's may repeat
-        after = budget.after_failure("a", node_was_lost=False, reason=reason)
-        assert after is AfterFailure.RETRY
+    for failure in [*others, others[-1], others[-1]]:  # the machine's may repeat
+        assert budget.after_failure("a", failure, node_was_lost=False) is AfterFailure.RETRY
+
+
+def test_a_lost_node_is_not_blamed_on_the_note_of_the_attempt_before(tmp_path):
+    """The second attempt loses its node before it could remove the note of the first."""
+    folder = tmp_path / "demo" / "trials" / TRIAL
+    folder.mkdir(parents=True)
+    screen = Screen()
+    events = events_of(tmp_path, screen)
+    failed = trial()
+    boom = CommandError("the command ended with 1: boom")
+    fail(events, failed, tmp_path, boom)
+    (folder / "failure.txt").write_text(f"{boom}\n")
+    fail(events, failed, tmp_path, NodeLostError("its node is gone"))
+    assert "given_up" not in failed.config
+    reasons = [(event[2], event[3]) for event in screen.events]
+    assert reasons == [(str(boom), 1), ("its node is gone", None)]
+    fail(events, failed, tmp_path, boom)
+    assert failed.config["given_up"] == Failure(str(boom), by_settings=True)
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -97,11 +122,12 @@ def test_attempts_are_numbered_and_given_up_whatever_the_display_does(tmp_path, 
     reason = "rank 0 died: out of memory"
     if not fails:
         counts = [1, None, 2]
-        assert screen.events == [("retried", TRIAL, reason, count, 2) for count in counts]
+        assert [event[3] for event in screen.events] == counts
+        assert [event[2] for event in screen.events] == [reason, "NodeLostError", reason]
     # it starts once more, to end with the reason; where it cannot even start, Tune ends it
     for most in (-1, 0):
         fail(events, failed, tmp_path, None)
-        assert (failed.config["given_up"], failed.max_failures) == (reason, most)
+        assert (failed.config["given_up"], failed.max_failures) == (Failure(reason), most)
     assert failed.config["attempt"] == 6
     # that start is not told as one
     screen.events.clear()

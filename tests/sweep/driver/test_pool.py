@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import pytest
 
+from loptune.errors import CommandError
 from sweep.driver import pool
 from sweep.driver.control import POLL_S, StopControl
 from sweep.driver.pool import Settings, _Pool
@@ -50,7 +51,7 @@ class Slot:
     def step(self):
         time.sleep(self.lasts)
         if self.given_up:
-            return TrialReport(step=1, reason=self.given_up).to_result()
+            return TrialReport(1, **self.given_up._asdict()).to_result()
         if self.waits:
             self.together.wait(timeout=60)  # until a trial of another batch runs, too
         if self.seed == 13 and self.trial not in self.failed:
@@ -58,7 +59,7 @@ class Slot:
             raise RuntimeError("out of memory")
         if self.seed == 17:
             self.failed.append(self.trial)
-            raise RuntimeError("the command ended with 1: it has diverged")
+            raise CommandError("the command ended with 1: it has diverged")
         report = TrialReport(step=1, score=float(self.seed), evaluation=1, finished=True)
         return report.to_result()
 

@@ -16,6 +16,7 @@ from sweep.gate import runs
 from sweep.gate.batch import Batch, BatchResults, batch_name, batch_space, read_results, unfinished
 from sweep.gate.campaign import PROGRAM, Campaign, CampaignSpec, Finished, start_campaign
 from sweep.gate.runs import run_until_decided
+from sweep.search.trial_report import Failure
 from tests.refusals import refused
 from tests.sweep.ended_sweeps import write_sweep
 
@@ -446,8 +447,8 @@ def test_the_space_of_a_batch_has_its_configuration_and_no_search(tmp_path, prog
 
 
 def test_a_run_that_logs_no_score_has_failed_and_was_not_killed_by_the_machine(tmp_path):
-    reasons = {1: "the command exited without logging acc", 2: "the command was ended by SIGKILL: "}
-    write_sweep(tmp_path, "batch", {0: {0: 0.5, **reasons}}, seeds=[0, 1, 2])
+    failures = {1: Failure("logged no acc", by_settings=True), 2: Failure("ended by SIGKILL")}
+    write_sweep(tmp_path, "batch", {0: {0: 0.5, **failures}}, seeds=[0, 1, 2])
     results = read_results(tmp_path, "batch")
     assert (set(results.failed), set(results.killed)) == ({1}, {2})
 

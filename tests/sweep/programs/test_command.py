@@ -16,12 +16,12 @@ import pytest
 from pydantic import ValidationError
 
 from dashboards.statistics.scoring import Scoring
-from loptune.errors import ConfigError, MissingError
+from loptune.errors import CommandError, ConfigError, MissingError
 from loptune.files import read_records
 from sweep.programs.base import Assignment
 from sweep.programs.command import CommandProgram
 from sweep.programs.process import _Lines
-from sweep.search.history import explained_by_settings
+from sweep.search.trial_report import Failure
 from sweep.space.advice import advise_space
 from sweep.space.file import load_space
 from tests.refusals import refused
@@ -362,7 +362,7 @@ for step in (3, 2, 1):
         assert run.train_until_evaluation()["step"] == 3
         with refused("steps-decrease", ConfigError, "step") as caught:
             run.train_until_evaluation()
-    assert explained_by_settings(caught.value.what)
+    assert Failure.of(caught.value, "").by_settings
 
 
 COMPOSITE = Scoring(("math", "amc"))
@@ -422,7 +422,7 @@ def test_an_argument_above_the_limit_of_linux_names_the_file_with_every_value(tm
         with refused("argument-too-long", ConfigError, "program.command") as caught:
             run.train_until_evaluation()
     assert "LOPTUNE_CONFIG" in caught.value.hint
-    assert explained_by_settings(caught.value.what)
+    assert Failure.of(caught.value, "").by_settings
 
 
 def test_a_progress_bar_without_newlines_is_read_once(tmp_path):
@@ -571,7 +571,24 @@ def test_a_line_without_a_score_says_why(line, code, named, tmp_path):
             run.train_until_evaluation()
     assert named in caught.value.hint
     assert "eval/accuracy" in str(caught.value)
-    assert explained_by_settings(caught.value.what)
+    assert Failure.of(caught.value, "").by_settings
+
+
+@pytest.mark.parametrize(
+    ("script", "by_settings"),
+    [
+        ("raise ValueError('loss is nan')", True),
+        ("raise MemoryError", False),
+        ("raise RuntimeError('CUDA out of memory. Tried 2 GiB')", False),
+        ("raise RuntimeError('[enforce fail] Cannot allocate memory')", False),
+        ("import os; os.kill(os.getpid(), 9)", False),
+    ],
+)
+def test_a_command_that_lacked_memory_or_was_killed_is_no_evidence(script, by_settings, tmp_path):
+    with trial(tmp_path, script) as run, pytest.raises(RuntimeError) as caught:
+        run.train_until_evaluation()
+    assert isinstance(caught.value, CommandError) == by_settings
+    assert Failure.of(caught.value, "").by_settings == by_settings
 
 
 @pytest.mark.parametrize(

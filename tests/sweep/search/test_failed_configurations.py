@@ -1,24 +1,25 @@
 """What a sampler is told of configurations that failed, and what event log and report are not."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from optuna.trial import TrialState
 
 from dashboards.statistics.scoring import Axis, Scoring
 from dashboards.trial import TrialRecord
-from loptune.errors import ConfigError, DivergedError
-from sweep.search.history import Configuration, explained_by_settings, failed_by_settings, outcome
-from sweep.search.searcher import _final_state
+from loptune.errors import CommandError, ConfigError, DivergedError, MissingError
+from sweep.search.event_log import read_event_log
+from sweep.search.history import Configuration, failed_by_settings, outcome, replay
+from sweep.search.searcher import ConfigurationSearcher, _final_state
 from sweep.search.study import frozen_trial, propose, sampler_trials
-from sweep.search.trial_report import TrialReport
+from sweep.search.trial_report import Failure, TrialReport
 from sweep.space.file import load_space
 from sweep.space.points import Space, fingerprint
 from sweep.space.scoring import Second
+from sweep.trials.nodes import WorkerLostError
 from tests.refusals import refused
 from tests.sweep.harness import write_space
-
-DIVERGED = "diverged at step 2: eval/accuracy is nan"
 
 
 def make_space(tmp_path, sampler, mode="max"):
@@ -33,10 +34,11 @@ def make_space(tmp_path, sampler, mode="max"):
     return load_space(write_space(tmp_path / "space.yaml", space))
 
 
-def tried(number, lr, score, reason=DIVERGED):
+def tried(number, lr, score, by_settings=True):
     state = "FAIL" if math.isnan(score) else "COMPLETE"
-    why = reason if state == "FAIL" else ""
-    trial = TrialRecord(f"c{number}-s0", str(number), "0", state, score, reason=why, time=0.0)
+    trial = TrialRecord(f"c{number}-s0", str(number), "0", state, score, time=0.0)
+    if state == "FAIL":
+        trial = replace(trial, reason="it failed", by_settings=by_settings)
     point = {"lr": lr}
     return Configuration(number, point, point, fingerprint(point), 0.0, {0: trial})
 
@@ -79,23 +81,11 @@ def test_the_sampler_sees_a_score_and_nobody_else(tmp_path, mode, worst):
 def test_failures_of_the_machine_teach_nothing(tmp_path):
     spec = make_space(tmp_path, "gp")
     space = Space(spec.parameters)
-    for reason in (
-        "rank 0 ran out of memory: Task was killed due to the node running low on memory",
-        "the command has written no line for 60 s (limits.stall_timeout_s)",
-        "crashed, with no retries left",
-        "the command was killed by SIGKILL: ",
-        "the command ended with 1: torch.OutOfMemoryError: CUDA out of memory. Tried 2 GiB",
-        "the command ended with 1: RuntimeError: [enforce fail] Cannot allocate memory",
-        "ended before its first evaluation",
-        "",
-    ):
-        failed = tried(1, 1e-3, math.nan, reason)
-        assert not failed_by_settings(failed)
+    for by_settings, state in ((False, TrialState.FAIL), (True, TrialState.COMPLETE)):
+        failed = tried(1, 1e-3, math.nan, by_settings=by_settings)
+        assert failed_by_settings(failed) is by_settings
         told = sampler_trials(spec, space, [tried(0, 1e-5, 0.9), failed])[1]
-        assert told.state == TrialState.FAIL
-    crashed = "the command ended with 1: ValueError: loss is nan"
-    for reason in (DIVERGED, "score is nan", "score is -inf", crashed):
-        assert failed_by_settings(tried(1, 1e-3, math.nan, reason))
+        assert told.state == state
 
 
 @pytest.mark.parametrize("sampler", ["gp", "tpe"])
@@ -107,9 +97,8 @@ def test_a_sweep_in_which_everything_failed_goes_on_the_same_way_twice(tmp_path,
     assert space.contains(first) and first == propose(spec, space, history)
 
 
-def reason_of(error):
-    """Return the reason that a trial records for an error."""
-    return getattr(error, "what", str(error))
+def is_by_settings(error):
+    return Failure.of(error, str(error)).by_settings
 
 
 @pytest.mark.parametrize(
@@ -121,23 +110,48 @@ def reason_of(error):
         ({1: 0.5}, {1: 50.0, 2: 40.0}, "axis-falls"),
     ],
 )
-def test_the_reasons_of_runs_without_a_score_are_recognized(accuracy, tokens, code):
+def test_the_settings_explain_runs_without_a_score(accuracy, tokens, code):
     scoring = Scoring(("acc",), axis=Axis("tokens"), at=100.0)
     with refused(code, ConfigError) as caught:
         scoring.check_complete({"acc": accuracy, "tokens": tokens})
-    assert explained_by_settings(reason_of(caught.value))
+    assert is_by_settings(caught.value)
 
 
-def test_the_reason_of_metrics_that_are_never_logged_together_is_recognized():
+def test_the_settings_explain_metrics_that_are_never_logged_together():
     with refused("no-common-step", ConfigError) as caught:
         Scoring(("a", "b")).check_complete({"a": {1: 0.5}, "b": {2: 0.5}})
-    assert explained_by_settings(reason_of(caught.value))
+    assert is_by_settings(caught.value)
 
 
-def test_the_reasons_of_values_that_are_not_finite_are_recognized():
-    assert explained_by_settings(reason_of(DivergedError(3, "policy/loss", math.nan)))
+def test_the_settings_explain_values_that_are_not_finite():
+    assert is_by_settings(DivergedError(3, "policy/loss", math.nan))
     with refused("metric-not-logged", ConfigError) as caught:
         Second("tokens", Scoring(("acc",))).check(math.nan)
-    assert explained_by_settings(reason_of(caught.value))
-    _, _, reason = _final_state(TrialReport(score=math.inf, finished=True), error=False)
-    assert explained_by_settings(reason)
+    assert is_by_settings(caught.value)
+    _, _, failure = _final_state(TrialReport(score=math.inf, finished=True), error=False)
+    assert failure == Failure("score is inf", by_settings=True)
+
+
+def test_the_settings_explain_no_failure_of_the_machine():
+    assert is_by_settings(CommandError("the command ended with 1: boom"))
+    for error in (
+        RuntimeError("the command ended with 1: out of memory"),
+        WorkerLostError("rank 0 died"),
+        MissingError("no such model"),
+    ):
+        assert not is_by_settings(error)
+    for report in (TrialReport(), TrialReport(reason="rank 0 died")):
+        assert not _final_state(report, error=True)[2].by_settings
+
+
+def test_the_cause_of_a_failure_is_recorded_with_the_result(tmp_path):
+    """Whatever the words are: the log has the fact."""
+    searcher = ConfigurationSearcher(
+        make_space(tmp_path, "random"), tmp_path / "events.jsonl", lambda *_: 1, [], lambda: 9
+    )
+    for by_settings in (True, False):
+        searcher.suggest("a")
+        report = TrialReport(3, reason="any words", by_settings=by_settings)
+        searcher.on_trial_complete("a", report.to_result())
+    read = replay(read_event_log(tmp_path / "events.jsonl"))
+    assert list(map(failed_by_settings, read)) == [True, False]
