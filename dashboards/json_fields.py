@@ -1,4 +1,4 @@
-"""The numbers behind a verdict, under the keys of ``--json``."""
+"""The numbers behind a verdict: the fields of ``--json``."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ _OF_ARM = (
 
 
 def verdict_fields(results: Results, judged: Verdict) -> dict[str, Any]:
-    """Return a verdict under the keys of ``--json``."""
+    """Return the ``--json`` fields of a verdict."""
     labels = results.labels
     fields: dict[str, Any] = {"kind": type(judged).__name__.lower()}
     fields["configuration"] = judged.best
@@ -41,7 +41,7 @@ def verdict_fields(results: Results, judged: Verdict) -> dict[str, Any]:
 
 
 def arm_fields(arm: ArmRow) -> dict[str, Any]:
-    """Return an arm under the keys of ``--json``."""
+    """Return the ``--json`` fields of an arm."""
     return {key: getattr(arm, key) for key in _OF_ARM}
 
 
@@ -54,7 +54,7 @@ def cost_fields(results: Results) -> dict[str, dict[str, float]]:
 
 
 def guard_fields(results: Results, configuration: str) -> list[dict[str, Any]]:
-    """Return the guards of a configuration under the keys of ``--json``."""
+    """Return the ``--json`` fields of the guards of a configuration."""
     return [checked.fields() for checked in results.checked_guards(configuration)]
 
 

@@ -52,7 +52,7 @@ class Judgement:
         return write_pages(self.results, Path(folder))
 
     def fields(self) -> dict[str, Any]:
-        """Return the numbers and sentences under the keys of ``--json``."""
+        """Return the ``--json`` fields: numbers and sentences."""
         from dashboards.json_fields import (
             arm_fields,
             cost_fields,
@@ -106,8 +106,8 @@ def judge(
         baseline: column -> value of the configuration to beat.
         score: score column, or several columns that the option ``composite`` combines into one
             score.
-        seed: seed column. By default the column ``seed``; if there is none, runs are treated as
-            independent.
+        seed: seed column. By default the column with the name of a seed, such as ``seed``,
+            ``params.seed`` or ``random_state``; if there is none, runs are treated as independent.
         fresh: True if these seeds were not used to select anything; or a second table with the
             chosen configurations on fresh seeds.
         **options: the other fields of `dashboards.sources.run_columns.RunColumns`; ``composite``:

@@ -261,7 +261,8 @@ def guards(checked: Sequence[CheckedGuard], name: str) -> str:
         return ""
     text = "; ".join(map(guard, checked))
     return (
-        f"Guards of {name}: {text}. All must hold, each at its own level, so no correction for "
+        f"Guards of {name}: {text}. All must hold. Each guard is tested at the full "
+        "significance level, so no correction for "
         "their number is needed."
     )
 

@@ -154,7 +154,7 @@ def read_yaml(path: Path) -> YamlDocument:
         raise ConfigError(
             f"cannot read {path}: {error.strerror}",
             str(path),
-            "pass a YAML file that you may read",
+            "pass a YAML file that you have permission to read",
             code="file-unreadable",
         ) from error
     except ValueError as error:

@@ -128,7 +128,8 @@ def columns_of(function: Function) -> dict[str, bool]:
 def takes_all_columns(function: Function) -> bool:
     """Return whether a function has a parameter like ``**columns``, which receives all columns.
 
-    A wrapper with ``(*args, **kwargs)`` does not: the function that it calls may not accept them.
+    A wrapper with ``(*args, **kwargs)`` does not count: the function that it calls may not accept
+    all columns.
     """
     kinds = [parameter.kind for parameter in _parameters(function).values()]
     return inspect.Parameter.VAR_KEYWORD in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds
@@ -181,8 +182,8 @@ class _Call:
                 )
                 if self._by_name == {"answers"}:
                     remedy = (
-                        "the parameter answers makes it a batch function: use texts and answers "
-                        "for a batch, or text and answer for one completion"
+                        "a parameter named answers makes the reward a batch function: use texts "
+                        "and answers for a batch, or text and answer for one completion"
                     )
                 if column in _ANSWERS:
                     beside, meant = _ANSWERS[column]

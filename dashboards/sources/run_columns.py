@@ -21,7 +21,8 @@ class RunColumns:
     by: Sequence[str]  # columns that define the compared configurations
     score: str
     baseline: Mapping[str, Any]  # column of ``by`` -> value
-    seed: str = ""  # if empty, the column seed; without one, runs are independent
+    # if empty, the column with the name of a seed; without one, runs are independent
+    seed: str = ""
     tuned: Sequence[str] = ()  # columns that are tuned separately for each value of ``by``
     task: Sequence[str] = ()  # task columns: differences are averaged over tasks
     step: str = "step"  # if present, there is one row per evaluation

@@ -42,7 +42,7 @@ def read_files(pattern: str) -> pd.DataFrame:
     ``*``, ``**/`` and ``?`` match as in a shell. ``{name}`` matches like ``*`` and becomes a
     column. The settings next to a file become columns such as ``config.yaml:KEY``. For a folder,
     TensorBoard's event files, W&B's local runs or the result files below it are read, and the
-    column ``run`` contains the rest of each path.
+    column ``run`` contains the path of each run's folder, relative to this folder.
 
     Raises:
         MissingError: no file matches.

@@ -66,7 +66,8 @@ def judge(
     seed: Annotated[
         str,
         Option(
-            "seed column (default: `seed` if present; otherwise runs are independent)",
+            "seed column (default: the column with the name of a seed, such as `seed` or "
+            "`random_state`; without one, runs are independent)",
             group=_COLUMNS,
         ),
     ] = "",

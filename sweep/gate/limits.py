@@ -64,7 +64,7 @@ def within_limits(
     reason = spent(state, spec, now, further_runs=further)
     if not reason and verdict.outcome == "ready" and are_all_made(state, spec):
         made = len(state.proposals)
-        reason = f"{made} of --max-proposals {spec.max_proposals} proposals are decided"
+        reason = f"all {made} proposals are decided, and --max-proposals is {spec.max_proposals}"
     if not reason:
         return verdict
     return GateVerdict(

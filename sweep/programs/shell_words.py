@@ -150,7 +150,9 @@ def _behind_shells(command: Sequence[str], shells: Sequence[str]) -> Iterator[tu
                 continue
             reads_script |= option[0] != "+" and "c" in option.lower()
             if shells is _SHELLS:
-                position += option.lower().count("o")  # -o pipefail
+                position += option.lower().count(
+                    "o"
+                )  # each o takes an argument, as in `-o pipefail`
         if reads_script and position < len(command):
             yield position, Path(word).name
 

@@ -174,7 +174,7 @@ class SearchSpec(Section):
                 "no-configuration-count",
                 f"search.configurations is missing: {self.sampler} needs the number of "
                 "configurations to propose",
-                "add search.configurations, such as 12",
+                "set search.configurations, for example to 12",
             )
         return self
 

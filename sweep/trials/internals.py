@@ -76,8 +76,9 @@ def log_errors() -> None:
 
 @contextmanager
 def without_wandb() -> Iterator[None]:
-    """Keep Tune from importing wandb, if it is installed, which takes a second: Tune compares each
-    callback with its own for usage statistics, even if these are turned off.
+    """Keep Tune from importing wandb, which takes a second. For its usage statistics, Tune compares
+    each callback with its built-in callbacks, including the callback for wandb if that is
+    installed, even if the statistics are turned off.
     """
     name = "wandb"
     hidden = name not in sys.modules

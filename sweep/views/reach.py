@@ -99,7 +99,7 @@ def _is_fitted_grid(spec: SweepSpec) -> bool:
 
 
 def _tuned_values(arm: SweepSpec) -> list[list[Any] | None]:
-    """Return the values of each tuned parameter; None for a range that is not a list."""
+    """Return the possible values of each tuned parameter; None if they cannot be listed."""
     tuned = [each for each in arm.parameters.values() if each.kind not in ("value", "by")]
     return [parameter.options for parameter in tuned]
 

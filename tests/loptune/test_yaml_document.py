@@ -91,7 +91,7 @@ def test_a_file_is_read_no_further_than_the_limit(tmp_path):
 def test_a_folder_is_not_called_a_file_in_another_encoding(tmp_path):
     with refused("file-unreadable", ConfigError, names=("Is a directory",)) as caught:
         read_yaml(tmp_path)
-    assert caught.value.hint == "pass a YAML file that you may read"
+    assert caught.value.hint == "pass a YAML file that you have permission to read"
 
 
 @pytest.mark.parametrize(

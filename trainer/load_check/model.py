@@ -341,8 +341,9 @@ def _stop_fault(run: Paths, prompts: Prompts, rows: Sequence[Row]) -> tuple[Part
 def largest_difference(
     rows: Sequence[Row], actual: Sequence[Tensor], expected: Sequence[Tensor], bound: float
 ) -> tuple[Kind, float] | None:
-    """Return the first kind of row (short, boundary, long) that exceeds ``bound``, with the mean
-    |difference| of its worst row; None if no row does. NaN exceeds any bound.
+    """Return the first kind of row (short, boundary, long) with a mean |difference| above
+    ``bound``, and the largest mean |difference| of this kind; None if there is no such kind. NaN
+    counts as above any bound.
     """
     worst: dict[Kind, float] = {}
     for row, mine, theirs in zip(rows, actual, expected, strict=True):

@@ -46,7 +46,7 @@ class PassedChecks:
     Args:
         folder: the shared folder; None to record nothing.
         config: the run's configuration.
-        run: the loaded paths of the run.
+        run: the code paths of the loaded run.
         problems: all training problems.
     """
 

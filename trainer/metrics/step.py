@@ -138,7 +138,7 @@ def rollout_metrics(sample: SampledGroups, has_stop_strings: bool = False) -> Me
 
 def batch_metrics(batch: TrainBatch, algorithm: AlgorithmConfig) -> Metrics:
     """Return metrics of the policy before its update: means over the completion tokens of all
-    ranks.
+    ranks, and the maximum for ``rollout/engine_logprob_diff_max``.
 
     With top_p, top_k or min_p, the engine renormalizes its log-probabilities over the kept tokens
     and the trainer does not, so ``rollout/engine_*`` also contain that effect. Entropies and engine

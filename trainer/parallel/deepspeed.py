@@ -354,8 +354,8 @@ def _accelerator(settings: dict[str, Any], device: torch.device) -> Any:
     reset_accelerate()
     # otherwise accelerate would choose an available GPU instead of the CPU
     os.environ["ACCELERATE_TORCH_DEVICE"] = str(device)
-    # set by `accelerate launch` from its ZeRO config file, and by --cpu, which would disable
-    # DeepSpeed
+    # `accelerate launch` sets the first variable from its ZeRO config file, and the second for
+    # --cpu, which would disable DeepSpeed
     for name in ("ACCELERATE_CONFIG_DS_FIELDS", "ACCELERATE_USE_CPU"):
         os.environ.pop(name, None)
     group = InitProcessGroupKwargs(backend=backend_for(device))

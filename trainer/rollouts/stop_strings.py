@@ -84,8 +84,8 @@ class StopStrings:
         return completion_text(self.tokenizer, token_ids, self.stop_token_ids, prompt_ids)
 
     def _first(self, text: str) -> tuple[int, str] | None:
-        """Return start and text of the stop string that ends first, the longest if several end
-        there.
+        """Return the start and the text of the stop string that ends first, or None. If several end
+        at the same position, return the longest.
         """
         found = []
         for string in self.strings:

@@ -1,4 +1,4 @@
-"""VESPO policy loss: a smooth weight on the completion's ratio."""
+"""VESPO policy loss: the weight of each completion is a smooth function of its ratio."""
 
 from typing import Literal
 
