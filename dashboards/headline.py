@@ -218,7 +218,7 @@ def _on_fresh(results: Results, fresh: Results, name: Name) -> str:
     if fresh.rounds is not None:
         return _in_rounds(results, fresh, fresh.rounds, name)
     judged = results.fresh_verdict
-    if judged is None and fresh.finished:
+    if judged is None and results.fresh_finished:
         return "Not confirmed: the baseline failed on every fresh seed."
     if judged is None or judged.is_baseline_alone:
         return ""

@@ -39,24 +39,43 @@ class NextStep:
 
 
 def chosen(results: Results) -> Choice | None:
-    """Return the configuration that the evidence singles out; None if it is undecided."""
+    """Return the configuration that the evidence singles out; None if it is undecided, or if its
+    guards do not hold.
+    """
     if results.arms:
         return _chosen_arm(results)
     fresh = results.fresh
     if fresh is not None and fresh.rounds is not None:
-        if fresh.rounds.winner is not None:
-            winner = fresh.rounds.winner.configuration
-            return Choice(winner, is_gain=True) if results.not_guarded is None else None
-        if fresh.rounds.outcome == "not better":
-            return Choice(fresh.compared_with, is_gain=False)
+        choice = _chosen_in_rounds(fresh, fresh.rounds)
+    else:
+        choice = _chosen_by_verdict(results, _evidence(results))
+    if choice is not None and choice.is_gain and results.not_guarded is not None:
         return None
-    judged = results.verdict if results.nothing_chosen else None
-    if fresh is not None and results.fresh_verdict is not None:
-        judged = results.fresh_verdict
+    return choice
+
+
+def _chosen_in_rounds(fresh: Results, rounds: Rounds) -> Choice | None:
+    """Return the winner of a sequential confirmation, or the baseline if no finalist is better."""
+    if rounds.winner is not None:
+        return Choice(rounds.winner.configuration, is_gain=True)
+    if rounds.outcome == "not better":
+        return Choice(fresh.compared_with, is_gain=False)
+    return None
+
+
+def _evidence(results: Results) -> Verdict | None:
+    """Return the verdict on seeds that were not used for selection; None if there is none."""
+    if results.fresh_verdict is not None:
+        return results.fresh_verdict
+    return results.verdict if results.nothing_chosen else None
+
+
+def _chosen_by_verdict(results: Results, judged: Verdict | None) -> Choice | None:
+    """Return the configuration that is shown to be better, or the baseline if none is."""
     if judged is None or judged.is_baseline_alone:
         return None
     if isinstance(judged, Tested) and judged.claim == "evidence":
-        return Choice(judged.best, is_gain=True) if results.not_guarded is None else None
+        return Choice(judged.best, is_gain=True)
     if words.keeps_baseline(judged, results.objective.worthwhile):
         return Choice(None if results.against is not None else judged.baseline, is_gain=False)
     return None
@@ -68,7 +87,7 @@ def chosen_rule(results: Results) -> str | None:
     None.
     """
     compared = results.tuned_rules.compared
-    if results.fresh is None or not results.fresh.finished or not compared:
+    if not results.fresh_finished or not compared:
         return None
     for result in compared:  # the best first
         if result.better and state_of(results.guards_of_arm(result.rule)) == "holds":
@@ -107,17 +126,34 @@ def next_step(results: Results, name: Name | None = None) -> NextStep | None:
     if guarded is not None:
         return guarded
     fresh = results.fresh
-    if fresh is not None:
-        if fresh.rounds is not None:
-            return _after_rounds(results, fresh.rounds) if fresh.rounds.results else None
-        judged = results.fresh_verdict
-        if judged is None and fresh.finished:
-            return NextStep(f"Next: {FIX_FAILURES}")
-        if judged is not None and not judged.is_baseline_alone:
-            return _confirm_again(results, judged, name)
+    if fresh is not None and fresh.rounds is not None:
+        return _after_rounds(results, fresh.rounds) if fresh.rounds.results else None
+    if fresh is not None and fresh.name:
+        return _after_confirmation(results, fresh, name)
+    judged = results.fresh_verdict
+    if judged is not None and not judged.is_baseline_alone:
+        return _confirm_again(results, judged, name)
     if results.verdict is None:
         return NextStep("Next: run the baseline on the same seeds.")
     return _confirm(results, results.verdict, name)
+
+
+def _after_confirmation(results: Results, fresh: Results, name: Name) -> NextStep:
+    """Advise after a confirmation that chose nothing, or before it has ended."""
+    judged = results.fresh_verdict
+    if judged is not None and not judged.is_baseline_alone:
+        return _confirm_again(results, judged, name)
+    if results.fresh_finished:
+        return NextStep(f"Next: {FIX_FAILURES}")
+    return _unfinished(fresh, "Let the confirmation finish.")
+
+
+def _unfinished(sweep: Results, advice: str) -> NextStep:
+    """Advise to let a sweep finish, with the command that continues it unless it is running."""
+    if sweep.running:
+        return NextStep(f"Next: {advice}")
+    command = sweep.command("resume")
+    return NextStep(f"Next: {advice} `{command}` continues it.", command)
 
 
 def _after_guards(results: Results) -> NextStep | None:
@@ -155,21 +191,36 @@ def _adopt(results: Results, choice: Choice) -> NextStep:
 
 def _after_tuning(results: Results) -> NextStep | None:
     """Advise on rules that were tuned separately."""
+    if results.tuned_rules.compared:
+        return _after_fresh_rules(results)
+    return _before_fresh_rules(results)
+
+
+def _before_fresh_rules(results: Results) -> NextStep | None:
+    """Advise on separately tuned rules that are not compared on fresh seeds yet."""
+    if results.tuned_rules.grid is not None:
+        return None
+    if results.fresh_finished:
+        return NextStep(f"Next: {FIX_FAILURES}")
+    trials = len(results.arms) * ARM_SEEDS
+    seeds = f"the best of every rule on {ARM_SEEDS} fresh seeds"
+    if not results.name:
+        judge = "then judge again with those runs as the second table"
+        return NextStep(f"Next: run {seeds}, {judge}: {trials} trials.")
+    if results.fresh is not None:
+        return _unfinished(results.fresh, "Let the confirmation finish.")
+    first = _before_confirming(results, f"Run {seeds}.")
+    if first is not None:
+        return first
+    command = results.command("confirm")
+    return NextStep(f"Next: `{command}` runs {seeds}: {trials} trials.", command)
+
+
+def _after_fresh_rules(results: Results) -> NextStep | None:
+    """Advise on separately tuned rules that are compared on fresh seeds."""
     compared = results.tuned_rules.compared
     base = results.arms[0]
-    if not compared:
-        if results.tuned_rules.grid is not None:
-            return None
-        if results.fresh is not None and results.fresh.finished:
-            return NextStep(f"Next: {FIX_FAILURES}")
-        trials = len(results.arms) * ARM_SEEDS
-        seeds = f"the best of every rule on {ARM_SEEDS} fresh seeds"
-        if not results.name:
-            judge = "then judge again with those runs as the second table"
-            return NextStep(f"Next: run {seeds}, {judge}: {trials} trials.")
-        command = results.command("confirm")
-        return NextStep(f"Next: `{command}` runs {seeds}: {trials} trials.", command)
-    if results.fresh is None or not results.fresh.finished or not results.name:
+    if not results.fresh_finished or not results.name:
         return None
     if all(result.interval is None for result in compared):
         return None
@@ -185,6 +236,17 @@ def _after_tuning(results: Results) -> NextStep | None:
     return NextStep(f"Next: {advice}; `{command}` writes its best setting.", command)
 
 
+def _before_confirming(results: Results, advice: str) -> NextStep | None:
+    """Advise what must come before `sweep confirm`; None if a confirmation can start."""
+    if results.running and not results.finished:
+        return NextStep(f"Next: {advice} First let the sweep finish.")
+    if not results.can_confirm:
+        retry = ["--retry-failed"] if results.finished else []
+        command = results.command("resume", *retry)
+        return NextStep(f"Next: {advice} First finish the sweep: `{command}`.", command)
+    return None
+
+
 def _confirm(results: Results, judged: Verdict, name: Name) -> NextStep:
     """Advise after a search, or after an undecided comparison of listed configurations."""
     seeds = _fresh_seeds(judged)
@@ -193,12 +255,9 @@ def _confirm(results: Results, judged: Verdict, name: Name) -> NextStep:
         advice = "Run the best configuration and the baseline on fresh seeds."
     if seeds is None or not results.name:
         return NextStep(f"Next: {advice}")
-    if results.running and not results.finished:
-        return NextStep(f"Next: {advice} First let the sweep finish.")
-    if not _can_confirm(results):
-        retry = ["--retry-failed"] if results.finished else []
-        command = results.command("resume", *retry)
-        return NextStep(f"Next: {advice} First finish the sweep: `{command}`.", command)
+    first = _before_confirming(results, advice)
+    if first is not None:
+        return first
     command = results.command("confirm", "--finalists", "1", "--seeds", str(seeds))
     trials = 2 * seeds
     price = float(results.table.hours[results.table.state == "COMPLETE"].median())
@@ -227,16 +286,6 @@ def _fresh_seeds(judged: Verdict) -> int | None:
     if judged.improves and judged.confirmation_seeds is None and _too_few(judged):
         return FRESH_SEEDS
     return judged.confirmation_seeds if judged.improves else None
-
-
-def _can_confirm(results: Results) -> bool:
-    """Return whether the baseline and another configuration are complete on all seeds, as `sweep
-    confirm` needs.
-    """
-    seeds = results.table.seed.nunique()
-    counts = results.comparable.groupby("configuration").seed.nunique()
-    complete = set(counts[counts == seeds].index)
-    return results.compared_with in complete and len(complete) > 1
 
 
 def _confirm_again(results: Results, judged: Verdict, name: Name) -> NextStep:

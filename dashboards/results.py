@@ -117,6 +117,25 @@ class Results(TrialSet):
             number = self.best_of(trials[trials.arm == self.arms[0]])
         return number if number in set(trials.configuration) else None
 
+    @property
+    def fresh_finished(self) -> bool:
+        """Whether all planned trials on fresh seeds have ended; False if none are planned."""
+        return self.fresh is not None and self.fresh.finished
+
+    @property
+    def can_confirm(self) -> bool:
+        """Whether the baseline and another configuration are complete on all seeds, so that `sweep
+        confirm` has something to compare; with arms, a configuration of the first and of another.
+        """
+        seeds = self.table.seed.nunique()
+        counts = self.comparable.groupby("configuration").seed.nunique()
+        complete = set(counts[counts == seeds].index)
+        if self.compared_with not in complete:
+            return False
+        if self.arms:
+            return len({self.tuned_rules.arm_of[number] for number in complete}) > 1
+        return len(complete) > 1
+
     @cached_property
     def labels(self) -> dict[str, str]:
         """Configuration -> label, only for display."""

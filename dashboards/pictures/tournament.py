@@ -112,7 +112,7 @@ def tournament_line(results: Results) -> str:
     tuned = f"{len(results.arms)} rules were tuned with {budget} configurations each"
     if not compared and results.tuned_rules.grid is not None:
         return f"{peak_line(results)} {tuned}."
-    if not compared and results.fresh is not None and results.fresh.finished:
+    if not compared and results.fresh_finished:
         return f"{tuned}. {base} has no score on fresh seeds, so nothing is compared."
     if not compared:
         return (

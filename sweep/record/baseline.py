@@ -1,5 +1,7 @@
 """Select the baseline: the configuration that all others are compared with."""
 
+from collections.abc import Iterable
+
 from sweep.search.history import Configuration
 from sweep.space.arms import arm_of, arms
 from sweep.space.spec import SweepSpec
@@ -16,3 +18,11 @@ def is_baseline(spec: SweepSpec, configuration: Configuration) -> bool:
     if spec.baselines:
         return configuration.number == 0
     return spec.program.is_plain(configuration.resolved)
+
+
+def first_baseline(
+    spec: SweepSpec, configurations: Iterable[Configuration]
+) -> Configuration | None:
+    """Return the baseline with the lowest number among ``configurations``; None without one."""
+    baselines = (each for each in configurations if is_baseline(spec, each))
+    return min(baselines, key=lambda configuration: configuration.number, default=None)

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from loptune.terminal.table import counted, number
+from sweep.record.baseline import first_baseline
 from sweep.record.sweep_record import SweepRecord, planned_trials
 from sweep.record.trial_table import parameter_text, setting_text
-from sweep.search.history import Configuration, best, front_numbers, outcome
+from sweep.search.history import Configuration, best, front_numbers, outcome, ranked
 from sweep.space.arms import arm_of, arms
 from sweep.space.spec import ObjectiveSpec
 
@@ -75,10 +76,12 @@ def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> BestWit
 def _not_compared(sweep: SweepRecord, candidate: BestConfiguration | None) -> BestWithCaveats:
     """Return the best of a search with the command that compares it."""
     if sweep.spec.search.tune_within is not None:
-        caveat = (
-            "each arm's best was selected on these seeds; to compare the arms on fresh seeds: "
-            f"{sweep.command('confirm')}"
-        )
+        complete = ranked(sweep.configurations, sweep.spec.seeds, sweep.spec.objective)
+        selected = "each arm's best was selected on these seeds"
+        caveat = f"{selected}; to compare the arms on fresh seeds: {sweep.command('confirm')}"
+        if first_baseline(sweep.spec, complete) is None:
+            first = next(iter(arms(sweep.spec)))
+            caveat = f"{selected}; no configuration of {first} is complete to compare them with"
         return BestWithCaveats(None, [caveat])
     caveat = f"to compare it with the baseline: {sweep.command('report')}"
     return BestWithCaveats(candidate, [caveat])

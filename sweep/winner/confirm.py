@@ -15,7 +15,7 @@ a false improvement with a probability below 10%.
 from collections.abc import Sequence
 
 from loptune.errors import ConfigError, MissingError
-from sweep.record.baseline import is_baseline
+from sweep.record.baseline import first_baseline, is_baseline
 from sweep.record.folder import SweepFolder, read_spec
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import Configuration, ranked
@@ -158,9 +158,8 @@ def choose(spec: SweepSpec, proposed: list[Configuration], finalists: int) -> li
         for configuration in complete:
             best_of_arm.setdefault(arm_of(spec, configuration.parameters), configuration)
         complete = list(best_of_arm.values())
-    baselines = [configuration for configuration in complete if is_baseline(spec, configuration)]
-    if not baselines:
+    baseline = first_baseline(spec, complete)
+    if baseline is None:
         return complete[:finalists]
-    baseline = min(baselines, key=lambda configuration: configuration.number)
     others = [configuration for configuration in complete if configuration is not baseline]
     return [baseline, *others[:finalists]]

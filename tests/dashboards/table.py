@@ -63,6 +63,7 @@ def with_trials(results: Results, table: pd.DataFrame, **changes: Any) -> Result
     simple = {field.name for field in fields(TrialRecord)} - {
         "name",
         "time",
+        "by_settings",
         "total_steps",
         "parameters",
         "curves",

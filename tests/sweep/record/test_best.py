@@ -1,7 +1,13 @@
+from contextlib import nullcontext
+
+import pytest
+
 from dashboards.headline import verdict_sentences
 from dashboards.next_step import next_step
+from loptune.run_names import lock_folder
 from sweep.record.best import choose_best
 from sweep.record.results import read_results
+from sweep.winner.confirm import finalists_of
 from tests.sweep.ended_sweeps import write_sweep
 
 GAIN = {0: {0: 0.5, 1: 0.52}, 1: {0: 0.9, 1: 0.92}, 2: {0: 0.5, 1: 0.51}}
@@ -61,3 +67,62 @@ def test_seeds_that_tuned_several_arms_name_no_best(tmp_path):
     for choice in (choose_best(sweep), choose_best(sweep, read_results(sweep))):
         text = choice.text(sweep.spec.objective)
         assert choice.best is None and f"sweep confirm arms --runs-dir {tmp_path}" in text
+
+
+ARMS = {
+    "parameters": {
+        "algorithm.ar_alpha": {"choice": [0.0, 0.1, 0.2]},
+        "optim.lr": {"uniform": [1e-5, 1e-3]},
+    },
+    "baselines": [],
+    "search": {"configurations": 1, "tune_within": "algorithm.ar_alpha"},
+}
+FAILED = {0: "it failed", 1: "it failed"}
+RUNNING = {0: 0.5}  # the second seed has no result
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+@pytest.mark.parametrize(
+    "scores",
+    [
+        GAIN,
+        {},
+        {0: FAILED, 1: GAIN[1], 2: GAIN[2]},
+        {0: FAILED, 1: FAILED, 2: FAILED},
+        {0: GAIN[0], 1: FAILED, 2: GAIN[2]},
+        {0: GAIN[0], 1: GAIN[1]},
+        {0: GAIN[0], 1: GAIN[1], 2: RUNNING},
+        {0: RUNNING, 1: GAIN[1], 2: GAIN[2]},
+    ],
+)
+@pytest.mark.parametrize("space", [ARMS, {}])
+def test_a_printed_confirmation_can_start(tmp_path, scores, space, is_running):
+    sweep = write_sweep(tmp_path, "demo", scores, **{"seeds": [0, 1], **space})
+    steps = []
+    with lock_folder(sweep.folder.root, "sweep") if is_running else nullcontext():
+        results = read_results(sweep)
+        step = next_step(results)
+        steps += [] if step is None else [step.text]
+        steps += choose_best(sweep, results).caveats
+        steps += choose_best(sweep).caveats
+    advised = [text for text in steps if "sweep confirm" in text]
+    if advised:
+        assert len(finalists_of(sweep, 1)) == 2
+    if step is not None and is_running and not results.finished:
+        assert "sweep" not in step.command
+    if len(scores) == 3 and GAIN[0] == scores[0] and RUNNING not in scores.values():
+        assert advised or space == {}
+
+
+def test_a_confirmation_that_has_not_ended_is_continued_and_not_started_again(tmp_path):
+    for name, space in (("arms", ARMS), ("listed", {})):
+        search = write_sweep(tmp_path, name, GAIN, **{"seeds": [0, 1], **space})
+        confirms = {"sweep": name, "configurations": [0, 1]}
+        fresh = write_sweep(
+            tmp_path, f"{name}-confirm", {0: {}, 1: {2: 0.9}}, seeds=[2, 3], confirms=confirms
+        )
+        step = next_step(read_results(search))
+        assert f"sweep resume {fresh.folder.name} " in step.command
+        assert "sweep confirm " not in step.text
+        with lock_folder(fresh.folder.root, "sweep"):
+            assert next_step(read_results(search)).command == ""
