@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from loptune.errors import ConfigError, MissingError, StorageError
-from loptune.run_names import check_name, run_path
+from loptune.run_names import MAX_NAME_LENGTH, check_name, run_path
 from loptune.section import Count
 from loptune.terminal.commands import Option, RunsDir, printing_command
 from loptune.terminal.interrupt import defer_interrupt
@@ -41,6 +41,15 @@ class ResolvedModel:
     name_or_path: str
     run_config: Path | None
     step: int
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A model to evaluate."""
+
+    config: TrainConfig
+    step: int  # training step of the model, 0 if unknown
+    record: str  # name of the folder and the MLflow run
 
 
 def resolve_model(model: str) -> ResolvedModel:
@@ -173,11 +182,7 @@ def evaluate(
     Raises:
         UserError: the model does not exist, its settings are wrong, or scoring failed too often.
     """
-    place = run_path(model, runs_dir)
-    check_no_sweep(place)
-    models = [resolve_model(str(place))]
-    if last is not None:
-        models = last_checkpoints(place, last)
+    models = _models(run_path(model, runs_dir), last)
     given = {
         "evaluation.sets": sets,
         "evaluation.completions_per_problem": completions,
@@ -187,34 +192,78 @@ def evaluate(
     }
     flags = {key: value for key, value in given.items() if value is not None}
     configs = [evaluation_config(each, spec, overrides, flags) for each in models]
-    record = check_name(name or record_name(model))
-    if (runs_dir / record).exists():
+    mean = None
+    if last is None:
+        records = [check_name(name or record_name(model))]
+    else:
+        mean, records = _names_of_checkpoints(name, model, [each.step for each in models])
+    _check_free([*records, *filter(None, [mean])], runs_dir)
+    _check_loadable(configs[0], spec)
+    evaluations = []
+    for each, config, record in zip(models, configs, records, strict=True):
+        evaluations.append(Evaluation(config, each.step, record))
+    return _run(evaluations, mean, runs_dir, json)
+
+
+def _models(place: Path, last: int | None) -> list[ResolvedModel]:
+    """Return the model at a place, or the last checkpoints of the run at it."""
+    check_no_sweep(place)
+    if last is None:
+        return [resolve_model(str(place))]
+    if not RunFolder(place).checkpoints.is_dir() and not RunFolder(place).config.is_file():
+        hint = "remove --last"
+        if _STEP.fullmatch(place.name) and place.is_dir():
+            hint = f"pass its run, {place.parent.parent}, or remove --last"
         raise ConfigError(
-            f"{record} already exists",
-            str(runs_dir / record),
-            "choose another --name",
-            code="name-taken",
+            f"--last needs a run, and {place} is not one", "--last", hint, "last", code="not-a-run"
         )
+    return last_checkpoints(place, last)
+
+
+def _names_of_checkpoints(
+    name: str | None, model: str, steps: Sequence[int]
+) -> tuple[str, list[str]]:
+    """Return the names of the records of the mean, and of each checkpoint."""
+    endings = [f"-step-{step}" for step in steps]
+    mean = check_name(name or record_name(model, room=max(map(len, endings))))
+    return mean, [check_name(f"{mean}{ending}") for ending in endings]
+
+
+def _check_free(records: Sequence[str], runs_dir: Path) -> None:
+    for record in records:
+        if (runs_dir / record).exists():
+            raise ConfigError(
+                f"{record} already exists",
+                str(runs_dir / record),
+                "choose another --name",
+                code="name-taken",
+            )
+
+
+def _check_loadable(config: TrainConfig, spec: str | None) -> None:
+    """Check the files, packages and the model before torch is imported."""
     spec_file = None
     if spec:
         spec_file = find_spec(spec).path
-    check_sources(configs[0], spec_file, trains=False)
-    check_installed(configs[0])
-    check_model(configs[0])
+    check_sources(config, spec_file, trains=False)
+    check_installed(config)
+    check_model(config)
+
+
+def _run(evaluations: Sequence[Evaluation], mean: str | None, runs_dir: Path, json: bool) -> int:
+    """Run the only evaluation, or several and report their mean under the name ``mean``."""
     with defer_interrupt():
         limit_spinning()
-        from trainer.commands.evaluation_run import run_evaluation  # torch takes seconds to import
+        # torch takes seconds to import
+        from trainer.commands.evaluation_run import report_mean, run_evaluation
 
-    if last is None:
-        return run_evaluation(configs[0], models[0].step, record, runs_dir, json)
-    from trainer.commands.evaluation_run import checkpoint_name, report_mean
-
-    for each, config in zip(models, configs, strict=True):
-        one = checkpoint_name(record, each.step)
+    if mean is None:
+        return run_evaluation(evaluations[0], runs_dir, json)
+    for each in evaluations:
         _logger.info("checkpoint of step %d", each.step)
-        run_evaluation(config, each.step, one, runs_dir, json, quiet=True)
+        run_evaluation(each, runs_dir, json, quiet=True)
     if rank() == 0:
-        report_mean(record, [each.step for each in models], runs_dir, json)
+        report_mean(mean, evaluations, runs_dir, json)
     return 0
 
 
@@ -277,14 +326,16 @@ def evaluation_config(
     return apply_overrides(base, changes, source="command line")
 
 
-def record_name(model: str) -> str:
-    """Return ``evaluate-MODEL-TIME``."""
+def record_name(model: str, room: int = 0) -> str:
+    """Return ``evaluate-MODEL-TIME``, short enough for an ending of ``room`` characters."""
     parts = [
         part
         for part in re.split(r"[^A-Za-z0-9]+", model)
         if part not in ("", "checkpoints", "runs")
     ]
-    return f"evaluate-{'-'.join(parts)[-36:].strip('-')}-{time.strftime('%Y%m%d-%H%M%S')}"
+    started = time.strftime("%Y%m%d-%H%M%S")
+    longest = MAX_NAME_LENGTH - len(f"evaluate--{started}") - room
+    return f"evaluate-{'-'.join(parts)[-longest:].strip('-')}-{started}"
 
 
 def parse_set(text: str) -> tuple[str, dict[str, Any]]:

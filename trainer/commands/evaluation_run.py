@@ -10,6 +10,7 @@ from typing import Any
 from loptune.terminal.lasting_output import lasting_output
 from loptune.terminal.table import print_table
 from rewards.sandbox import MAX_FAILURE_RATE
+from trainer.commands.evaluate import Evaluation
 from trainer.config.schema import TrainConfig
 from trainer.evaluation.breakdown import EvaluationRow, evaluation_rows
 from trainer.evaluation.checkpoint_mean import mean_rows
@@ -36,17 +37,19 @@ _HEADINGS = (
 
 @lasting_output()
 def run_evaluation(
-    config: TrainConfig, step: int, name: str, runs_dir: Path, as_json: bool, quiet: bool = False
+    evaluation: Evaluation, runs_dir: Path, as_json: bool, quiet: bool = False
 ) -> int:
-    """Evaluate the model, print the results, record them in ``runs_dir/name`` and MLflow, and
-    return the exit code.
+    """Evaluate the model, print the results, record them in its folder in ``runs_dir`` and MLflow,
+    and return the exit code.
 
-    ``step`` is the training step of the model, 0 if unknown. Under torchrun the problems are split
-    over the ranks. If ``quiet``, record the results without printing them.
+    Under torchrun the problems are split over the ranks. If ``quiet``, record the results without
+    printing them.
 
     Raises:
         RewardError: scoring failed too often for a valid result.
     """
+    config = evaluation.config
+    name = evaluation.record
     parallel = make_parallel(config)
     # load the reward first: an unknown reward must not leave a record
     with prepare(config, trains=False, max_failure_rate=MAX_FAILURE_RATE) as prepared:
@@ -57,7 +60,7 @@ def run_evaluation(
             result = _evaluate_model(config, prepared, parallel)
             if parallel.is_main:
                 rows = evaluation_rows(result)
-                summary = _summary(config, step, rows, time.monotonic() - started)
+                summary = _summary(config, evaluation.step, rows, time.monotonic() - started)
                 file = RunFolder(runs_dir / name).evaluation
                 _record(tracker, result, summary, file)
                 if not quiet:
@@ -71,16 +74,19 @@ def run_evaluation(
     return 0
 
 
-def report_mean(name: str, steps: Sequence[int], runs_dir: Path, as_json: bool) -> None:
-    """Print the mean over the evaluations of several checkpoints, and record it in
-    ``runs_dir/name``. `run_evaluation` has recorded each evaluation under its `checkpoint_name`.
+def report_mean(
+    name: str, evaluations: Sequence[Evaluation], runs_dir: Path, as_json: bool
+) -> None:
+    """Print the mean over the evaluations of several checkpoints, which `run_evaluation` has
+    recorded, and record it in ``runs_dir/name``.
     """
-    summaries = [
-        json.loads(RunFolder(runs_dir / checkpoint_name(name, step)).evaluation.read_text("utf-8"))
-        for step in steps
-    ]
+    steps = [evaluation.step for evaluation in evaluations]
+    summaries = []
+    for evaluation in evaluations:
+        recorded = RunFolder(runs_dir / evaluation.record).evaluation
+        summaries.append(json.loads(recorded.read_text("utf-8")))
     rows = mean_rows([summary["rows"] for summary in summaries])
-    mean = {**summaries[-1], "step": None, "steps": list(steps), "rows": rows}
+    mean = {**summaries[-1], "step": None, "steps": steps, "rows": rows}
     mean["seconds"] = sum(summary["seconds"] for summary in summaries)
     file = RunFolder(runs_dir / name).evaluation
     file.parent.mkdir(parents=True)
@@ -88,11 +94,6 @@ def report_mean(name: str, steps: Sequence[int], runs_dir: Path, as_json: bool) 
     if not as_json:
         print(f"mean over the checkpoints of steps {', '.join(map(str, steps))}:")
     _print(mean, file, as_json)
-
-
-def checkpoint_name(name: str, step: int) -> str:
-    """Return the name under which one checkpoint of `report_mean` is recorded."""
-    return f"{name}-step-{step}"
 
 
 def _print(summary: dict[str, Any], file: Path, as_json: bool) -> None:

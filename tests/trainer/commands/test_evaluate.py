@@ -66,6 +66,18 @@ def test_last_is_refused_if_the_run_has_fewer_checkpoints(run, typed):
     assert "[too-few-checkpoints]" in typed(f"trainer evaluate {run} --last 3 --offline", code=3)
 
 
+def test_last_is_refused_for_anything_but_a_run(run, typed):
+    for model in ("Qwen/Qwen2.5-0.5B", "tiny", run / "checkpoints" / "step-2", "no-such-run"):
+        assert "[not-a-run]" in typed(f"trainer evaluate {model} --last 3 --offline", code=2)
+
+
+def test_last_needs_every_name_that_it_records(run, tmp_path, typed):
+    line = f"trainer evaluate {run} --last 2 --offline --name"
+    (tmp_path / "stopped-step-1").mkdir()  # left by an evaluation that was stopped
+    assert "stopped-step-1 already exists" in typed(f"{line} stopped", code=2)
+    assert "[invalid-name]" in typed(f"{line} {'a' * 60}", code=2)
+
+
 @pytest.mark.parametrize(
     ("steps", "last", "missing"),
     [
@@ -257,3 +269,4 @@ def test_sets_take_the_test_split_unless_they_name_another():
 def test_records_are_named_after_the_model():
     assert record_name("runs/x/checkpoints/step-40").startswith("evaluate-x-step-40-")
     assert len(record_name("a" * 200)) <= 64
+    assert len(record_name("a" * 200, room=len("-step-1000000"))) <= 64 - len("-step-1000000")
