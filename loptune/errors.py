@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Self
 
 INTERRUPTED = 130  # exit code after an interruption that can be resumed
 
@@ -77,6 +78,20 @@ class UserError(Exception):
         self.hint = hint
         self.key = key
         self.code = code
+
+    def with_hint(self, hint: str) -> Self:
+        """Return a copy of the error with another hint."""
+        return self._copy(hint=hint)
+
+    def with_place(self, where: str) -> Self:
+        """Return a copy of the error with another place."""
+        return self._copy(where=where)
+
+    def _copy(self, **changes: str) -> Self:
+        copied = type(self).__new__(type(self))  # subclasses may have another constructor
+        copied.__dict__.update(self.__dict__, **changes)
+        copied.args = (copied.what, copied.where, copied.hint)
+        return copied
 
     def __str__(self) -> str:
         lines = [f"error: {self.what} [{self.code}]" if self.code else f"error: {self.what}"]

@@ -45,17 +45,21 @@ def command_line(*words: str, runs_dir: Path | None = None) -> str:
     return shlex.join([*words, *place])
 
 
-def resume_command(name: str, runs_dir: Path, world_size: int = 1) -> str:
-    """Return the command that resumes a run.
+def trainer_words(ranks: int) -> list[str]:
+    """Return the words that start a command of ``trainer`` with some ranks.
 
-    torchrun kills its ranks 30 s after it has forwarded a signal. The command sets a longer limit,
+    torchrun kills its ranks 30 s after it has forwarded a signal. The words set a longer limit,
     because a step of a large model and its checkpoint can take longer.
     """
-    launch: list[str] = []
-    if world_size > 1:
-        launch = ["torchrun", "--nproc-per-node", str(world_size)]
-        launch += ["--shutdown-timeout", str(SHUTDOWN_S), "-m"]
-    return command_line(*launch, "trainer", "resume", name, runs_dir=runs_dir)
+    if ranks == 1:
+        return ["trainer"]
+    launch = ["torchrun", "--nproc-per-node", str(ranks), "--shutdown-timeout", str(SHUTDOWN_S)]
+    return [*launch, "-m", "trainer"]
+
+
+def resume_command(name: str, runs_dir: Path, world_size: int = 1) -> str:
+    """Return the command that resumes a run."""
+    return command_line(*trainer_words(world_size), "resume", name, runs_dir=runs_dir)
 
 
 def is_name(text: str) -> bool:

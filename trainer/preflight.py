@@ -1,16 +1,15 @@
 """Checks that run before torch and the model are loaded."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from loptune.errors import MissingError
+from loptune.run_names import command_line
 from trainer.config.data import DatasetConfig
 from trainer.config.schema import TrainConfig
 from trainer.hub import check_available
-from trainer.policy.architectures import TINY
+from trainer.policy.architectures import TINY, no_such_folder
 from trainer.policy.packaged import PACKAGED, SUFFIX
-from trainer.problems.sources import FROM_HERE, check_source
+from trainer.problems.sources import check_source
 from trainer.tracking.mlflow_store import check_store, tracking_uri
 from trainer.tracking.writers import check_installed
 
@@ -31,37 +30,25 @@ def check_sources(config: TrainConfig, spec: Path | None, trains: bool = True) -
     if trains:
         datasets = [*config.data.train, *datasets]
     for dataset in datasets:
-        with _looked_up_next_to(spec, dataset.source):
+        try:
             check_source(dataset)
+        except MissingError as error:
+            raise _with_place(error, spec, dataset.source) from None
     model = config.model.name_or_path
     is_folder = model.startswith(("./", "../", "/", "~"))
     if is_folder and not Path(model).expanduser().exists():
-        with _looked_up_next_to(spec, model):
-            raise MissingError(
-                f"no such model folder: {model}",
-                str(Path(model).expanduser().absolute()),
-                FROM_HERE,
-                code="no-such-model",
-            )
+        raise _with_place(no_such_folder(model), spec, model)
 
 
-@contextmanager
-def _looked_up_next_to(spec: Path | None, name: str) -> Iterator[None]:
-    """If a file that the block does not find is next to the run file, change the error's hint to
-    say so.
-    """
-    try:
-        yield
-    except MissingError as error:
-        folder = spec.parent if spec is not None else Path()
-        if folder.resolve() == Path.cwd() or not (folder / name).exists():
-            raise
-        raise MissingError(
-            error.what,
-            error.where,
-            f"it is next to {spec}, but paths are relative to the current directory: cd {folder}",
-            code=error.code,
-        ) from None
+def _with_place(error: MissingError, spec: Path | None, name: str) -> MissingError:
+    """Return the error of a missing file; if it is next to the run file, its hint says so."""
+    folder = spec.parent if spec is not None else Path()
+    if folder.resolve() == Path.cwd() or not (folder / name).exists():
+        return error
+    command = command_line("cd", str(folder))
+    return error.with_hint(
+        f"it is next to {spec}, but paths are relative to the current directory: {command}"
+    )
 
 
 def check_model(config: TrainConfig) -> None:

@@ -19,6 +19,7 @@ from loptune.files import check_regular
 from loptune.foreign_yaml import MAX_BYTES, read_foreign_yaml
 from loptune.yaml_document import nearest
 
+PASS_THE_STORE = "pass the store with --store: sqlite:///FILE, http://HOST:PORT or an mlruns folder"
 _META = "meta.yaml"
 _STATES = {"1": "RUNNING", "2": "SCHEDULED", "3": "FINISHED", "4": "FAILED", "5": "KILLED"}
 # possible number of fields per metric line: time, value, step, and two for a dataset
@@ -48,10 +49,7 @@ def read_folder(place: Path, experiment: str | None = None) -> list[StoredRun]:
     """
     if not place.is_dir():
         raise StorageError(
-            "MLflow folder not found",
-            str(place),
-            "pass the store with --store: sqlite:///FILE, http://HOST:PORT or an mlruns folder",
-            code="no-mlflow-store",
+            "MLflow folder not found", str(place), PASS_THE_STORE, code="no-mlflow-store"
         )
     root = place.resolve()
     folders = [root] if (root / _META).is_file() else list(_described_folders(root, root))

@@ -427,32 +427,41 @@ def _read(
 
 
 def _store_uri(store: str | None, runs_dir: Path) -> str:
-    """Return the URI of an existing MLflow store; --store may also be a path.
+    """Return the URI of an MLflow store; --store may also be a path.
 
     Raises:
-        StorageError: there is no store, or it does not answer.
+        ConfigError: the URI has credentials.
+        StorageError: there is no such store, or its database cannot be read.
     """
-    from dashboards.sources.mlflow_folders import folder_of
-
-    if store is not None and Path(store).is_dir():
-        store = Path(store).resolve().as_uri()
-    elif store is not None and Path(store).is_file():
-        store = f"sqlite:///{store}"
-    check_address(store, "--store")
-    uri = tracking_uri(TrackingConfig(uri=store), runs_dir)
-    folder = folder_of(uri)
-    if folder is not None:
-        return uri  # its folder is checked before it is read
-    try:
-        connect(uri)  # fails if the store is missing; reading would create it
-    except StorageError as error:
-        raise StorageError(
-            error.what,
-            error.where,
-            "pass the store with --store: sqlite:///FILE, http://HOST:PORT or an mlruns folder",
-            code="unreadable-store",
-        ) from None
+    given = None if store is None else _as_uri(store)
+    check_address(given, "--store")
+    uri = tracking_uri(TrackingConfig(uri=given), runs_dir)
+    _check_store(uri)
     return uri
+
+
+def _as_uri(store: str) -> str:
+    """Return the URI of a store that may be the path of a folder or a database file."""
+    path = Path(store)
+    if path.is_dir():
+        return path.resolve().as_uri()
+    return f"sqlite:///{store}" if path.is_file() else store
+
+
+def _check_store(uri: str) -> None:
+    """Check a database, because reading would create a missing one. Folders and servers are checked
+    when they are read.
+    """
+    from dashboards.sources.mlflow_folders import PASS_THE_STORE, folder_of
+
+    if folder_of(uri) is not None:
+        return
+    try:
+        connect(uri, records=False)
+    except StorageError as error:
+        if error.code == "no-mlflow-store":
+            raise error.with_hint(PASS_THE_STORE) from None
+        raise
 
 
 JUDGE = Command(

@@ -106,7 +106,7 @@ def evidence(
 
     check_address(store, "command line, STORE")
     uri = tracking_uri(TrackingConfig(uri=store), runs_dir)
-    connect(uri)  # fails if the store is missing; reading would create it
+    connect(uri, records=False)  # fails if the store is missing; reading would create it
     return Evidence(*collect_comparisons(read_sweeps(uri)))
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from dashboards.trial import TrialRecord
 from loptune.errors import ConfigError, UserError
 from loptune.files import format_bytes
-from loptune.run_names import lock_owner
+from loptune.run_names import command_line, lock_owner
 from loptune.temporary import remove_leftovers
 from loptune.terminal.arguments import Commands
 from loptune.terminal.commands import Command, Option, RunsDir, add_command
@@ -235,7 +235,7 @@ def _check_new_file(output: Path) -> None:
         raise ConfigError(
             f"the folder {output.parent} does not exist",
             "--output",
-            f"mkdir -p {output.parent}",
+            command_line("mkdir", "-p", str(output.parent)),
             code="no-output-folder",
         )
 

@@ -464,6 +464,7 @@ def _fields(error: UserError) -> dict[str, str]:
         "what": error.what,
         "where": error.where,
         "hint": error.hint,
+        "key": error.key,
         "code": error.code,
     }
 

@@ -33,4 +33,4 @@ def check_added(metrics: Sequence[str], spec: SweepSpec, file: Path) -> None:
         try:
             check_recorded(metric, "guards", spec, document)
         except ConfigError as error:  # the guard is on the command line, not in the file
-            raise ConfigError(error.what, "--guard", error.hint, code=error.code) from None
+            raise error.with_place("--guard") from None

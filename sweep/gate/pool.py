@@ -249,7 +249,8 @@ class RunPool:
 def _raised(fields: dict[str, str]) -> UserError:
     """Return the error that the process has sent."""
     kind: type[UserError] = getattr(errors, fields["kind"], errors.StorageError)
-    return kind(fields["what"], fields["where"], fields["hint"], code=fields["code"])
+    place = (fields["what"], fields["where"], fields["hint"], fields["key"])
+    return kind(*place, code=fields["code"])
 
 
 def _import_path(place: Path) -> str:

@@ -245,8 +245,7 @@ def _with_withdrawal(campaign: Campaign, need: Need, error: UserError) -> UserEr
     if need.proposal is None:
         return error
     command = campaign.command("withdraw", "--proposal", str(need.proposal))
-    hint = f"{error.hint}. `{command}` withdraws the proposal"
-    return type(error)(error.what, error.where, hint, error.key, code=error.code)
+    return error.with_hint(f"{error.hint}. `{command}` withdraws the proposal")
 
 
 def _killed(campaign: Campaign, name: str, killed: Mapping[int, str]) -> MissingError:

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from loptune.errors import ConfigError
 from loptune.progress import MetricValues, ProgressReport
+from loptune.run_names import command_line, trainer_words
 from loptune.section import refusal
 from loptune.yaml_document import YamlDocument
 from sweep.programs.base import (
@@ -277,11 +278,7 @@ class LoptuneProgram(Program):
 
     def launch_command(self, overrides: Overrides, path: Path, workers: int) -> str:
         """Return the ``trainer run`` command for a file."""
-        if workers > 1:
-            return (
-                f"torchrun --nproc-per-node {workers} --shutdown-timeout 900 -m trainer run {path}"
-            )
-        return f"trainer run {path}"
+        return command_line(*trainer_words(workers), "run", str(path))
 
     def start(self, assignment: Assignment) -> TrialRun:
         """Build a rank's trainer, as ``trainer run`` does."""

@@ -51,16 +51,17 @@ class StorageFault(NamedTuple):
     what: str
     where: str
     hint: str
+    key: str
     code: str
 
     @classmethod
     def of(cls, error: StorageError) -> "StorageFault":
         """Return the parts of an error."""
-        return cls(what=error.what, where=error.where, hint=error.hint, code=error.code)
+        return cls(error.what, error.where, error.hint, error.key, error.code)
 
     def error(self) -> StorageError:
         """Return the error."""
-        return StorageError(self.what, self.where, self.hint, code=self.code)
+        return StorageError(self.what, self.where, self.hint, self.key, code=self.code)
 
 
 @dataclass(frozen=True)

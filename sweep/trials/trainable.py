@@ -301,7 +301,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         except ConfigError as error:
             resume = command_line("sweep", "resume", folder.name, runs_dir=folder.runs_dir)
             again = f"restore the file and run {resume}, or add --accept-changes"
-            raise StorageError(error.what, error.where, again, code=error.code) from None
+            raise StorageError(error.what, error.where, again, error.key, code=error.code) from None
 
     def _failed(self, failure: Failure, step: int = 0) -> TuneResult:
         timeout = _CLOSE_TIMEOUT_S

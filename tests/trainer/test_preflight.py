@@ -62,3 +62,17 @@ def test_what_may_not_be_read_or_written_is_named(tmp_path, closed, mode, code):
     ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert ended.returncode == code, ended.stderr
     assert closed in ended.stderr and "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("missing", ["data.train=own.jsonl", "model.name_or_path=./own"])
+def test_a_missing_file_is_found_next_to_the_run_file(tmp_path, monkeypatch, capsys, missing):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "con figs"
+    folder.mkdir()
+    for name in ("own", "own.jsonl"):
+        (folder / name).touch()
+    (folder / "run.yaml").write_text("extends: tiny_kk\n")
+    assert main(["run", "con figs/run.yaml", "--name", "r", missing]) == 3
+    printed = capsys.readouterr().err
+    assert "next to con figs/run.yaml" in printed
+    assert printed.splitlines()[-1].endswith(": cd 'con figs'")

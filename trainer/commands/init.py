@@ -9,6 +9,7 @@ from string import Template
 from typing import Annotated
 
 from loptune.errors import ConfigError, StorageError
+from loptune.run_names import command_line
 from loptune.terminal.commands import Command, Option
 from trainer.commands.reference import run_schema
 from trainer.policy.architectures import TINY
@@ -57,7 +58,7 @@ def init(
 def _show_project(project: Project) -> None:
     for path in project.files:
         print(f"written: {path}")
-    print(f"cd {project.folder}")
+    print(command_line("cd", str(project.folder)))
     if project.is_rule:
         print(
             "python -m pytest               # test the rule's equation\n"

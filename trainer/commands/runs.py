@@ -249,7 +249,8 @@ def ui(
     uri = tracking_uri(config.tracking, runs_dir)
 
     def page() -> str:
-        experiment = connect(uri).get_experiment_by_name(config.tracking.experiment or "trainer")
+        client = connect(uri, records=False)
+        experiment = client.get_experiment_by_name(config.tracking.experiment or "trainer")
         if experiment:
             return f"/#/experiments/{experiment.experiment_id}/runs{of_run}"
         return ""

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from loptune.errors import MissingError
+from trainer.problems.sources import FROM_HERE
+
 TINY = "tiny"  # the name of the built-in model
 MAX_CONFIG_BYTES = 8 << 20  # size limit of config.json and similar files
 TINY_FOLDER = Path(__file__).with_name("tiny")
@@ -48,6 +51,18 @@ def model_size(name: str) -> ModelSize | None:
 def local_folder(name: str) -> Path:
     """Return the folder for a model name. It does not exist if the name is a Hub name."""
     return TINY_FOLDER if name == TINY else Path(name).expanduser()
+
+
+def no_such_folder(name: str) -> MissingError:
+    """Return the error for a model name that is a path to a missing folder."""
+    place = Path(name).expanduser().absolute()
+    return MissingError(
+        f"no such model folder: {name}",
+        str(place),
+        FROM_HERE,
+        "model.name_or_path",
+        code="no-such-model",
+    )
 
 
 def _config_file(name: str) -> Path | None:

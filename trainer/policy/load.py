@@ -29,7 +29,7 @@ from trainer.cpu.packed_rows import use_packed_attention
 from trainer.hub import hub_is_reachable, unreachable
 from trainer.policy import published_tokenizer
 from trainer.policy.adapters import SETTINGS_FILE, adapter_base, merge_adapter
-from trainer.policy.architectures import MAX_CONFIG_BYTES, local_folder
+from trainer.policy.architectures import MAX_CONFIG_BYTES, local_folder, no_such_folder
 from trainer.policy.gguf import ensure_converted, ensure_gguf
 from trainer.policy.packaged import PACKAGED, SUFFIX
 
@@ -62,7 +62,8 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     Raises:
         MissingError: unknown folder or Hub name, or no tokenizer in it.
         StorageError: ``tokenizer.json`` is only a Git LFS pointer.
-        ConfigError: the tokenizer has no EOS token, so completions could not end.
+        ConfigError: the tokenizer differs from its published file, or has no EOS token, so
+            completions could not end.
     """
     source = tokenizer_source(config)
     file = Path(source) / published_tokenizer.FILE
@@ -294,12 +295,7 @@ def model_source(config: ModelConfig) -> str:
         _check_sizes(folder)
         return str(folder)
     if folder.exists() or name.startswith(("/", "./", "../", "~")) or name.count("/") > 1:
-        raise MissingError(
-            f"no such model folder: {name}",
-            "model.name_or_path",
-            "check the path",
-            code="no-such-model",
-        )
+        raise no_such_folder(name)
     hub_is_reachable()
     return name
 

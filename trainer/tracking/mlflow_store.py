@@ -27,6 +27,7 @@ from loptune.credentials import split_credentials
 from loptune.errors import ConfigError, StorageError, first_line
 from loptune.files import storage_error
 from loptune.mlflow_runs import RUN_TAG, find_runs
+from loptune.run_names import command_line
 from trainer.config.tracking import TrackingConfig
 from trainer.policy.cache import cache_folder, ensure_folder
 
@@ -255,8 +256,12 @@ def _is_address(uri: str) -> bool:
         return False
 
 
-def connect(uri: str) -> "MlflowClient":
+def connect(uri: str, *, records: bool = True) -> "MlflowClient":
     """Return a client of the store.
+
+    Args:
+        uri: the store.
+        records: whether the caller records runs, which it could also do with ``--offline``.
 
     Raises:
         StorageError: the store cannot be reached, or is a SQLite file that has no schema (call
@@ -273,12 +278,12 @@ def connect(uri: str) -> "MlflowClient":
     _quiet_mlflow()
     from mlflow import MlflowClient
 
-    return retry(lambda: MlflowClient(uri), uri)
+    return retry(lambda: MlflowClient(uri), uri, records=records)
 
 
-def retry(action: Callable[[], T], uri: str) -> T:
+def retry(action: Callable[[], T], uri: str, *, records: bool = True) -> T:
     """Retry ``action`` until it succeeds or a time limit is reached, which is longer for SQLite
-    locks than for servers.
+    locks than for servers. ``records`` as for `connect`.
 
     Raises:
         StorageError: time limit reached, or a permanent error.
@@ -304,14 +309,14 @@ def retry(action: Callable[[], T], uri: str) -> T:
                 raise StorageError(
                     f"MLflow request failed: {reason(error)}",
                     uri,
-                    _hint(error, path),
+                    _hint(error, path, records),
                     code="mlflow-request",
                 ) from error
         time.sleep(pause)
         pause = min(2 * pause, 2.0)
 
 
-def _hint(error: Exception, file: Path | None) -> str:
+def _hint(error: Exception, file: Path | None, records: bool) -> str:
     """Return the hint for an error of the SQLite store in ``file``, or of a server if ``file`` is
     None.
     """
@@ -322,9 +327,12 @@ def _hint(error: Exception, file: Path | None) -> str:
     elif "locked" in str(error):
         first = f"end the program that writes to {file.name}"
     elif "out-of-date" in str(error):
-        first = f"run `mlflow db upgrade sqlite:///{file}`"
+        upgrade = command_line("mlflow", "db", "upgrade", f"sqlite:///{file}")
+        first = f"run `{upgrade}`"
     else:
         first = f"move {file.name} away to create a new store"
+    if not records:
+        return first
     return f"{first}, or use --offline and upload later with `trainer upload` or `sweep upload`"
 
 

@@ -239,6 +239,7 @@ class Tracker:
                 f"{error.what}; the record of step {step} is missing",
                 error.where,
                 error.hint,
+                error.key,
                 code=error.code,
             ) from error
 

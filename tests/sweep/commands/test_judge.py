@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import sqlite3
+from contextlib import closing
 
 import mlflow
 import pandas as pd
@@ -170,7 +172,22 @@ def test_numbers_for_scripts_and_errors(place, typed):
         (f"{line} --where loss=grpo,loss=dapo", 2, "[second-value]"),
         (f"{line} --output taken", 4, "cannot write the report"),
         (f"sweep judge mlflow:none {options}", 3, "[no-experiment]"),
-        (f"sweep judge mlflow:none {options} --store sqlite:///no.db", 4, "[unreadable-store]"),
+        (f"sweep judge mlflow:none {options} --store sqlite:///no.db", 4, "[no-mlflow-store]"),
     ):
         assert message in typed(refused, code=code)
     assert not (place / "no.db").exists()
+
+
+def test_an_unreadable_database_keeps_the_hint_of_its_fault(place, typed):
+    options = "--by loss --score acc --store bad.db"
+    (place / "bad.db").write_text("no database")
+    assert "restore the file" in typed(f"sweep judge mlflow:e {options}", code=4)
+    (place / "bad.db").unlink()
+    sqlite_store(place / "runs")
+    old = place / "runs" / "mlflow.db"
+    with closing(sqlite3.connect(old)) as database:
+        database.execute("UPDATE alembic_version SET version_num = 'c48cb773bb87'")
+        database.commit()
+    printed = typed(f"sweep judge mlflow:e --by loss --score acc --store {old}", code=4)
+    assert f"mlflow db upgrade sqlite:///{old}" in printed
+    assert "--offline" not in printed

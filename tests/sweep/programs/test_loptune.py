@@ -38,3 +38,11 @@ def test_the_tiny_models_memory_is_known_on_a_gpu():
     shared = program.memory(ResourcesSpec(gpus_per_trial=0.5))
     assert shared.device.on_gpu
     assert shared.device.total_bytes < 80e9  # half of a GPU
+
+
+def test_the_command_of_a_configuration_is_quoted(tmp_path):
+    program = LoptuneProgram(config=load_config("tiny_kk"))
+    path = tmp_path / "my runs" / "best.yaml"
+    assert program.launch_command({}, path, 1) == f"trainer run '{path}'"
+    command = program.launch_command({}, path, 2)
+    assert command.startswith("torchrun --nproc-per-node 2 ") and command.endswith(f"run '{path}'")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -206,6 +207,13 @@ def test_processes_that_open_a_fresh_store_at_once(tmp_path):
     ],
 )
 def test_a_file_is_not_told_to_start(uri, error, word):
-    hint = mlflow_store._hint(OSError(error), mlflow_store.sqlite_path(uri))
+    file = mlflow_store.sqlite_path(uri)
+    hint = mlflow_store._hint(OSError(error), file, records=True)
     assert word in hint and "--offline" in hint
+    assert "--offline" not in mlflow_store._hint(OSError(error), file, records=False)
     assert ("server" in hint) == uri.startswith("http")
+
+
+def test_the_printed_upgrade_is_quoted():
+    hint = mlflow_store._hint(OSError("out-of-date"), Path("/my runs/mlflow.db"), records=False)
+    assert hint == "run `mlflow db upgrade 'sqlite:////my runs/mlflow.db'`"
