@@ -510,7 +510,9 @@ def test_commands_of_a_run_that_has_ended(elsewhere, typing, monkeypatch):
     monkeypatch.setattr("trainer.commands.evaluate.intact_checkpoints", lambda path: iter([newest]))
     monkeypatch.setattr("trainer.commands.evaluate.damaged_files", lambda path: [])
     stub = SimpleNamespace(
-        run_evaluation=lambda *words: evaluated.append(words) or 0, report_mean=None
+        run_evaluation=lambda *words: evaluated.append(words) or 0,
+        report_mean=None,
+        Evaluation=lambda *words: words,
     )
     monkeypatch.setitem(sys.modules, "trainer.commands.evaluation_run", stub)
     shown = typing(f"trainer status r {place}")

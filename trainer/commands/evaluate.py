@@ -43,15 +43,6 @@ class ResolvedModel:
     step: int
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """A model to evaluate."""
-
-    config: TrainConfig
-    step: int  # training step of the model, 0 if unknown
-    record: str  # name of the folder and the MLflow run
-
-
 def resolve_model(model: str) -> ResolvedModel:
     """Resolve ``tiny``, a Hub name, a model folder, a checkpoint, or a run (its newest intact
     checkpoint).
@@ -199,10 +190,7 @@ def evaluate(
         mean, records = _names_of_checkpoints(name, model, [each.step for each in models])
     _check_free([*records, *filter(None, [mean])], runs_dir)
     _check_loadable(configs[0], spec)
-    evaluations = []
-    for each, config, record in zip(models, configs, records, strict=True):
-        evaluations.append(Evaluation(config, each.step, record))
-    return _run(evaluations, mean, runs_dir, json)
+    return _run(configs, [each.step for each in models], records, mean, runs_dir, json)
 
 
 def _models(place: Path, last: int | None) -> list[ResolvedModel]:
@@ -250,13 +238,21 @@ def _check_loadable(config: TrainConfig, spec: str | None) -> None:
     check_model(config)
 
 
-def _run(evaluations: Sequence[Evaluation], mean: str | None, runs_dir: Path, json: bool) -> int:
+def _run(
+    configs: Sequence[TrainConfig],
+    steps: Sequence[int],
+    records: Sequence[str],
+    mean: str | None,
+    runs_dir: Path,
+    json: bool,
+) -> int:
     """Run the only evaluation, or several and report their mean under the name ``mean``."""
     with defer_interrupt():
         limit_spinning()
         # torch takes seconds to import
-        from trainer.commands.evaluation_run import report_mean, run_evaluation
+        from trainer.commands.evaluation_run import Evaluation, report_mean, run_evaluation
 
+    evaluations = list(map(Evaluation, configs, steps, records))
     if mean is None:
         return run_evaluation(evaluations[0], runs_dir, json)
     for each in evaluations:

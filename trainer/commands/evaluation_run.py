@@ -4,13 +4,13 @@ import json
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from loptune.terminal.lasting_output import lasting_output
 from loptune.terminal.table import print_table
 from rewards.sandbox import MAX_FAILURE_RATE
-from trainer.commands.evaluate import Evaluation
 from trainer.config.schema import TrainConfig
 from trainer.evaluation.breakdown import EvaluationRow, evaluation_rows
 from trainer.evaluation.checkpoint_mean import mean_rows
@@ -33,6 +33,15 @@ _HEADINGS = (
     *("set", "part", "problems", "completions each", "accuracy", "95% interval", "pass@k"),
     *("length", "truncated", "unparsed", "timeouts", "errors"),
 )
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A model to evaluate."""
+
+    config: TrainConfig
+    step: int  # training step of the model, 0 if unknown
+    record: str  # name of the folder and the MLflow run
 
 
 @lasting_output()
