@@ -509,11 +509,7 @@ def test_commands_of_a_run_that_has_ended(elsewhere, typing, monkeypatch):
     monkeypatch.setattr("trainer.commands.runs.upload_run", lambda path: sent.append(path) or "abc")
     monkeypatch.setattr("trainer.commands.evaluate.intact_checkpoints", lambda path: iter([newest]))
     monkeypatch.setattr("trainer.commands.evaluate.damaged_files", lambda path: [])
-    stub = SimpleNamespace(
-        run_evaluation=lambda *words: evaluated.append(words) or 0,
-        report_mean=None,
-        Evaluation=lambda *words: words,
-    )
+    stub = SimpleNamespace(run_evaluations=lambda *words: evaluated.append(words) or 0)
     monkeypatch.setitem(sys.modules, "trainer.commands.evaluation_run", stub)
     shown = typing(f"trainer status r {place}")
     evaluate, ui = re.search(r"next: +(trainer evaluate .*), (trainer ui .*)", shown).groups()

@@ -104,7 +104,7 @@ REHEARSED = SimpleNamespace(name="kk_3b", row=lambda: {"preset": "kk_3b"}, faile
 
 def _module(name, function):
     """The module that evaluates, which would load a model."""
-    return f"trainer.commands.{name}", SimpleNamespace(run_evaluation=function)
+    return f"trainer.commands.{name}", SimpleNamespace(run_evaluations=function)
 
 
 def _measured(folder, seeds, repeats, *, program, resume):

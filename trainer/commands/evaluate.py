@@ -14,7 +14,7 @@ from loptune.run_names import MAX_NAME_LENGTH, check_name, run_path
 from loptune.section import Count
 from loptune.terminal.commands import Option, RunsDir, printing_command
 from loptune.terminal.interrupt import defer_interrupt
-from loptune.terminal.main import rank, world_size
+from loptune.terminal.main import world_size
 from loptune.yaml_document import parse_override
 from trainer.checkpoint.on_disk import damaged_files, intact_checkpoints, steps_on_disk
 from trainer.commands.start import check_no_sweep
@@ -190,7 +190,12 @@ def evaluate(
         mean, records = _names_of_checkpoints(name, model, [each.step for each in models])
     _check_free([*records, *filter(None, [mean])], runs_dir)
     _check_loadable(configs[0], spec)
-    return _run(configs, [each.step for each in models], records, mean, runs_dir, json)
+    with defer_interrupt():
+        limit_spinning()
+        from trainer.commands.evaluation_run import run_evaluations  # torch takes seconds to import
+
+    steps = [each.step for each in models]
+    return run_evaluations(configs, steps, records, mean, runs_dir, json)
 
 
 def _models(place: Path, last: int | None) -> list[ResolvedModel]:
@@ -236,31 +241,6 @@ def _check_loadable(config: TrainConfig, spec: str | None) -> None:
     check_sources(config, spec_file, trains=False)
     check_installed(config)
     check_model(config)
-
-
-def _run(
-    configs: Sequence[TrainConfig],
-    steps: Sequence[int],
-    records: Sequence[str],
-    mean: str | None,
-    runs_dir: Path,
-    json: bool,
-) -> int:
-    """Run the only evaluation, or several and report their mean under the name ``mean``."""
-    with defer_interrupt():
-        limit_spinning()
-        # torch takes seconds to import
-        from trainer.commands.evaluation_run import Evaluation, report_mean, run_evaluation
-
-    evaluations = list(map(Evaluation, configs, steps, records))
-    if mean is None:
-        return run_evaluation(evaluations[0], runs_dir, json)
-    for each in evaluations:
-        _logger.info("checkpoint of step %d", each.step)
-        run_evaluation(each, runs_dir, json, quiet=True)
-    if rank() == 0:
-        report_mean(mean, evaluations, runs_dir, json)
-    return 0
 
 
 def evaluation_config(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from loptune.terminal.lasting_output import lasting_output
+from loptune.terminal.main import rank
 from loptune.terminal.table import print_table
 from rewards.sandbox import MAX_FAILURE_RATE
 from trainer.config.schema import TrainConfig
@@ -36,27 +37,49 @@ _HEADINGS = (
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """A model to evaluate."""
-
+class _Evaluation:
     config: TrainConfig
     step: int  # training step of the model, 0 if unknown
     record: str  # name of the folder and the MLflow run
 
 
 @lasting_output()
-def run_evaluation(
-    evaluation: Evaluation, runs_dir: Path, as_json: bool, quiet: bool = False
+def run_evaluations(
+    configs: Sequence[TrainConfig],
+    steps: Sequence[int],
+    records: Sequence[str],
+    mean: str | None,
+    runs_dir: Path,
+    as_json: bool,
 ) -> int:
-    """Evaluate the model, print the results, record them in its folder in ``runs_dir`` and MLflow,
-    and return the exit code.
+    """Evaluate one model, or the checkpoints of a run; print and record the results, and return the
+    exit code. Under torchrun the problems are split over the ranks.
 
-    Under torchrun the problems are split over the ranks. If ``quiet``, record the results without
-    printing them.
+    Args:
+        configs: one configuration per model.
+        steps: training step of each model, 0 if unknown.
+        records: for each model the name of its folder in ``runs_dir`` and of its MLflow run.
+        mean: name under which the mean over the models is recorded; None for one model.
+        runs_dir: the runs folder.
+        as_json: print JSON.
 
     Raises:
         RewardError: scoring failed too often for a valid result.
     """
+    evaluations = list(map(_Evaluation, configs, steps, records))
+    if mean is None:
+        _run(evaluations[0], runs_dir, as_json)
+        return 0
+    for evaluation in evaluations:
+        _logger.info("checkpoint of step %d", evaluation.step)
+        _run(evaluation, runs_dir, as_json, quiet=True)
+    if rank() == 0:
+        _report_mean(mean, evaluations, runs_dir, as_json)
+    return 0
+
+
+def _run(evaluation: _Evaluation, runs_dir: Path, as_json: bool, quiet: bool = False) -> None:
+    """Run and record one evaluation; if ``quiet``, without printing its results."""
     config = evaluation.config
     name = evaluation.record
     parallel = make_parallel(config)
@@ -80,15 +103,12 @@ def run_evaluation(
             raise
         finally:
             tracker.close(status)
-    return 0
 
 
-def report_mean(
-    name: str, evaluations: Sequence[Evaluation], runs_dir: Path, as_json: bool
+def _report_mean(
+    name: str, evaluations: Sequence[_Evaluation], runs_dir: Path, as_json: bool
 ) -> None:
-    """Print the mean over the evaluations of several checkpoints, which `run_evaluation` has
-    recorded, and record it in ``runs_dir/name``.
-    """
+    """Print and record the mean over recorded evaluations."""
     steps = [evaluation.step for evaluation in evaluations]
     summaries = []
     for evaluation in evaluations:
