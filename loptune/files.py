@@ -1,6 +1,7 @@
 """Crash-safe files: atomic replacement and append-only JSON lines."""
 
 import codecs
+import contextlib
 import errno
 import json
 import logging
@@ -133,6 +134,7 @@ def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> Non
     ``mode`` gives the permissions of the new file, before the umask.
 
     Raises:
+        StorageError: the folder has disappeared.
         OSError: the folder cannot be written. An existing file is unchanged.
     """
     # per-process name: a driver and a report may write the same file at once
@@ -150,12 +152,15 @@ def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> Non
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, path)
+        flush_to_disk(path.parent)
     except BaseException as error:
-        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the folder has disappeared
+            draft.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in _GONE:
+            raise storage_error(f"write {path}", path, error) from error
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(path)  # os.fsync and write errors carry no file name
         raise
-    flush_to_disk(path.parent)
 
 
 def as_storage_error(error: Exception, *written: Path) -> StorageError | None:

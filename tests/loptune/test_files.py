@@ -57,6 +57,13 @@ def test_a_file_is_replaced_whole_and_leaves_no_draft(tmp_path):
     assert os.listdir(tmp_path) == ["state.json"]
 
 
+def test_a_folder_that_has_disappeared_is_an_error_for_the_user(tmp_path):
+    path = tmp_path / "sweep" / "state.json"
+    with refused("not-written", StorageError, names=(str(path), "restore it")):
+        write_atomically(path, "{}")
+    assert not path.parent.exists()
+
+
 def test_a_link_in_the_place_of_the_draft_is_not_followed(tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("old")
