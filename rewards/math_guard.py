@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rewards.limits import cpu_time_limit
@@ -18,7 +18,6 @@ _BRACKET = re.compile(r"[({\[]|([)}\]])")
 _LARGE_BINOMIAL = re.compile(r"binom.*\d{4}|\d{4}.*choose|choose.*\d{4}", re.DOTALL)
 # 448 legitimate comparisons took 0.02 s on average, at most 0.28 s
 _LIMIT_S = 0.75
-_FAST_GROWING = ("factorial", "factorial2", "Sum", "Product")
 
 
 def is_safe_to_parse(text: str) -> bool:
@@ -39,21 +38,69 @@ def is_safe_to_evaluate(formula: Any) -> bool:
 
 
 def _digits(formula: Any) -> float:
-    """Return an upper bound on log10 of the absolute value of any part, with every symbol set to
-    10.
+    """Return an upper bound on log10 of the absolute value of any part, and of its denominator, for
+    real values with every symbol set to 10.
     """
     if getattr(formula, "is_Rational", False):
         return math.log10(max(abs(int(formula.p)), int(formula.q)))
+    if getattr(formula, "is_Float", False):
+        return abs(_log10_of_float(formula))
     parts = [_digits(part) for part in getattr(formula, "args", ())]
     largest = max(parts, default=1.0)
     if getattr(formula, "is_Pow", False):
-        power = _value(parts[1])
-        if formula.base.is_Add and power > _MAX_POWER_OF_SUM:
-            return math.inf
-        return max(parts[0], 1.0) * power
-    if type(formula).__name__ in _FAST_GROWING:
-        return largest * _value(largest)
-    return sum(parts) if getattr(formula, "is_Mul", False) else largest
+        return max(largest, _digits_of_power(formula, parts[0], parts[1]))
+    if getattr(formula, "is_Mul", False):
+        return sum(parts)
+    if getattr(formula, "is_Add", False):
+        return largest + math.log10(len(parts))
+    grown = _FAST_GROWING.get(type(formula).__name__)
+    return largest if grown is None else max(largest, grown(parts))
+
+
+def _log10_of_float(number: Any) -> float:
+    """Return about log10 of a sympy Float; it may be too small or too large for a Python float."""
+    _, mantissa, exponent, bits = number._mpf_
+    return float((exponent + bits) * math.log10(2)) if mantissa else 0.0
+
+
+def _digits_of_power(formula: Any, base: float, exponent: float) -> float:
+    power = _value(exponent)
+    if formula.base.is_Add and power > _MAX_POWER_OF_SUM:
+        return math.inf
+    return max(base, 1.0) * power
+
+
+def _digits_of_exponential(arguments: Sequence[float]) -> float:
+    return math.log10(math.e) * _value(arguments[0])
+
+
+def _digits_of_factorial(arguments: Sequence[float]) -> float:
+    """Return log10 of n^n, which is larger than n!, and than a sum or product of n parts up to
+    n.
+    """
+    largest = max(arguments)
+    return largest * _value(largest)
+
+
+def _digits_of_binomial(arguments: Sequence[float]) -> float:
+    """Return log10 of the smaller of 2^n and n^k."""
+    n, k = arguments
+    return min(math.log10(2) * _value(n), n * _value(k))
+
+
+# sympy function -> digits of its value, given the digits of its arguments
+_FAST_GROWING: Mapping[str, Callable[[Sequence[float]], float]] = {
+    **dict.fromkeys(("exp", "sinh", "cosh"), _digits_of_exponential),
+    **dict.fromkeys(
+        (
+            *("factorial", "factorial2", "subfactorial", "gamma", "beta"),
+            *("RisingFactorial", "FallingFactorial", "catalan", "bell", "fibonacci", "lucas"),
+            *("bernoulli", "euler", "zeta", "Sum", "Product"),
+        ),
+        _digits_of_factorial,
+    ),
+    "binomial": _digits_of_binomial,
+}
 
 
 def _value(digits: float) -> float:

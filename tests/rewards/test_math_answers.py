@@ -75,6 +75,9 @@ def test_the_last_formula_counts_without_a_box(text, right):
         "\\boxed{" + "{" * 60 + "3" + "}" * 60 + "}",
         "\\boxed{" + "(" * 200 + "3",
         "\\boxed{\x00\ud800}",
+        r"\boxed{e^{10^{4000}}}",
+        r"\boxed{\cosh(10^{4000})}",
+        r"\boxed{\Gamma(10^{4000})}",
     ],
 )
 def test_malformed_text_scores_zero(text):
@@ -88,12 +91,31 @@ def test_formulas_that_must_not_be_parsed(text):
     assert not is_safe_to_parse(text) and is_safe_to_parse(r"\binom{100}{50} + (((1)))")
 
 
-@pytest.mark.parametrize("formula", ["9**9**9", "(a+b+c+d)**300", "2**100000"])
+@pytest.mark.parametrize(
+    "formula",
+    [
+        *("9**9**9", "(a+b+c+d)**300", "2**100000", "1.5**(1e5)", "1e-6000"),
+        *("exp(100000)", "sinh(100000)", "cosh(-100000)", "gamma(100000)", "(10**4)!"),
+        *("binomial(100000, 50000)", "rf(100000, 100000)"),
+    ],
+)
 def test_formulas_that_must_not_be_evaluated(formula):
     from sympy import sympify
 
     assert not is_safe_to_evaluate(sympify(formula, evaluate=False))
-    assert is_safe_to_evaluate(sympify("(1 + x)**20 + 10**1000", evaluate=False))
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        *("(1 + x)**20 + 10**1000", "exp(1000)", "gamma(1000)", "0.125", "0.0", "1e-300"),
+        *("binomial(100000, 3)", "zeta(3)", "sin(10**1000)", "oo", "factorial(1000)"),
+    ],
+)
+def test_formulas_that_may_be_evaluated(formula):
+    from sympy import sympify
+
+    assert is_safe_to_evaluate(sympify(formula, evaluate=False))
 
 
 def test_neither_other_threads_nor_the_collection_of_garbage_count(monkeypatch):
