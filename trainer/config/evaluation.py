@@ -118,13 +118,6 @@ class EvaluationConfig(Section):
                 )
         return self
 
-    def longest_completion(self, default: int) -> int:
-        """Return the largest completion limit of any set [tokens]; ``default`` is the limit in
-        training.
-        """
-        limits = [self.of_set(name).max_new_tokens for name in self.sets]
-        return max((limit or default for limit in limits), default=default)
-
     @model_validator(mode="after")
     def _check_pass_at_k(self) -> "EvaluationConfig":
         for name in self.sets:

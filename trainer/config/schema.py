@@ -65,10 +65,29 @@ class TrainConfig(Section):
     """seed for data order, sampling and weight initialization"""
 
     @property
+    def completion_limits(self) -> dict[str, int]:
+        """Each key that limits the completions of training or of an evaluation set -> its limit
+        [tokens].
+        """
+        limits = {"rollout.max_new_tokens": self.rollout.max_new_tokens}
+        for name, section in self.evaluation.sets.items():
+            if section.max_new_tokens is not None:
+                limits[f"evaluation.sets.{name}.max_new_tokens"] = section.max_new_tokens
+            elif self.evaluation.max_new_tokens is not None:
+                limits["evaluation.max_new_tokens"] = self.evaluation.max_new_tokens
+        return limits
+
+    @property
     def longest_completion(self) -> int:
         """The largest number of tokens that training or an evaluation may sample per completion."""
-        limit = self.rollout.max_new_tokens
-        return max(limit, self.evaluation.longest_completion(default=limit))
+        return max(self.completion_limits.values())
+
+    def limits_beyond(self, context: int) -> list[str]:
+        """Return the keys of the completion limits that a context of this many tokens does not hold
+        in addition to the longest prompt.
+        """
+        room = context - self.data.max_prompt_tokens
+        return [key for key, limit in self.completion_limits.items() if limit > room]
 
     def vllm_temperature_fault(self) -> str | None:
         """Return the problem with a temperature that vLLM would change or reject, or None.

@@ -126,13 +126,13 @@ def advise_data(
             "rollout.prompts_per_step",
             f"lower it to at most {problems}, or add data",
         )
-    completion = config.longest_completion
-    if context is not None and config.data.max_prompt_tokens + completion > context:
+    beyond = config.limits_beyond(context) if context is not None else []
+    if beyond:
         yield Advice(
-            f"max_prompt_tokens {config.data.max_prompt_tokens} + max_new_tokens {completion} "
-            f"exceeds the model's context length of {context}",
-            "data.max_prompt_tokens, rollout.max_new_tokens",
-            f"lower them so that their sum is at most {context}",
+            f"max_prompt_tokens {config.data.max_prompt_tokens} + max_new_tokens "
+            f"{config.longest_completion} exceeds the model's context length of {context}",
+            ", ".join(["data.max_prompt_tokens", *beyond]),
+            f"lower them so that a prompt and a completion have at most {context} tokens together",
         )
     trained = {problem.problem_id for problem in train}
     for name, of_set in sets.items():

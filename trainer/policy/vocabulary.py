@@ -81,15 +81,15 @@ def check_prompts(prompts: Sequence[Sequence[int]], rows: int) -> None:
         ConfigError: there is such a token; the error shows its id.
     """
     for prompt in prompts:
-        if max(prompt) >= rows:
+        largest = max(prompt, default=0)
+        if largest >= rows:
             raise ConfigError(
-                f"a prompt contains token id {max(prompt)}, but the model's embedding has {rows} "
-                f"rows",
+                f"a prompt contains token id {largest}, but the model's embedding has {rows} rows",
                 "model.name_or_path, data.train, evaluation.sets",
                 "remove this token from the data, or resize the model's embedding: "
                 "model.resize_token_embeddings(len(tokenizer))",
                 key="model.name_or_path",
-                code="tokenizer-too-large",
+                code="token-without-row",
             )
 
 

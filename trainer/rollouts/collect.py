@@ -193,6 +193,12 @@ class StepGroups:
     scores: Future[SampledGroups]  # the scored groups, including dropped ones
 
 
+def _finished(scored: SampledGroups) -> Future[SampledGroups]:
+    scores: Future[SampledGroups] = Future()
+    scores.set_result(scored)
+    return scores
+
+
 @dataclass
 class RolloutSampler:
     """Source of the sampled and scored groups of each training step.
@@ -222,7 +228,6 @@ class RolloutSampler:
                 ``scores.result()``.
         """
         rollout = self.config.rollout
-        scores: Future[SampledGroups] = Future()
         if rollout.dynamic_sampling:  # needs the rewards before it can continue
             sampled = sample_until_varied(
                 lambda first, count: self._sample_and_score(step, first, count, stopwatch),
@@ -231,7 +236,7 @@ class RolloutSampler:
                 self.parallel,
             )
             groups = self._balanced(sampled.groups)
-            scores.set_result(replace(sampled, groups=groups))
+            scores = _finished(replace(sampled, groups=groups))
         else:
             groups = self._balanced(self._sample(step, 0, rollout.prompts_per_step, stopwatch))
             scores = self._scoring.submit(self._score_all, groups)

@@ -62,6 +62,33 @@ def test_data_and_model_are_compared_with_the_settings():
     ]
 
 
+@pytest.mark.parametrize(
+    ("limits", "at_fault"),
+    [
+        (["evaluation.max_new_tokens=4096"], ["evaluation.max_new_tokens"]),
+        (
+            ["rollout.max_new_tokens=2000", "evaluation.sets.dev.max_new_tokens=100"],
+            ["rollout.max_new_tokens"],
+        ),
+        (
+            ["evaluation.max_new_tokens=100", "evaluation.sets.dev.max_new_tokens=2000"],
+            ["evaluation.sets.dev.max_new_tokens"],
+        ),
+        (
+            ["rollout.max_new_tokens=2000", "evaluation.max_new_tokens=3000"],
+            ["rollout.max_new_tokens", "evaluation.max_new_tokens"],
+        ),
+    ],
+)
+def test_the_key_whose_completions_exceed_the_context_is_named(limits, at_fault):
+    small = ["data.max_prompt_tokens=100", "rollout.max_new_tokens=100"]
+    config = load_config("base", [*small, *limits])
+    (warning,) = advise_data(config, problems("x" * 200), {}, 1024)
+    assert warning.where.split(", ") == ["data.max_prompt_tokens", *at_fault]
+    longest = config.longest_completion
+    assert f"100 + max_new_tokens {longest} exceeds" in warning.what
+
+
 def test_rewards_that_all_weigh_nothing_are_refused():
     with refused("all-weights-zero", ConfigError):
         load_config("base", ["reward.functions={math: 0.0}"])

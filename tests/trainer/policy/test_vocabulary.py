@@ -191,6 +191,6 @@ def test_tokens_without_an_embedding_are_refused_if_text_can_hold_them():
         tokenizer_object=words, eos_token="<eos>", extra_special_tokens={"image_token": "<image>"}
     )
     check_vocabulary(gemma, 2, "m")
-    check_prompts([[0, 1]], 2)
-    with refused("tokenizer-too-large", ConfigError):
+    check_prompts([[0, 1], []], 2)
+    with refused("token-without-row", ConfigError, names=("token id 2",)):
         check_prompts([[0, 1], [0, 2]], 2)

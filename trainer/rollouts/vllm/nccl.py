@@ -7,7 +7,7 @@ NCCL traffic is neither authenticated nor encrypted. Use it only on a trusted ne
 
 import socket
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -31,7 +31,7 @@ class NcclTransfer:
     servers: Sequence[VllmClient]
     rank: int
     dtype: torch.dtype
-    sender: Any = None  # vLLM's sender, once connected
+    _sender: Any = field(default=None, init=False)  # vLLM's sender, while it is connected
 
     def send(self, model: nn.Module) -> None:
         """Send all weights to paused servers. The update stays open.
@@ -39,17 +39,17 @@ class NcclTransfer:
         Raises:
             EngineError: the group cannot be formed, or a transfer failed.
         """
+        sender = self._sender
+        self._sender = None  # a transfer that fails leaves no usable group
         try:
-            if self.sender is None:
-                self.sender = self._connect(model)
+            if sender is None:
+                sender = self._connect(model)
             # the transfer reads the parameters on its own CUDA streams
             torch.accelerator.synchronize()
-            self.sender.send_weights()
+            sender.send_weights()
         except UserError:
-            self.sender = None
             raise
         except Exception as error:
-            self.sender = None
             raise EngineError(
                 f"NCCL weight transfer to the vLLM servers failed: {described(error)}",
                 "rollout.vllm.server_weight_transfer",
@@ -58,6 +58,7 @@ class NcclTransfer:
                 "server_weight_transfer=http for server and run",
                 code="nccl-failed",
             ) from error
+        self._sender = sender
 
     def _connect(self, model: nn.Module) -> Any:
         sizes = [server.world_size() for server in self.servers] if self.rank == 0 else []

@@ -50,8 +50,9 @@ def context_length(config: TrainConfig) -> int:
         raise ConfigError(
             f"a prompt of {config.data.max_prompt_tokens} and a completion of {completion} tokens "
             f"need a context length of {longest}, but rollout.vllm.max_model_len is {limit}",
-            "data.max_prompt_tokens, rollout.max_new_tokens",
-            f"lower them so that their sum is at most {limit}, or raise rollout.vllm.max_model_len",
+            ", ".join(["data.max_prompt_tokens", *config.limits_beyond(limit)]),
+            f"lower them so that a prompt and a completion have at most {limit} tokens together, "
+            "or raise rollout.vllm.max_model_len",
             code="context-too-short",
         )
     return limit

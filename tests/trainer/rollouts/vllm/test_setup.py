@@ -26,6 +26,12 @@ def test_the_context_holds_the_longest_prompt_with_the_longest_completion():
     assert setup.context_length(config(prompt=100, new=200, context=450)) == 450
     with refused("context-too-short", ConfigError, names=("rollout.vllm.max_model_len", "299")):
         setup.context_length(config(prompt=100, new=200, context=299))
+    long = apply_overrides(
+        config(prompt=100, new=100, context=299), {"evaluation.max_new_tokens": 200}
+    )
+    with refused("context-too-short", ConfigError, names=("evaluation.max_new_tokens",)) as caught:
+        setup.context_length(long)
+    assert "rollout.max_new_tokens" not in caught.value.where
 
 
 def test_a_rank_decodes_its_share_of_a_step_at_one_time():
