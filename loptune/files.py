@@ -20,6 +20,7 @@ Record = dict[str, Any]
 
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_BLOCK = 1 << 16  # bytes per read from the end of a file
 _GONE = (errno.ENOENT, errno.ESTALE)
 _FULL = "free some space"
 _REMEDIES = {  # errno -> suggested fix
@@ -191,6 +192,19 @@ def flush_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
+def _size_of_lines(file: BinaryIO) -> int:
+    """Return the size of a file up to the end of its last complete line [bytes]."""
+    end = file.seek(0, os.SEEK_END)
+    while end:
+        start = max(0, end - _BLOCK)
+        file.seek(start)
+        newline = file.read(end - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
+
+
 class JsonLines:
     """An append-only JSON lines file; ``append`` returns after the lines are on disk.
 
@@ -211,14 +225,15 @@ class JsonLines:
         self.path = path
         try:
             with path.open("a+b" if create else "r+b") as file:
-                file.seek(0)
-                content = file.read()
-                torn = len(content) - (content.rfind(b"\n") + 1)
+                status = os.fstat(file.fileno())
+                complete = _size_of_lines(file)
+                torn = status.st_size - complete
                 if torn:
                     _logger.warning("%s: truncated an incomplete last line (%d bytes)", path, torn)
-                    file.truncate(len(content) - torn)
+                    file.truncate(complete)
                     os.fsync(file.fileno())
-                status = os.fstat(file.fileno())
+            if not status.st_size:
+                flush_to_disk(path.parent)  # the file is new: after a crash it must not be missing
         except OSError as error:
             raise storage_error(f"open {path}", path, error) from error
         self._identity = (status.st_dev, status.st_ino)

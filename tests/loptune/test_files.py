@@ -129,6 +129,25 @@ def test_a_torn_last_line_is_named(tmp_path, caplog):
     assert f"{path}: truncated an incomplete last line (1 bytes)" in caplog.text
 
 
+@pytest.mark.parametrize("whole", [b"", b'{"step": 1}\n', b'{"step": 1}\n' * 20_000])
+@pytest.mark.parametrize("torn", [b"", b"{", b"x" * 200_000])
+def test_a_last_line_of_any_length_is_cut(tmp_path, whole, torn):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(whole + torn)
+    JsonLines(path)
+    assert path.read_bytes() == whole
+
+
+def test_the_entry_of_a_new_file_is_flushed(tmp_path, monkeypatch):
+    flushed = []
+    monkeypatch.setattr(files, "flush_to_disk", flushed.append)
+    path = tmp_path / "metrics.jsonl"
+    JsonLines(path).append({"step": 1})
+    assert flushed == [tmp_path]
+    JsonLines(path)
+    assert flushed == [tmp_path]
+
+
 def test_a_file_with_records_is_not_made_anew(tmp_path):
     path = tmp_path / "events.jsonl"
     write_steps(path, 1)
