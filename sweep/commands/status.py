@@ -125,6 +125,7 @@ def stop(name: SweepName, *, runs_dir: RunsDir = Path("runs")) -> Stopping:
 
     Raises:
         MissingError: there is no such sweep.
+        StorageError: the request cannot be written to the sweep's folder.
     """
     folder = existing_sweep(runs_dir, name)
     by = lock_owner(folder.root)

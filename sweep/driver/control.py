@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import ray
@@ -78,7 +78,9 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
         if not self.stopped:
             self.reason = reason
             self.by_user = by_user
-            request_stop(self.folder)
+            # a folder that cannot be written stops the ranks without the request
+            with suppress(StorageError):
+                request_stop(self.folder)
             self._stop_search()
 
     def fail(self, problem: StorageError) -> None:

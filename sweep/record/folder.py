@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loptune.errors import ConfigError, MissingError, StorageError
-from loptune.files import write_atomically
+from loptune.files import storage_error, write_atomically
 from loptune.identity import IDENTITY
 from loptune.run_names import check_name
 from sweep.space.file import dump_space, load_space
@@ -204,6 +204,14 @@ def free_name(folder: SweepFolder) -> None:
 
 
 def request_stop(folder: SweepFolder) -> None:
-    """Ask the driver and all ranks to stop at the next training step."""
-    with contextlib.suppress(OSError):  # a missing folder stops the sweep anyway
+    """Ask the driver and all ranks to stop at the next training step.
+
+    Raises:
+        StorageError: the request cannot be written, e.g. because another user owns the folder.
+    """
+    if folder.stop.exists():  # perhaps another user's
+        return
+    try:
         folder.stop.touch()
+    except OSError as error:
+        raise storage_error("stop the sweep", folder.stop, error) from error

@@ -75,9 +75,9 @@ class PassedChecks:
         if self._record is not None:
             try:
                 self._record.parent.mkdir(exist_ok=True)
+                write_atomically(self._record, f"{run_dir}\n")
             except OSError as error:
-                raise storage_error("record the check", self._record.parent, error) from error
-            write_atomically(self._record, f"{run_dir}\n")
+                raise storage_error("record the check", self._record, error) from error
 
 
 def checksum(config: TrainConfig, run: Paths, problems: Sequence[Problem]) -> str:

@@ -133,6 +133,15 @@ def test_the_second_signal_raises(folder, number):
     assert signal.getsignal(number) == before
 
 
+def test_a_folder_that_cannot_be_written_does_not_keep_the_search_from_stopping(folder):
+    stop = control(folder)
+    folder.stop.symlink_to(folder.root / "missing" / "stop")
+    stopped = []
+    stop.attach(lambda: stopped.append(True), lambda: 0)
+    stop.request_stop("the time budget is spent", by_user=False)
+    assert stopped == [True]
+
+
 def test_an_interrupt_after_a_spent_budget_stops_at_once(folder):
     stop = control(folder)
     stop.request_stop("the time budget is spent", by_user=False)

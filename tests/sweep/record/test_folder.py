@@ -1,6 +1,8 @@
 import pytest
 
 from loptune.errors import ConfigError, MissingError, StorageError
+from loptune.run_names import lock_folder
+from sweep.commands import status
 from sweep.record.folder import all_sweeps, existing_sweep, request_stop, sweep_folder
 from sweep.record.recorded_rounds import recorded_rounds
 from sweep.search.event_log import EventLog
@@ -32,9 +34,14 @@ def test_a_sweep_without_its_space_is_a_storage_error(tmp_path):
         existing_sweep(tmp_path, "demo")
 
 
-def test_a_stop_request_on_a_vanished_folder_is_no_error(tmp_path):
-    request_stop(sweep_folder(tmp_path, "demo"))
-    assert list(tmp_path.iterdir()) == []
+def test_a_stop_that_cannot_be_requested_is_not_reported_as_requested(tmp_path):
+    sweep = write_sweep(tmp_path)
+    sweep.folder.stop.symlink_to(tmp_path / "missing" / "stop")
+    with lock_folder(sweep.folder.root, "sweep"), refused("not-written", StorageError):
+        status.stop("demo", runs_dir=tmp_path)
+    sweep.folder.stop.unlink()
+    sweep.folder.stop.touch()  # by somebody else
+    request_stop(sweep.folder)
 
 
 def test_the_status_of_rounds_recorded_by_another_version_is_an_error(tmp_path):

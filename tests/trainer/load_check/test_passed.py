@@ -4,13 +4,16 @@ import json
 import logging
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from loptune.errors import StorageError
 from tests.refusals import refused
 from tests.trainer.load_check.runs import PROBLEMS, Run, saved
 from trainer import load_check
+from trainer.load_check.passed import PassedChecks
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +120,19 @@ def test_problems_matter(checked):
     assert checked()
     assert checked(problems=[replace(PROBLEMS[0], answer="5"), *PROBLEMS[1:]])
     assert checked(problems=[*PROBLEMS, replace(PROBLEMS[0], prompt="9 - 5 =")])
+
+
+@pytest.mark.parametrize("at", ["record", "folder"])
+def test_a_record_that_cannot_be_written_is_a_storage_error(tmp_path, at):
+    parallel = SimpleNamespace(is_main=False)
+    passed = PassedChecks(None, None, SimpleNamespace(parallel=parallel), [])
+    passed._record = tmp_path / "checks" / "one.txt"
+    if at == "folder":
+        passed._record.parent.write_text("")
+    else:
+        passed._record.mkdir(parents=True)
+    with refused("not-written", StorageError):
+        passed.add(tmp_path)
 
 
 def test_a_check_that_fails_is_repeated(checked):
