@@ -126,15 +126,15 @@ def judge(
         combined,
         composite_of,
         guards_of,
+        parse_second,
         score_names,
-        second_of,
         with_second,
     )
 
     composite = options.pop("composite", "mean")
     guards = guards_of(options.pop("guard", ()))
     names = score_names(score, table)
-    second = second_of(options.pop("second", ""), names)
+    second = parse_second(options.pop("second", ""), names)
     check_several(names, guards, options)
     metrics = dict.fromkeys([*names, *(each.metric for each in guards)])
     if second is not None:

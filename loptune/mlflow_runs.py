@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 # Tags of every run. The first is a stable id to find a run after a restart, see `loptune.identity`:
-# SWEEP/TRIAL/ID, sweep/SWEEP/ID, or the id of a single run.
+# that of a single run, `trial_key` or `sweep_key`.
 RUN_TAG = "loptune.run"
 SWEEP_TAG = "loptune.sweep"  # name of the sweep
 PARENT_TAG = "mlflow.parentRunId"  # trial -> its sweep's MLflow run
@@ -29,6 +29,19 @@ REASON_TAG = "loptune.reason"  # failure reason
 
 # Tags of a sweep's run.
 CONFIRMS_TAG = "loptune.confirms"  # confirmation sweep -> the sweep it confirms
+
+_SWEEPS = "sweep/"  # start of the keys of sweeps
+OF_A_SWEEP = f"tags.`{RUN_TAG}` LIKE '{_SWEEPS}%'"  # condition for `search_runs`
+
+
+def trial_key(sweep: str, trial: str, sweep_id: str) -> str:
+    """Return the value of `RUN_TAG` for the run of a trial."""
+    return f"{sweep}/{trial}/{sweep_id}"
+
+
+def sweep_key(sweep: str, sweep_id: str) -> str:
+    """Return the value of `RUN_TAG` for the run of a sweep."""
+    return f"{_SWEEPS}{sweep}/{sweep_id}"
 
 
 def find_runs(

@@ -21,7 +21,7 @@ from dashboards.results import Results
 from dashboards.sources.mlflow_table import StoredRun
 from dashboards.sources.stored import RESULTS_FILE, unpack
 from loptune.errors import MissingError, StorageError, first_line
-from loptune.mlflow_runs import CONFIRMS_TAG, PARENT_TAG, RUN_TAG, SWEEP_TAG, search_runs
+from loptune.mlflow_runs import CONFIRMS_TAG, OF_A_SWEEP, PARENT_TAG, SWEEP_TAG, search_runs
 from loptune.temporary import temporary_folder
 from loptune.yaml_document import nearest
 
@@ -38,11 +38,7 @@ def read_sweeps(uri: str) -> list[Results]:
     sweeps = {}
     with opened_store(uri) as client, temporary_folder("results") as scratch:
         experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-        runs = (
-            search_runs(client, experiments, f"tags.`{RUN_TAG}` LIKE 'sweep/%'")
-            if experiments
-            else []
-        )
+        runs = search_runs(client, experiments, OF_A_SWEEP) if experiments else []
         for run in runs:
             tags = run.data.tags
             if PARENT_TAG in tags or CONFIRMS_TAG in tags:

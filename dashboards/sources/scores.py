@@ -156,8 +156,8 @@ def _with_mode(text: str) -> tuple[str, Mode | None]:
     return text, None
 
 
-def second_of(text: str, names: Sequence[str] = ()) -> SecondSpec | None:
-    """Return the second objective written as ``METRIC`` or ``METRIC:min``; None for an empty text.
+def parse_second(text: str, names: Sequence[str] = ()) -> SecondSpec | None:
+    """Read the second objective written as ``METRIC`` or ``METRIC:min``; None for an empty text.
 
     Args:
         text: the second objective.

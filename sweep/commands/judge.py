@@ -289,10 +289,10 @@ def judge(
     from dashboards.judging import judge  # pandas and SciPy take a second to import
     from dashboards.sources.conditions import conditions
     from dashboards.sources.run_tables import read_files
-    from dashboards.sources.scores import guards_of, second_of
+    from dashboards.sources.scores import guards_of, parse_second
 
     others = [each.metric for each in guards_of(guard)]
-    plotted = second_of(second)
+    plotted = parse_second(second)
     if plotted is not None:
         others.append(plotted.metric)
     metrics = list(dict.fromkeys([*_columns(score), *others, *_columns(axis)]))

@@ -53,7 +53,7 @@ from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.search.trial_report import GIVEN_UP, TrialReport, TuneResult
 from sweep.space.file import load_space
 from sweep.trials.cluster import Node, concurrent_trials
-from sweep.trials.pooled import PooledTrial, reserve
+from sweep.trials.pooled import PooledTrial
 from sweep.trials.trainable import TrialPlan
 from sweep.views.event_lines import EventLines, say
 
@@ -225,10 +225,10 @@ class _Pool:
         self._scratch = scratch
         self._answer = answer
         self._batches: list[_Batch] = []
-        self._environments = 0
-        self._opened_batches = 0
+        self._environment_count = 0
+        self._batch_count = 0
         self._idle: list[PooledTrial] = []
-        self._slots = 0
+        self._slot_count = 0
         self._is_closed = False  # whether the last batch was received
         self._events: queue.SimpleQueue[Request | _EndOfRequests | _Outcome] = queue.SimpleQueue()
         control.attach(self._stop_all, lambda: len(self._batches))
@@ -314,15 +314,15 @@ class _Pool:
                 working_dir=place,
                 environment=self._environment(variables),
             )
-            self._opened_batches += 1
+            self._batch_count += 1
             return _Batch(
-                sweep, plan, self._resume, stack.pop_all(), is_first=self._opened_batches == 1
+                sweep, plan, self._resume, stack.pop_all(), is_first=self._batch_count == 1
             )
 
     def _environment(self, variables: dict[str, str]) -> Path:
         """Write the environment of a batch's commands, and return the file."""
-        self._environments += 1
-        path = self._scratch / f"environment-{self._environments}.json"
+        self._environment_count += 1
+        path = self._scratch / f"environment-{self._environment_count}.json"
         write_environment(path, variables)
         return path
 
@@ -330,17 +330,17 @@ class _Pool:
         """Start trials until all slots are taken."""
         for batch in self._batches:
             most = concurrent_trials(batch.sweep.spec, self._nodes)
-            while self._idle or self._slots < most:
+            while self._idle or self._slot_count < most:
                 attempt = batch.next_attempt()
                 if attempt is None:
                     break
-                self._start(attempt, self._free_slot(batch))
+                self._start(attempt, self._free_slot())
 
-    def _free_slot(self, batch: _Batch) -> PooledTrial:
+    def _free_slot(self) -> PooledTrial:
         if self._idle:
             return self._idle.pop()
-        self._slots += 1
-        return PooledTrial(reserve(batch.sweep.spec.resources))
+        self._slot_count += 1
+        return PooledTrial()
 
     def _start(self, attempt: _Attempt, slot: PooledTrial) -> None:
         def work() -> None:

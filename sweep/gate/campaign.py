@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from dashboards.statistics.campaign_noise import SeedModel
-from loptune.errors import ConfigError, MissingError
+from loptune.errors import ConfigError, MissingError, StorageError
 from loptune.files import JsonLines, Record, storage_error, write_atomically
 from loptune.run_names import CAMPAIGN, command_line, lock_folder
 from loptune.yaml_document import dump_yaml, nearest, read_yaml, validate
@@ -83,8 +83,18 @@ class Campaign(State):
         self.spec = validate(CampaignSpec, read_yaml(path))
         self._writer: JsonLines | None = None
         path = folder / "events.jsonl"
-        for _, event in read_checked(path, advice=_DAMAGED, code="campaign-checksum"):
-            self.apply(event)
+        for number, event in read_checked(path, advice=_DAMAGED, code="campaign-checksum"):
+            try:
+                self.apply(event)
+            except KeyError as error:  # the line's checksum shows that it is not damaged
+                raise StorageError(
+                    f"a different version of loptune recorded an event of this campaign: {error} "
+                    "is unknown or missing",
+                    f"{path}:{number}",
+                    "continue with the version that recorded it, or start a campaign in another "
+                    "folder",
+                    code="of-another-version",
+                ) from error
         self._check_spec(self.started.get("campaign"))
         self._check_program(self.started.get("program"))
 

@@ -146,21 +146,12 @@ class State:
         return self.proposals[number - 1]
 
     def apply(self, event: Record) -> None:
-        """Update the state with an event."""
-        kinds: dict[str, Callable[[Record], None]] = {
-            "baseline": self._apply_start,
-            "proposal": self._apply_proposal,
-            "result": self._apply_result,
-            "results": self._apply_results,
-            "batch": self._apply_batch,
-            "asked": self._apply_asked,
-            "again": self._apply_again,
-            "compared": self._apply_compared,
-            "decision": self._apply_decision,
-            "recheck": self._apply_recheck,
-            "rechecked": self._apply_rechecked,
-        }
-        kinds[event["event"]](event)
+        """Update the state with an event.
+
+        Raises:
+            KeyError: the event is unknown, or lacks a field.
+        """
+        _APPLY[event["event"]](self, event)
 
     def _apply_start(self, event: Record) -> None:
         self.started = event
@@ -253,6 +244,21 @@ class State:
         recheck.decision = event
         self.baselines.append(self.baselines[self._confirmed].again())
         self._confirmed = len(self.baselines) - 1
+
+
+_APPLY: dict[str, Callable[[State, Record], None]] = {
+    "baseline": State._apply_start,
+    "proposal": State._apply_proposal,
+    "result": State._apply_result,
+    "results": State._apply_results,
+    "batch": State._apply_batch,
+    "asked": State._apply_asked,
+    "again": State._apply_again,
+    "compared": State._apply_compared,
+    "decision": State._apply_decision,
+    "recheck": State._apply_recheck,
+    "rechecked": State._apply_rechecked,
+}
 
 
 def _configuration(event: Record) -> Arm:

@@ -129,21 +129,36 @@ class Judge:
                 "effect and the scores cannot show a gain"
             )
             return _discard(proposal, reason, answer)
-        keep = GateVerdict(
-            outcome="keep", proposal=proposal.number, reason=self._reason(answer), answer=answer
-        )
         if proposal.beside == proposal.baseline:
-            return keep
-        base = state.baselines[proposal.baseline]
-        latest = len(state.baselines) - 1
-        if state.baseline.program != base.program:
-            arm = transferred(proposal, base, state.baseline)
-            if arm.program == state.baseline.program:
-                return _discard(proposal, "another kept proposal makes the same change", answer)
-            return _compared(proposal, latest, arm)
+            return self._keep(proposal, answer)
+        if state.baseline.program != state.baselines[proposal.baseline].program:
+            return self._beside_new_baseline(proposal, answer)
         if proposal.beside is None:
             return {"event": "again", "number": proposal.number}
-        missing = self._missing(proposal.beside)
+        return self._beside_repetition(proposal, proposal.beside, answer)
+
+    def _keep(self, proposal: Proposal, answer: gate.Answer) -> GateVerdict:
+        return GateVerdict(
+            outcome="keep", proposal=proposal.number, reason=self._reason(answer), answer=answer
+        )
+
+    def _beside_new_baseline(self, proposal: Proposal, answer: gate.Answer) -> GateVerdict | Record:
+        """Return the event that compares a proposal with a baseline that was kept after it was
+        made; discard the proposal if that baseline has the same change.
+        """
+        state = self._state
+        arm = transferred(proposal, state.baselines[proposal.baseline], state.baseline)
+        if arm.program == state.baseline.program:
+            return _discard(proposal, "another kept proposal makes the same change", answer)
+        return _compared(proposal, len(state.baselines) - 1, arm)
+
+    def _beside_repetition(
+        self, proposal: Proposal, index: int, answer: gate.Answer
+    ) -> GateVerdict | Record:
+        """Return the verdict after the baseline has run again, as baseline ``index``: keep the
+        proposal unless the baseline's scores have drifted.
+        """
+        missing = self._missing(index)
         if missing:
             return GateVerdict(
                 outcome="more",
@@ -153,11 +168,12 @@ class Judge:
                 answer=answer,
                 needs=(Need(arm=BASELINE, seeds=missing),),
             )
-        again = state.baselines[proposal.beside]
+        base = self._state.baselines[proposal.baseline]
+        again = self._state.baselines[index]
         metrics = [None, *(guard.metric for guard in self._guards)]
-        if not any(_has_moved(base.values(metric), again.values(metric)) for metric in metrics):
-            return keep
-        return _compared(proposal, proposal.beside, proposal)
+        if any(_has_moved(base.values(metric), again.values(metric)) for metric in metrics):
+            return _compared(proposal, index, proposal)
+        return self._keep(proposal, answer)
 
     def of_recheck(self, recheck: Recheck) -> GateVerdict:
         """Return the verdict on the chain of kept changes from the runs so far.

@@ -1,7 +1,7 @@
 """The verdict of a campaign in words."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dashboards.statistics.checked_guards import CheckedGuard
 from loptune.terminal.table import counted
@@ -24,29 +24,36 @@ def sentences(campaign: Campaign, verdict: GateVerdict) -> list[str]:
 
 def _outcome(campaign: Campaign, verdict: GateVerdict) -> list[str]:
     """Return what was decided, or which runs or commands are needed next."""
-    if verdict.outcome == "ready":
-        return _ready(campaign)
-    if verdict.outcome == "more":
-        return _more(campaign, verdict)
-    measured = _measured(verdict)
-    if verdict.outcome == "keep":
-        return [
-            f"Keep proposal {verdict.proposal}: {verdict.reason}.{measured}",
-            "It is the baseline now, and is measured again on fresh seeds.",
-        ]
-    if verdict.outcome == "discard":
-        return [f"Discard proposal {verdict.proposal}: {verdict.reason}.{measured}"]
-    if verdict.outcome == "confirmed":
-        return [f"Confirmed: {verdict.reason}.{measured}"]
-    if verdict.outcome == "unconfirmed":
-        return [
-            f"Not confirmed: {verdict.reason}.{measured}",
-            "The changes kept since the last confirmed baseline are discarded. That "
-            "baseline is restored and measured on fresh seeds.",
-        ]
+    return _OUTCOMES[verdict.outcome](campaign, verdict)
+
+
+def _keep(campaign: Campaign, verdict: GateVerdict) -> list[str]:
+    return [
+        f"Keep proposal {verdict.proposal}: {verdict.reason}.{_measured(verdict)}",
+        "It is the baseline now, and is measured again on fresh seeds.",
+    ]
+
+
+def _discard(campaign: Campaign, verdict: GateVerdict) -> list[str]:
+    return [f"Discard proposal {verdict.proposal}: {verdict.reason}.{_measured(verdict)}"]
+
+
+def _confirmed(campaign: Campaign, verdict: GateVerdict) -> list[str]:
+    return [f"Confirmed: {verdict.reason}.{_measured(verdict)}"]
+
+
+def _unconfirmed(campaign: Campaign, verdict: GateVerdict) -> list[str]:
+    return [
+        f"Not confirmed: {verdict.reason}.{_measured(verdict)}",
+        "The changes kept since the last confirmed baseline are discarded. That "
+        "baseline is restored and measured on fresh seeds.",
+    ]
+
+
+def _ended(campaign: Campaign, verdict: GateVerdict) -> list[str]:
     lines = [
         f"Ended: {verdict.reason}. {len(campaign.kept)} of {len(campaign.proposals)} "
-        f"proposals kept.{measured}"
+        f"proposals kept.{_measured(verdict)}"
     ]
     undecided = [proposal.number for proposal in campaign.open_proposals]
     if undecided:
@@ -54,7 +61,7 @@ def _outcome(campaign: Campaign, verdict: GateVerdict) -> list[str]:
     return lines
 
 
-def _ready(campaign: Campaign) -> list[str]:
+def _ready(campaign: Campaign, verdict: GateVerdict) -> list[str]:
     """Return the baseline's score, and the command that proposes a change."""
     lines = [
         f"Ready. The baseline scores {mean_of(campaign.baseline.scores):.4g} on "
@@ -93,6 +100,17 @@ def _more(campaign: Campaign, verdict: GateVerdict) -> list[str]:
     for guard in campaign.spec.guard_specs():
         words += ["--guard", f"{guard.metric}=VALUE"]
     return [*lines, f"next: {campaign.command('record', *words)}"]
+
+
+_OUTCOMES: dict[str, Callable[[Campaign, GateVerdict], list[str]]] = {
+    "ready": _ready,
+    "more": _more,
+    "keep": _keep,
+    "discard": _discard,
+    "confirmed": _confirmed,
+    "unconfirmed": _unconfirmed,
+    "ended": _ended,
+}
 
 
 def _measured(verdict: GateVerdict) -> str:

@@ -49,6 +49,13 @@ class ResourcesSpec(Section):
         """CPU cores of all ranks of a trial."""
         return self.workers_per_trial * self.cpus_per_worker
 
+    def bundles(self) -> list[dict[str, float]]:
+        """Return the resources of each rank, as Ray reserves them."""
+        bundle: dict[str, float] = {"CPU": self.cpus_per_worker}
+        if self.gpus_per_worker:
+            bundle["GPU"] = self.gpus_per_worker
+        return [dict(bundle) for _ in range(self.workers_per_trial)]
+
     @property
     def devices(self) -> float:
         """GPUs of a trial, or its CPUs if it has no GPU."""

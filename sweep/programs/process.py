@@ -241,7 +241,14 @@ class CommandRun:
         """Record the waiting lines, and yield the ones that contain new values."""
         while self._waiting:
             line, positions = self._waiting.popleft()
-            is_new = self._process is None or self._is_new(line)
+            is_new = True
+            if self._process is not None:
+                self._abandon(line["step"])
+                values = _values(line)
+                is_new = any(self._earlier.get(key) != value for key, value in values.items())
+                if is_new:  # this process now has the latest value
+                    for key in values:
+                        self._earlier.pop(key, None)
             self.step = step = line.pop("step")
             if is_new:
                 self._check_order(step, line, files=positions)
@@ -271,18 +278,6 @@ class CommandRun:
                     code="steps-decrease",
                 )
             self._objective_steps[file, metric] = step
-
-    def _is_new(self, line: Record) -> bool:
-        """Drop what earlier processes recorded after the line's step, and return whether the line
-        contains new values.
-        """
-        self._abandon(line["step"])
-        values = _values(line)
-        is_new = any(self._earlier.get(key) != value for key, value in values.items())
-        if is_new:  # this process now has the latest value
-            for key in values:
-                self._earlier.pop(key, None)
-        return is_new
 
     def _abandon(self, step: int) -> None:
         """Drop records of later steps that earlier processes wrote: the running process did not

@@ -4,20 +4,19 @@ baselines.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from loptune.errors import ConfigError, MissingError
+from loptune.errors import ConfigError, MissingError, listed
 from loptune.terminal.table import counted
 from loptune.yaml_document import nearest
 from sweep.record.folder import all_sweeps
 from sweep.record.sweep_record import SweepRecord, open_sweep, readable_sweeps
 from sweep.search.history import Configuration, front_numbers, ranked
 from sweep.space.arms import arm_of, arms
-from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Parameters, Space, fingerprint
 from sweep.space.spec import MULTI_OBJECTIVE, SweepSpec
 
 TOP_CONFIGURATIONS = 3  # best configurations taken from each sweep and arm
+_LISTED = 5  # sweeps that an error names
 
 
 def warm_started(spec: SweepSpec, runs_dir: Path, where: str) -> tuple[SweepSpec, list[str]]:
@@ -82,30 +81,34 @@ def _named_sweep(runs_dir: Path, name: str, where: str) -> SweepRecord:
 
 
 def _check_alike(spec: SweepSpec, other: SweepRecord, where: str) -> None:
+    """Check that an earlier sweep searches the same parameters.
+
+    Raises:
+        ConfigError: it does not; the error names some sweeps that do.
+    """
     mine = set(spec.parameters)
     theirs = set(other.spec.parameters)
-    name = other.folder.name
-    if mine != theirs:
-        differing = []
-        if mine - theirs:
-            differing.append(f"it does not search {', '.join(sorted(mine - theirs))}")
-        if theirs - mine:
-            differing.append(f"it also searches {', '.join(sorted(theirs - mine))}")
-        difference = "; ".join(differing)
-        alike = []
-        for sweep in readable_sweeps(other.folder.runs_dir):
-            if set(sweep.spec.parameters) == mine:
-                alike.append(sweep.folder.name)
-        hint = "no sweep here searches the same parameters: remove search.warm_start"
-        if alike:
-            hint = f"sweeps that search the same parameters: {', '.join(alike)}"
-        raise ConfigError(
-            f"warm start: {name} searches other parameters ({difference})",
-            where,
-            hint,
-            key="search.warm_start",
-            code="warm-start-other-parameters",
-        )
+    if mine == theirs:
+        return
+    differences = []
+    if mine - theirs:
+        differences.append(f"it does not search {', '.join(sorted(mine - theirs))}")
+    if theirs - mine:
+        differences.append(f"it also searches {', '.join(sorted(theirs - mine))}")
+    alike = []
+    for sweep in readable_sweeps(other.folder.runs_dir):
+        if set(sweep.spec.parameters) == mine:
+            alike.append(sweep.folder.name)
+    hint = "no sweep here searches the same parameters: remove search.warm_start"
+    if alike:
+        hint = f"sweeps that search the same parameters: {listed(alike, _LISTED)}"
+    raise ConfigError(
+        f"warm start: {other.folder.name} searches other parameters ({'; '.join(differences)})",
+        where,
+        hint,
+        key="search.warm_start",
+        code="warm-start-other-parameters",
+    )
 
 
 def _best(
@@ -118,7 +121,7 @@ def _best(
     usable: dict[str, list[Parameters]] = {name: [] for name in arms(spec)}  # best first
     for configuration in _best_first(spec, earlier):
         point = configuration.parameters
-        if _could_propose(space, point) and is_new(point):
+        if space.could_propose(point) and is_new(point):
             usable[arm_of(spec, point)].append(dict(point))
     count = min(TOP_CONFIGURATIONS, *(len(points) for points in usable.values()))
     taken: list[Parameters] = []
@@ -152,17 +155,3 @@ def _ends_first(members: list[int]) -> list[int]:
     middle = len(members) // 2
     places = dict.fromkeys([0, len(members) - 1, middle, *range(len(members))])
     return [members[place] for place in places if 0 <= place < len(members)]
-
-
-def _could_propose(space: Space, point: Parameters) -> bool:
-    """Return whether a point could have been proposed: the same parameters are active, with values
-    in their ranges.
-    """
-    outside = object()  # equal to no value
-
-    def value_of(key: str, parameter: ParameterSpec) -> Any:
-        if key in point and parameter.contains(point[key]):
-            return point[key]
-        return outside
-
-    return space.walk(value_of) == point

@@ -89,6 +89,19 @@ class Space:
         """
         return all(self.parameters[key].contains(value) for key, value in point.items())
 
+    def could_propose(self, point: Overrides) -> bool:
+        """Return whether a search could propose a point: it has all active parameters and no
+        other, with values in their ranges.
+        """
+        outside = object()  # equal to no value
+
+        def value_of(key: str, parameter: ParameterSpec) -> Any:
+            if key in point and parameter.contains(point[key]):
+                return point[key]
+            return outside
+
+        return self.walk(value_of) == point
+
     def resolve(self, point: Overrides, program: SearchableProgram) -> Parameters:
         """Return the value of every searched key that the program has: from the point, else from
         ``else:``, else the default of the program.

@@ -15,6 +15,7 @@ from loptune.mlflow_runs import (
     SWEEP_TAG,
     TRIAL_TAG,
     VARIANT_TAG,
+    trial_key,
 )
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import TrialKey
@@ -70,11 +71,13 @@ def trial_name(spec: SweepSpec, trial: TrialKey, variant: str) -> str:
 
 
 def trial_tags(spec: SweepSpec, trial: TrialKey, sweep_id: str) -> dict[str, str]:
-    """Return the MLflow tags that identify a trial of the sweep with this `identity`."""
+    """Return the MLflow tags that identify a trial. ``sweep_id`` is the id of its sweep, see
+    `loptune.identity`.
+    """
     return {
         SWEEP_TAG: spec.name,
         TRIAL_TAG: trial.name,
         CONFIGURATION_TAG: str(spec.reported(trial.configuration)),
         SEED_TAG: str(trial.seed),
-        RUN_TAG: f"{spec.name}/{trial.name}/{sweep_id}",
+        RUN_TAG: trial_key(spec.name, trial.name, sweep_id),
     }

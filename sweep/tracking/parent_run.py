@@ -17,6 +17,7 @@ from loptune.mlflow_runs import (
     STATE_TAG,
     SWEEP_TAG,
     find_runs,
+    sweep_key,
 )
 from sweep.record.sweep_record import SweepRecord
 from sweep.tracking.outcomes import EndedTrial, ended_trials
@@ -160,15 +161,11 @@ def open_parent_run(
     client = connect(uri)
     experiment_id = find_experiment(client, uri, experiment)
     every_tag = {**tags, SWEEP_TAG: sweep_name}
-    key = _parent_key(sweep_name, sweep_id)
+    key = sweep_key(sweep_name, sweep_id)
     run_id = open_run(client, uri, experiment_id, f"sweep {sweep_name}", every_tag, key)
     parent = ParentRun(client, uri, run_id, experiment_id)
     parent.describe(tags, {})
     return parent
-
-
-def _parent_key(sweep_name: str, sweep_id: str) -> str:
-    return f"sweep/{sweep_name}/{sweep_id}"
 
 
 def find_parent(sweep: SweepRecord) -> ParentRun | None:
@@ -189,7 +186,7 @@ def find_parent(sweep: SweepRecord) -> ParentRun | None:
     own = known_identity(sweep.folder.root)
     if own is None:
         return None
-    tags = {RUN_TAG: _parent_key(spec.name, own)}
+    tags = {RUN_TAG: sweep_key(spec.name, own)}
     runs = retry(lambda: find_runs(client, [experiment.experiment_id], tags), uri)
     if not runs:
         return None

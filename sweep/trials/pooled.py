@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ray.util import placement_group
+from ray.util import placement_group, remove_placement_group
 from ray.util.placement_group import PlacementGroup
 
 from sweep.programs.base import ResourcesSpec
@@ -18,26 +18,19 @@ def reserve(resources: ResourcesSpec) -> PlacementGroup:
     Raises:
         WorkerLostError: the resources did not become free in time.
     """
-    bundle: dict[str, float] = {"CPU": resources.cpus_per_worker}
-    if resources.gpus_per_worker:
-        bundle["GPU"] = resources.gpus_per_worker
-    bundles = [dict(bundle) for _ in range(resources.workers_per_trial)]
-    group = placement_group(bundles, strategy="STRICT_PACK")
+    group = placement_group(resources.bundles(), strategy="STRICT_PACK")
     if not group.wait(START_TIMEOUT_S):
+        remove_placement_group(group)  # else it would take the resources once they are free
         raise WorkerLostError(f"the resources of a trial were not free in {START_TIMEOUT_S:g} s")
     return group
 
 
 class PooledTrial(SweepTrial):
-    """Runs trials of several sweeps, one at a time.
+    """Runs trials of several sweeps, one at a time, in resources that the first one reserves."""
 
-    Args:
-        group: resources of its ranks, from `reserve`.
-    """
-
-    def __init__(self, group: PlacementGroup) -> None:
+    def __init__(self) -> None:
         # Tune's own constructor is for objects in Ray's processes; this one is in the driver.
-        self._reserved = group
+        self._reserved: PlacementGroup | None = None
         self._has_run = False
 
     def take(self, plan: TrialPlan, config: Mapping[str, Any]) -> None:
@@ -50,4 +43,7 @@ class PooledTrial(SweepTrial):
         self._has_run = True
 
     def _placement(self) -> PlacementGroup:
+        # Within `step`: the driver does not wait for the resources, and the error is the trial's.
+        if self._reserved is None:
+            self._reserved = reserve(self.plan.spec.resources)
         return self._reserved

@@ -71,13 +71,8 @@ class TrialPlan:
         The trial's own process only waits for its ranks, so its bundle is empty. Reserving even a
         fraction of a core for it would leave one core of a small machine idle.
         """
-        resources = self.spec.resources
-        bundle: dict[str, float] = {"CPU": resources.cpus_per_worker}
-        if resources.gpus_per_worker:
-            bundle["GPU"] = resources.gpus_per_worker
-        bundles = [dict(bundle) for _ in range(resources.workers_per_trial)]
         strategy = "PACK" if self.spans_nodes else "STRICT_PACK"
-        return tune.PlacementGroupFactory([{}, *bundles], strategy=strategy)
+        return tune.PlacementGroupFactory([{}, *self.spec.resources.bundles()], strategy=strategy)
 
 
 class SweepTrial(tune.Trainable):  # type: ignore[misc]

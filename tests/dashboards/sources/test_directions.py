@@ -11,7 +11,7 @@ from dashboards.sources.directions import (
     read_direction,
     usual_direction,
 )
-from dashboards.sources.scores import guards_of, second_of
+from dashboards.sources.scores import guards_of, parse_second
 from tests.dashboards.test_judging import ASKED, runs
 from tests.refusals import refused
 
@@ -109,8 +109,8 @@ def test_an_unclear_name_is_asked_about():
     with refused("which-direction", names=["reward_std:0.1:min"]):
         guards_of("reward_std:0.1")
     with refused("which-direction", names=["reward_std", "--second reward_std:min"]):
-        second_of("reward_std")
-    assert second_of("reward_std:min").mode == second_of("tokens").mode == "min"
+        parse_second("reward_std")
+    assert parse_second("reward_std:min").mode == parse_second("tokens").mode == "min"
     assert direction_by_name("reward_std") is None
     assert guards_of("reward_std:0.1:max")[0].mode == "max"
 

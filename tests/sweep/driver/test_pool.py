@@ -19,6 +19,7 @@ from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.trial_report import GIVEN_UP, TrialReport
 from sweep.space.file import dump_space, load_space
+from sweep.trials import pooled
 from sweep.trials.cluster import Node
 from trainer.tracking.inputs import recorded_files
 
@@ -39,9 +40,6 @@ class Slot:
     waits = False
     lasts = 0.0  # seconds
     failed: ClassVar[list[str]] = []
-
-    def __init__(self, group):
-        pass
 
     def take(self, plan, config):
         self.trial = f"{plan.folder.name} {config['seed']}"
@@ -67,7 +65,6 @@ class Slot:
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(pool, "reserve", lambda resources: None)
     monkeypatch.setattr(pool, "PooledTrial", Slot)
     monkeypatch.setattr(Slot, "failed", [])
     (tmp_path / "train.py").write_text("")
@@ -173,6 +170,23 @@ def test_a_batch_that_was_stopped_tells_why_and_what_continues_it(folder, monkey
     assert (answers["one"]["kind"], answers["one"]["code"]) == ("StoppedError", "batch-stopped")
     assert "`sweep stop`" in answers["one"]["what"] and "again" in answers["one"]["hint"]
     assert (answers["two"], control.stopped) == (None, False)
+
+
+def test_resources_that_do_not_become_free_fail_the_trials_and_not_the_pool(folder, monkeypatch):
+    class Group:
+        def wait(self, timeout):
+            return False
+
+    removed = []
+    monkeypatch.setattr(pooled, "placement_group", lambda bundles, strategy: Group())
+    monkeypatch.setattr(pooled, "remove_placement_group", removed.append)
+    monkeypatch.setattr(pool, "PooledTrial", pooled.PooledTrial)
+    answers, _ = serve(folder, monkeypatch, request(folder, "one", (1,)), "null\n")
+    assert answers == {"one": None}
+    results = read_results(folder / "runs", "one")
+    assert (results.scores, results.failed) == ({}, {})
+    assert "not free" in results.killed[1]
+    assert len(removed) == 2  # both attempts
 
 
 def test_a_batch_that_has_ended_when_it_is_stopped_is_complete(folder, monkeypatch):

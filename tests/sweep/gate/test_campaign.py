@@ -9,6 +9,7 @@ import pytest
 from dashboards.statistics import gate
 from loptune.errors import ConfigError, MissingError, NameInUseError, StorageError
 from sweep.gate.campaign import Campaign, CampaignSpec, start_campaign
+from sweep.search.event_log import with_checksum
 from tests.refusals import refused
 
 SPEC = CampaignSpec(worthwhile=0.1, first_seeds=4, most_seeds=16)
@@ -352,6 +353,14 @@ def test_an_edited_event_is_noticed(folder):
     with refused("campaign-checksum", StorageError) as caught:
         Campaign(folder)
     assert caught.value.where.endswith("events.jsonl:2")
+
+
+@pytest.mark.parametrize("event", [{"event": "future"}, {"event": "asked", "number": 1}])
+def test_an_event_of_another_version_is_named_with_its_line(folder, event):
+    with Campaign(folder).change() as campaign:
+        campaign._writer.append(with_checksum(event))
+    with refused("of-another-version", StorageError, names=("events.jsonl:2",)):
+        Campaign(folder)
 
 
 def test_two_campaigns_in_one_folder_are_refused(folder, tmp_path):

@@ -88,6 +88,16 @@ def test_a_sweep_goes_on_with_what_it_took_and_confirms_on_fresh_seeds(tmp_path)
     assert fresh_space(warm, chosen, 2, held_out=False).seeds == [5, 6]
 
 
+def test_an_error_names_a_few_of_many_sweeps_with_the_same_parameters(tmp_path):
+    for number in range(9):
+        write_sweep(tmp_path, f"alike-{number}", BEFORE)
+    both = {ALPHA: {"value": 0.1}, "optim.lr": {"value": 1}}
+    write_sweep(tmp_path, "other", {0: {0: 0.5}}, parameters=both)
+    with refused("warm-start-other-parameters", ConfigError) as caught:
+        warm_started(space(tmp_path, search={"warm_start": ["other"]}), tmp_path, "")
+    assert "alike-4 and 4 more" in caught.value.hint
+
+
 def test_what_cannot_be_taken_is_refused(tmp_path, capsys):
     before(tmp_path)
     write_sweep(
