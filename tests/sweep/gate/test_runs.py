@@ -12,9 +12,11 @@ from loptune.errors import ConfigError, MissingError, NameInUseError
 from loptune.run_names import lock_folder
 from sweep.cli import main
 from sweep.commands import gate
+from sweep.driver.pool import _fields
 from sweep.gate import runs
 from sweep.gate.batch import Batch, BatchResults, batch_name, batch_space, read_results, unfinished
 from sweep.gate.campaign import PROGRAM, Campaign, CampaignSpec, Finished, start_campaign
+from sweep.gate.pool import _raised
 from sweep.gate.runs import run_until_decided
 from sweep.search.trial_report import Failure
 from tests.refusals import refused
@@ -464,3 +466,9 @@ def test_a_batch_that_was_killed_before_its_first_trial_has_not_ended(campaign, 
             path.unlink()
     assert f"0 of {planned}" in unfinished(campaign.folder / "runs", "batch")
     assert unfinished(campaign.folder / "runs", "another")
+
+
+def test_an_error_of_a_batch_keeps_all_of_its_parts():
+    error = MissingError("no file", "data", "add it", "data.train", code="no-file")
+    again = _raised(_fields(error))
+    assert type(again) is MissingError and vars(again) == vars(error)

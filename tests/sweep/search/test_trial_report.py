@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from dashboards.statistics.scoring import Axis, Scoring
-from loptune.errors import DivergedError
-from sweep.search.trial_report import TrialReport
+from loptune.errors import DivergedError, StorageError
+from sweep.search.trial_report import StorageFault, TrialReport
 
 METRIC = "eval/accuracy"
 SCORING = Scoring((METRIC,), window=3)
@@ -55,3 +55,9 @@ def test_a_report_without_a_score_says_why(values, words):
     report = TrialReport(4).scored(scoring, {**values, "tokens": {2: 50, 4: 100}})
     assert report.score is None and words in report.no_score
     assert TrialReport.of(report.to_result()) == report
+
+
+def test_a_storage_error_keeps_all_of_its_parts():
+    error = StorageError("full", "runs", "free some space", "runs_dir", code="disk-full")
+    again = StorageFault.of(error).error()
+    assert vars(again) == vars(error)
