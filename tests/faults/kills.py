@@ -232,7 +232,7 @@ class _ForkedPool:
 class _InstantTrial:
     """A slot of the campaign's process, in which a training takes milliseconds."""
 
-    def __init__(self, group: None) -> None:
+    def __init__(self) -> None:
         self._result: dict[str, Any] = {}
 
     def take(self, plan: Any, config: Mapping[str, Any]) -> None:
@@ -283,7 +283,7 @@ def without_ray() -> None:
         _fit=fit,
         _write_report=lambda *_: (None, ""),
     )
-    replace(sweep.driver.pool, PooledTrial=_InstantTrial, reserve=lambda resources: None)
+    replace(sweep.driver.pool, PooledTrial=_InstantTrial)
     pipes = {"PIPE": subprocess.PIPE}
     replace(sweep.gate.pool, subprocess=SimpleNamespace(Popen=_ForkedPool, **pipes))
 
