@@ -255,10 +255,11 @@ def _search(spec: SweepSpec, surface: Surface, trials: int) -> list[Configuratio
             open_trial(configurations[number], seed), state="COMPLETE", score=score, step=1, time=0
         )
         if math.isnan(score) or (surface.failing and random.random() < surface.failing):
-            # The reason determines the value that the sampler gets. Here it is the same for trials
+            # The cause determines the value that the sampler gets. Here it is the same for trials
             # that fail independently of their settings, to measure the cost of blaming settings.
-            reason = "diverged at step 1: loss is nan"
-            result = replace(result, state="FAIL", score=math.nan, reason=reason)
+            result = replace(
+                result, state="FAIL", score=math.nan, reason="it failed", by_settings=True
+            )
         results = {**configurations[number].results, seed: result}
         configurations[number] = replace(configurations[number], results=results)
         if len(results) == len(spec.seeds):

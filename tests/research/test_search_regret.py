@@ -7,6 +7,8 @@ def test_a_search_records_scores_and_divergence():
     results = [configuration.results[0] for configuration in ended]
     assert {result.state for result in results} == {"COMPLETE", "FAIL"}
     assert all((result.state == "FAIL") == (result.score != result.score) for result in results)
+    # the sampler is told of them as of failures that the settings explain
+    assert all((result.state == "FAIL") == result.by_settings for result in results)
 
 
 def test_what_a_sampler_is_told_of_failures_changes_what_it_proposes():
