@@ -17,7 +17,7 @@ from dashboards.statistics.compared import Comparison
 from dashboards.statistics.difference import Difference, Layout, Outcome, outcome_of
 from dashboards.statistics.layouts import ArmScores
 from dashboards.statistics.over_tasks import Tasks, mean_over_tasks
-from dashboards.statistics.seed_noise import Scores
+from dashboards.statistics.seed_noise import Scores, noise_around_mean
 
 ArmOutcome = Literal["baseline", "not compared"] | Outcome
 # layouts in which seeds are only labels
@@ -133,6 +133,4 @@ def _measured(arm: str, name: str, runs: ArmScores, sign: int, tasks: Tasks | No
         return replace(row, mean=mean, sd=deviation)
     if values:
         row = replace(row, mean=float(np.mean(values)))
-    if len(values) > 1:
-        row = replace(row, sd=float(np.std(values, ddof=1)))
-    return row
+    return replace(row, sd=noise_around_mean(values).sd)

@@ -42,7 +42,14 @@ from dashboards.statistics.layouts import Pairing, Samples, layout_of, tested
 from dashboards.statistics.levels import SIGNIFICANCE_LEVEL
 from dashboards.statistics.over_tasks import Tasks, compare_over_tasks
 from dashboards.statistics.problems import Answers
-from dashboards.statistics.seed_noise import Noise, Scores, finite_scores, require_baseline
+from dashboards.statistics.rounding import is_equal, variance
+from dashboards.statistics.seed_noise import (
+    Noise,
+    Scores,
+    finite_scores,
+    noise_around_mean,
+    require_baseline,
+)
 from dashboards.statistics.unpaired import compare_unpaired
 
 # Level of the test for correlated shared seeds, divided by the number of arms. At 0.01, chance
@@ -52,7 +59,6 @@ _CORRELATED = 0.001
 # higher level would often separate arms with heavy-tailed scores, and their contribution to the
 # noise estimate would be lost.
 _NOISIER = 0.001
-_EQUAL = 1e-12  # relative variance below which differences are rounding errors
 
 
 @dataclass(frozen=True)
@@ -272,14 +278,15 @@ def _noisy(counted: Scores, baseline: str, names: Sequence[str]) -> set[str]:
     variances = {}
     dof = len(base) - 1
     for name in names:
-        differences = [counted[name][seed] - score for seed, score in base.items()]
-        variances[name] = float(np.var(differences, ddof=1)) if dof > 0 else 0.0
+        row = [counted[name][seed] for seed in base]
+        differences = [score - base[seed] for score, seed in zip(row, base, strict=True)]
+        variances[name] = variance(differences, row, base.values()) if dof > 0 else 0.0
     noisy: set[str] = set()
     for name in sorted(variances, key=lambda name: -variances[name]):
         rest = [variances[other] for other in variances if other not in noisy | {name}]
         pooled = float(np.mean(rest)) if rest else 0.0
         # equal differences of all others mean coarse scores, not that they are less noisy
-        if pooled <= _EQUAL * variances[name] or dof < 1:
+        if not pooled or dof < 1:
             break
         p_value = float(special.fdtrc(dof, dof * len(rest), variances[name] / pooled))
         if p_value >= _NOISIER / len(names):
@@ -326,18 +333,19 @@ def _variances(counted: Scores) -> dict[str, float]:
 
     Equal scores do not reveal the noise, so such arms get the largest variance of all arms.
     """
-    variances = dict.fromkeys(counted, math.nan)
-    for name, row in counted.items():
-        if len(row) > 1:
-            variances[name] = float(np.var(list(row.values()), ddof=1))
-    known = [variance for variance in variances.values() if not math.isnan(variance)]
+    known = {name: variance(row.values()) for name, row in counted.items() if len(row) > 1}
     if not known:
-        return variances
-    typical = float(np.median(known))
-    largest = max(known)
-    for name, variance in variances.items():
-        # NaN is truthy, and `max` keeps it
-        variances[name] = max(variance, typical) if variance else largest
+        return dict.fromkeys(counted, math.nan)
+    typical = float(np.median(list(known.values())))
+    largest = max(known.values())
+    variances = {}
+    for name in counted:
+        if name not in known:
+            variances[name] = math.nan
+        elif known[name] == 0:
+            variances[name] = largest
+        else:
+            variances[name] = max(known[name], typical)
     return variances
 
 
@@ -345,9 +353,7 @@ def _within(counted: Scores) -> Noise:
     """Return the noise of a score around the mean of its arm, pooled over all arms."""
     noise = Noise(math.nan, 0)
     for row in counted.values():
-        if len(row) > 1:
-            values = list(row.values())
-            noise = noise.pooled(Noise(float(np.std(values, ddof=1)), len(values) - 1))
+        noise = noise.pooled(noise_around_mean(row.values()))
     return noise
 
 
@@ -356,9 +362,9 @@ def _correlated(samples: Samples, comparisons: int) -> bool:
     shared = samples.shared
     if len(shared) < 3:
         return False
-    base = np.array([samples.base[seed] for seed in shared])
-    arm = np.array([samples.arm[seed] for seed in shared])
-    if base.std() == 0 or arm.std() == 0:
+    base = [samples.base[seed] for seed in shared]
+    arm = [samples.arm[seed] for seed in shared]
+    if is_equal(base) or is_equal(arm):
         return False
     correlation = float(np.clip(np.corrcoef(base, arm)[0, 1], -1 + 1e-12, 1 - 1e-12))
     dof = len(shared) - 2

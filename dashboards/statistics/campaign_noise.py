@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dashboards.statistics.rounding import variance
+
 Runs = Mapping[int, float]  # seed -> score; larger is better
 
 OWN_VARIATION = 3  # minimum number of seeds to use the proposal's own variance
@@ -50,10 +52,10 @@ def seed_model(arms: Sequence[Runs], pairs: Sequence[tuple[Runs, Runs]]) -> Seed
 
 def variation(runs: Runs) -> tuple[float, int]:
     """Return the sum of squared deviations of one configuration's scores, and its degrees of
-    freedom.
+    freedom; both are 0 for one run.
     """
-    scores = np.array(list(runs.values()))
-    return float(((scores - scores.mean()) ** 2).sum()), len(scores) - 1
+    dof = len(runs) - 1
+    return dof * variance(runs.values()), dof
 
 
 def covariation(proposal: Runs, baseline: Runs) -> tuple[float, int]:
@@ -77,15 +79,15 @@ def pooled_model(
     dof = sum(part[1] for part in variations)
     if not dof:
         return None
-    variance = sum(part[0] for part in variations) / dof
+    of_score = sum(part[0] for part in variations) / dof
     shared_dof = sum(part[1] for part in covariations)
     correlation = 0.0
-    if shared_dof and variance > 0:
+    if shared_dof and of_score > 0:
         shrunk = shared_dof / (shared_dof + _PRIOR_PAIRS)
         products = sum(part[0] for part in covariations)
-        correlation = min(max(shrunk * products / shared_dof / variance, 0.0), _MOST_CORRELATED)
+        correlation = min(max(shrunk * products / shared_dof / of_score, 0.0), _MOST_CORRELATED)
         correlation = math.floor(correlation / _CORRELATION_STEP) * _CORRELATION_STEP
-    return SeedModel(sd=math.sqrt(variance), correlation=correlation, dof=dof)
+    return SeedModel(sd=math.sqrt(of_score), correlation=correlation, dof=dof)
 
 
 def relative_variance(seeds: int, baseline_seeds: int, correlation: float) -> float:
@@ -97,8 +99,12 @@ def relative_variance(seeds: int, baseline_seeds: int, correlation: float) -> fl
 def estimate(proposal: Runs, baseline: Runs, model: SeedModel) -> tuple[float, float]:
     """Return the estimated gain and its standard error (see the module's equations).
 
-    With `OWN_VARIATION` or more seeds, the proposal's own variance is used if it is larger than the
-    campaign's, because a change may make training less stable.
+    Args:
+        proposal: at least one run of the proposal.
+        baseline: the baseline's runs on all seeds of the proposal, and on any others.
+        model: the variation between seeds in the whole campaign. With `OWN_VARIATION` or more
+            seeds, the variance of ``x - r b`` on the proposal's seeds is used instead of
+            ``(1 - r^2) sd^2`` if it is larger, because a change may make training less stable.
     """
     weight = model.correlation
     own = np.array(list(proposal.values()))
@@ -109,5 +115,5 @@ def estimate(proposal: Runs, baseline: Runs, model: SeedModel) -> tuple[float, f
     per_seed = model.sd**2 * (1 - weight**2)
     if count >= OWN_VARIATION:
         per_seed = max(per_seed, float(np.var(own - weight * paired, ddof=1)))
-    variance = per_seed / count + (model.sd * (1 - weight)) ** 2 / total
-    return gain, math.sqrt(variance)
+    squared_error = per_seed / count + (model.sd * (1 - weight)) ** 2 / total
+    return gain, math.sqrt(squared_error)

@@ -56,9 +56,9 @@ from dashboards.statistics.seed_noise import (
     Noise,
     PairedDifference,
     Scores,
-    all_scores,
     baseline_noise,
     finite_scores,
+    noise_around_mean,
     paired_differences,
     require_baseline,
     seed_noise,
@@ -83,18 +83,14 @@ class _Stage:
 
     def of_runs(self, name: str) -> Noise:
         """Return the noise of a configuration's scores around their mean."""
-        scores = list(self.scores.get(name, {}).values())
-        if len(scores) < 2:
-            return Noise(math.nan, 0)
-        return Noise(float(np.std(scores, ddof=1)), len(scores) - 1)
+        return noise_around_mean(self.scores.get(name, {}).values())
 
     def own(self, name: str) -> Noise:
         """Return the noise of a configuration's differences from the baseline."""
         base = self.scores[self.baseline]
-        differences = [score - base[seed] for seed, score in self.scores.get(name, {}).items()]
-        if len(differences) < 2:
-            return Noise(math.nan, 0)
-        return Noise(float(np.std(differences, ddof=1)), len(differences) - 1)
+        row = self.scores.get(name, {})
+        differences = [score - base[seed] for seed, score in row.items()]
+        return noise_around_mean(differences, base.values(), row.values())
 
 
 def compare(
@@ -165,7 +161,7 @@ def _compare(counted: Scores, baseline: str, test: _Test) -> Comparison:
             seeds=len(gains),
             median=float(np.median(gains)),
         )
-        if _measurable(noise, stages[0]) and len(gains) > 1:
+        if noise.dof and noise.sd and len(gains) > 1:
             evaluation = evaluation_noise(test.answers or {}, name, baseline, list(pair.by_seed))
             variances = _variances(stages, name, noise, evaluation)
             if single and not evaluation_alone(variances)[0]:
@@ -200,15 +196,6 @@ def _stages(
         if baseline in without_failure:
             stages.append(_Stage(_matched(without_failure, baseline, candidates), baseline))
     return stages
-
-
-def _measurable(noise: Noise, stage: _Stage) -> bool:
-    """Return whether there is noise beyond rounding errors: scores that are equal on all seeds are
-    coarse, not free of noise.
-    """
-    values = np.array(all_scores(stage.scores))
-    rounding = max(1e-9 * float(np.ptp(values)), 1e-13 * float(np.abs(values).max()))
-    return noise.dof > 0 and noise.sd > rounding
 
 
 def _same_seeds(candidates: Mapping[str, PairedDifference], comparisons: int | None) -> bool:

@@ -11,7 +11,7 @@ If tasks share their seeds, none of this is needed: the mean of a seed over the 
 """
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,14 @@ from dashboards.statistics.compared import Comparison
 from dashboards.statistics.difference import Difference
 from dashboards.statistics.failures import compare_with_failures
 from dashboards.statistics.layouts import Pairing, layout_of, tested
-from dashboards.statistics.seed_noise import Noise, Scores, finite_scores, require_baseline
+from dashboards.statistics.rounding import variance
+from dashboards.statistics.seed_noise import (
+    Noise,
+    Scores,
+    finite_scores,
+    noise_around_mean,
+    require_baseline,
+)
 from loptune.errors import joined
 
 Tasks = Mapping[Hashable, str]  # seed -> its task
@@ -36,9 +43,9 @@ class _Part:
     variance: float  # variance of one value; NaN if there is only one
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> "_Part":
-        variance = float(np.var(values, ddof=1)) if len(values) > 1 else math.nan
-        return cls(float(np.mean(values)), float(np.median(values)), len(values), variance)
+    def of(cls, values: Sequence[float], *computed_from: Iterable[float]) -> "_Part":
+        of_one = variance(values, *computed_from) if len(values) > 1 else math.nan
+        return cls(float(np.mean(values)), float(np.median(values)), len(values), of_one)
 
 
 def compare_over_tasks(
@@ -118,7 +125,8 @@ def _parts(
     for task, row in arm.items():
         shared = [seed for seed in row if seed in base[task]]
         if layout_of(base[task], row, pairing) == "paired" and shared:
-            pairs.append(_Part.of([row[seed] - base[task][seed] for seed in shared]))
+            differences = [row[seed] - base[task][seed] for seed in shared]
+            pairs.append(_Part.of(differences, row.values(), base[task].values()))
         else:
             of_arm.append(_Part.of(list(row.values())))
             of_base.append(_Part.of([-score for score in base[task].values()]))
@@ -143,10 +151,10 @@ def _averaged(
         known = [part.variance for part in kind if part.runs > 1]
         for part in kind:
             typical = float(np.mean(known)) if known else math.nan
-            variance = (part.variance if part.runs > 1 else typical) / part.runs
-            total += variance
+            of_mean = (part.variance if part.runs > 1 else typical) / part.runs
+            total += of_mean
             if part.runs > 1:
-                of_dof += variance**2 / (part.runs - 1)
+                of_dof += of_mean**2 / (part.runs - 1)
     every = [part for kind in parts for part in kind]
     offset = against or 0.0
     difference = Difference(
@@ -168,7 +176,5 @@ def _within(counted: Scores, tasks: Tasks) -> Noise:
     noise = Noise(math.nan, 0)
     for row in counted.values():
         for cell in _by_task(row, tasks).values():
-            if len(cell) > 1:
-                values = list(cell.values())
-                noise = noise.pooled(Noise(float(np.std(values, ddof=1)), len(values) - 1))
+            noise = noise.pooled(noise_around_mean(cell.values()))
     return noise

@@ -10,13 +10,15 @@ because the surviving seeds are a biased sample.
 import itertools
 import math
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
+
+from dashboards.statistics.rounding import rounding, variance
 
 Vector = NDArray[np.float64]
 Scores = Mapping[str, Mapping[Hashable, float]]  # configuration -> seed -> score
@@ -66,13 +68,20 @@ def paired_differences(scores: Scores, baseline: str) -> dict[str, PairedDiffere
         shared = {seed: by_seed[seed] - base[seed] for seed in by_seed if seed in base}
         if name == baseline or not shared:
             continue
-        values = np.array(list(shared.values()))
-        mean = float(values.mean())
-        # rounding error must not decide the winner
-        if abs(mean) <= 1e-9 * np.abs(values).max():
+        mean = float(np.mean(list(shared.values())))
+        if abs(mean) <= rounding(shared.values()):  # rounding error must not decide the winner
             mean = 0.0
         differences[name] = PairedDifference(shared, mean)
     return differences
+
+
+def noise_around_mean(values: Collection[float], *computed_from: Iterable[float]) -> Noise:
+    """Return the noise of values around their mean, 0 if they are equal (see `rounding.variance`);
+    without degrees of freedom for fewer than two values.
+    """
+    if len(values) < 2:
+        return Noise(math.nan, 0)
+    return Noise(math.sqrt(variance(values, *computed_from)), len(values) - 1)
 
 
 def seed_noise(scores: Scores) -> Noise:
@@ -80,12 +89,14 @@ def seed_noise(scores: Scores) -> Noise:
     configurations.
 
     It is the residual standard deviation of the additive model ``score = configuration + seed +
-    noise`` (least squares; configurations may lack some seeds).
+    noise`` (least squares; configurations may lack some seeds). It is exactly 0 if rounding
+    explains the residuals: the scores are coarse, not free of noise.
     """
     left, _, dof = _additive(scores)
     if dof == 0:
         return Noise(math.nan, 0)
-    return Noise(math.sqrt(float(left @ left) / dof), dof)
+    sd = math.sqrt(float(left @ left) / dof)
+    return Noise(0.0 if sd <= rounding(all_scores(finite_scores(scores))) else sd, dof)
 
 
 class SeedEffects(NamedTuple):

@@ -25,6 +25,7 @@ from scipy import special
 from dashboards.statistics.difference import Difference, outcome_of
 from dashboards.statistics.failures import CLAIMS, imputed_against
 from dashboards.statistics.levels import SIGNIFICANCE_LEVEL
+from dashboards.statistics.rounding import is_equal
 from dashboards.statistics.seed_noise import Scores, oriented, paired_differences
 from dashboards.trial import Mode, sign_of
 
@@ -149,7 +150,8 @@ def compare_rules(
             len(rule_tuning.scores), rule_tuning.parameters, len(base.scores), base.parameters
         )
         # constant differences come from coarse scores
-        if len(pair.by_seed) < 2 or float(np.ptp(list(pair.by_seed.values()))) == 0:
+        compared = [gains[name][seed] for name in (rule, baseline) for seed in pair.by_seed]
+        if len(pair.by_seed) < 2 or is_equal(pair.by_seed.values(), compared):
             refusal = "no spread"
         if refusal is not None:
             results.append(RuleResult(found=found, refusal=refusal, sign=sign))

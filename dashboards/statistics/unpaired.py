@@ -23,6 +23,7 @@ from scipy import special
 from dashboards.statistics.difference import Difference, outcome_of
 from dashboards.statistics.dunnett import critical_value, probability_reached
 from dashboards.statistics.levels import SIGNIFICANCE_LEVEL, level
+from dashboards.statistics.rounding import variance
 from dashboards.statistics.seed_noise import Noise, Scores
 from dashboards.statistics.welch import welch
 
@@ -56,7 +57,7 @@ def compare_unpaired(
     values = {name: np.array(list(counted[name].values())) for name in [baseline, *names]}
     if any(len(each) < 2 for each in values.values()) or not names:
         return {}
-    variances = {name: float(each.var(ddof=1)) for name, each in values.items()}
+    variances = {name: variance(each) for name, each in values.items()}
     if comparisons == 1:
         return _one(values, variances, baseline, names[0])
     enough = [name for name in values if len(values[name]) >= _LEAST_RUNS and variances[name] > 0]

@@ -22,7 +22,8 @@ from dashboards.statistics.layouts import Pairing
 from dashboards.statistics.levels import repeats_factor
 from dashboards.statistics.power import minimum_detectable_effect, seeds_for
 from dashboards.statistics.problems import Answers
-from dashboards.statistics.seed_noise import Scores, finite_scores, oriented
+from dashboards.statistics.rounding import rounding
+from dashboards.statistics.seed_noise import Scores, finite_scores, noise_around_mean, oriented
 from dashboards.trial import Mode, sign_of
 
 Why = Literal["alone", "no shared seed", "one seed", "no spread"]
@@ -277,8 +278,7 @@ def _claim(best: Difference, *, adaptive: bool) -> Claim:
 
 def _noise_of(scores: Scores, name: str) -> float:
     """Return the standard deviation of one configuration's scores; NaN for a single one."""
-    values = list(finite_scores(scores)[name].values())
-    return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+    return noise_around_mean(finite_scores(scores)[name].values()).sd
 
 
 def collapse_bound(seeds: int) -> float:
@@ -296,11 +296,8 @@ def _best(result: Comparison, preferred: Collection[str]) -> Difference:
     guarded = [each for each in shown if each.configuration in preferred]
     differences = guarded or shown or result.differences
     top = max(each.certain_gain for each in differences)
-    gains: list[float] = []
-    for pair in result.paired.values():
-        gains += pair.by_seed.values()
-    spread = max(map(abs, gains), default=abs(top))
-    return next(each for each in differences if each.certain_gain >= top - 1e-9 * spread)
+    least = top - rounding([top], *(pair.by_seed.values() for pair in result.paired.values()))
+    return next(each for each in differences if each.certain_gain >= least)
 
 
 def _unmatched(scores: Scores, baseline: str, sign: int, failed: Mapping[str, int]) -> Undecided:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-import numpy as np
+from dashboards.statistics.rounding import variance
 
 
 def welch(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
@@ -14,7 +14,7 @@ def welch(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
         one: at least two scores.
         other: at least two scores.
     """
-    parts = [(float(np.var(scores, ddof=1)) / len(scores), len(scores)) for scores in (one, other)]
+    parts = [(variance(scores) / len(scores), len(scores)) for scores in (one, other)]
     error = math.sqrt(sum(part for part, _ in parts))
     if not error > 0:
         return error, math.nan

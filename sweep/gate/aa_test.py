@@ -8,6 +8,7 @@ import numpy as np
 
 from dashboards.statistics.levels import SIGNIFICANCE_LEVEL
 from dashboards.statistics.power import minimum_detectable_effect, sd_interval
+from dashboards.statistics.seed_noise import noise_around_mean
 from loptune.errors import ConfigError, UserError
 from sweep.gate.batch import Batch, BatchResults, batch_name
 from sweep.gate.pool import Place, RunPool
@@ -31,7 +32,7 @@ class NoiseReport:
     @property
     def sd(self) -> float:
         """The standard deviation of a score between seeds."""
-        return float(np.std(list(self.scores.values()), ddof=1))
+        return noise_around_mean(self.scores.values()).sd
 
     @property
     def sd_interval(self) -> tuple[float, float]:

@@ -142,7 +142,7 @@ def _create(sweep: SweepRecord, options: RoundsOptions) -> None:
             code="nothing-to-confirm",
         )
     noise = sweep_noise(sweep)
-    if noise.sd <= 1e-9:  # equal scores mean coarse scores, not zero noise
+    if noise.sd == 0:  # equal scores mean coarse scores, not zero noise
         noise = Noise(float("nan"), 0)
     design = make_design(noise, spec.objective.worthwhile, len(chosen) - 1, options.max_seeds)
     # The budget is checked before each round, over all rounds.
