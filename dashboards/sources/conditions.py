@@ -31,6 +31,12 @@ class Condition:
     operator: Operator
     value: str
 
+    def __str__(self) -> str:
+        """Return the condition as `conditions` reads it."""
+        is_plain = split_list(self.value) == [self.value]
+        value = self.value if is_plain else f'"{self.value}"'
+        return f"{self.column}{self.operator}{value}"
+
     def holds(self, values: "pd.Series[Any]") -> "pd.Series[bool]":
         """Return for each row whether the condition is true.
 

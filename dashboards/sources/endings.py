@@ -77,8 +77,8 @@ def check_endings(
         )
     failed = "--failed COLUMN=VALUE"
     if counter is not None:
-        way = f"leave them out with --where '{counter}>={least:.0f}'"
-        failed = f"--failed '{counter}<{least:.0f}'"
+        way = f"leave them out with --where {quoted(f'{counter}>={least:.0f}')}"
+        failed = f"--failed {quoted(f'{counter}<{least:.0f}')}"
     raise ConfigError(
         f"{counted(len(short), 'run')} of {len(complete)} {found}: {listed(named, _MAX_NAMED)}",
         counter or columns.step,

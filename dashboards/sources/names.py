@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -160,17 +161,16 @@ def split_names(table: pd.DataFrame, pattern: str) -> tuple[pd.DataFrame, list[s
             )
         else:
             expression += f"(?P<{part[1]}>.+)"
-    column = _column_of_names(table, f"^{expression}$")
-    parts = table[column].astype(str).str.extract(f"^{expression}$")
-    matched = parts.notna().any(axis="columns")
-    if parts.empty or not matched.any():
-        example = str(table[column].iloc[0])[:80]
+    column = _matching_column(table, expression)
+    if column is None:
         raise ConfigError(
-            f"no name matches {pattern}, for example {example}",
+            f"no name matches {pattern}, for example {_example(table)}",
             "--names",
             "write a pattern such as {algo}-s{seed}",
             code="no-name-matches",
         )
+    parts = table[column].astype(str).str.extract(f"^{expression}$")
+    matched = parts.notna().any(axis="columns")
     left_out = table.loc[~matched, column].nunique()
     notes = []
     if column not in RUN_NAMES:
@@ -183,30 +183,52 @@ def split_names(table: pd.DataFrame, pattern: str) -> tuple[pd.DataFrame, list[s
     return rows[matched], notes
 
 
-def _column_of_names(table: pd.DataFrame, expression: str) -> str:
+def _matching_column(table: pd.DataFrame, expression: str) -> str | None:
     """Return the column that `split_names` splits: a usual run-name column if any of its values
-    matches, or else the only string column whose values all match.
+    matches, or else the only string column whose values all match; None if there is none.
+
+    Raises:
+        ConfigError: several string columns match.
     """
-    usual = [name for name in RUN_NAMES if name in table]
-    for name in usual:
-        if table[name].astype(str).str.fullmatch(expression).any():
-            return name
-    texts = [str(name) for name in table.select_dtypes(["object", "string"])]
-    matching = [name for name in texts if table[name].astype(str).str.fullmatch(expression).all()]
+    for column in RUN_NAMES:
+        if column in table and _matches(table[column], expression).any():
+            return column
+    matching = []
+    for column in _text_columns(table):
+        if len(table) and _matches(table[column], expression).all():
+            matching.append(column)
     if len(matching) > 1:
         raise ConfigError(
-            f"the names in {', '.join(matching)} all match",
+            f"the names in {', '.join(map(str, matching))} all match",
             "--names",
             "make the pattern more specific, so that only one column matches",
             code="ambiguous-column",
         )
-    if matching or usual:
-        return (matching or usual)[0]
-    if texts:
-        return texts[0]
-    raise ConfigError(
-        "no column contains run names",
-        "--names",
-        "put the names into the file pattern instead, as in 'runs/{algo}-s{seed}/metrics.csv'",
-        code="no-names",
-    )
+    return matching[0] if matching else None
+
+
+def _matches(names: "pd.Series[Any]", expression: str) -> "pd.Series[bool]":
+    return names.astype(str).str.fullmatch(expression)
+
+
+def _text_columns(table: pd.DataFrame) -> list[str]:
+    columns: list[str] = table.select_dtypes(["object", "string"]).columns.tolist()
+    return columns
+
+
+def _example(table: pd.DataFrame) -> str:
+    """Return a value of the column that most likely contains the run names.
+
+    Raises:
+        ConfigError: no column contains text.
+    """
+    usual = [name for name in RUN_NAMES if name in table]
+    columns = [*usual, *_text_columns(table)]
+    if table.empty or not columns:
+        raise ConfigError(
+            "no column contains run names",
+            "--names",
+            "put the names into the file pattern instead, as in 'runs/{algo}-s{seed}/metrics.csv'",
+            code="no-names",
+        )
+    return str(table[columns[0]].iloc[0])[:80]

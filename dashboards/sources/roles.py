@@ -5,7 +5,7 @@ the step, the run name, or another measurement. A column that divides the runs o
 into recurring kinds is none of these: its values are tasks, metrics or splits.
 """
 
-import re
+import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
@@ -385,7 +385,7 @@ def _is_growing(runs: pd.DataFrame, column: str, columns: RunColumns) -> bool:
 
 def quoted(text: str) -> str:
     """Quote a string as one command-line argument."""
-    return f"'{text}'" if re.search(r"[\s\"()&;|<>*?$\[\]]", text) else text
+    return shlex.quote(text)
 
 
 def is_named(table: pd.DataFrame) -> bool:

@@ -1,7 +1,9 @@
 """Create a trial from the rows of each run."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -11,7 +13,7 @@ from dashboards.sources.costs import cost_columns, costs_of
 from dashboards.sources.endings import ended_without_score
 from dashboards.sources.run_columns import RunColumns
 from dashboards.sources.states import STATE, run_state
-from dashboards.trial import Curve, TrialRecord
+from dashboards.trial import Curve, State, TrialRecord
 from loptune.errors import ConfigError, shortened
 
 _MAX_NAMED = 8  # maximum number of names in a message
@@ -30,27 +32,56 @@ def trials_of(
     if columns.step in runs:
         evaluated = set(runs.loc[runs[columns.score].notna(), columns.step])
     trials = []
-    for key, rows in runs.groupby(columns.run, sort=False):
-        values = key[: len(columns.point)]
-        seed = key[-1]
-        trial = TrialRecord(
-            name=f"c{numbers[values]}-s{seed}",
-            configuration=numbers[values],
-            seed=str(seed),
-            state="FAIL",
-            parameters=dict(zip(columns.keys, values, strict=True)),
-            rule=arm[values],
-            arm=arm[values] if columns.tuned else "",
-            task=" ".join(map(str, key[len(columns.point) : -1])),
+    for run, rows in _rows_by_run(runs, columns):
+        ending = _ending(run, rows, columns, evaluated)
+        step = ending.step
+        if counter is not None and ending.state == "COMPLETE":
+            step = float(pd.to_numeric(rows[counter], errors="coerce").max())
+        number = numbers[run.point]
+        name = run_name(rows[columns.trial].iloc[0]) if columns.trial in rows else ""
+        trials.append(
+            TrialRecord(
+                name=name or f"c{number}-s{run.seed}",
+                configuration=number,
+                seed=run.seed,
+                state=ending.state,
+                parameters=dict(zip(columns.keys, run.point, strict=True)),
+                rule=arm[run.point],
+                arm=arm[run.point] if columns.tuned else "",
+                task=run.task,
+                score=ending.score,
+                step=step,
+                curves=ending.curves,
+                reason=ending.reason,
+            )
         )
-        if columns.trial in rows:
-            trial = replace(trial, name=str(rows[columns.trial].iloc[0]))
-        trial = _with_scores(trial, rows, columns, evaluated)
-        if counter is not None and trial.state == "COMPLETE":
-            trial = replace(trial, step=float(pd.to_numeric(rows[counter], errors="coerce").max()))
-        trials.append(trial)
     trials.sort(key=lambda trial: (int(trial.configuration), len(trial.seed), trial.seed))
     return trials
+
+
+class RunKey(NamedTuple):
+    """The values that distinguish a run from all others."""
+
+    point: Point
+    task: str
+    seed: str
+
+
+def _rows_by_run(runs: pd.DataFrame, columns: RunColumns) -> Iterator[tuple[RunKey, pd.DataFrame]]:
+    """Yield each run with its rows."""
+    for values, rows in runs.groupby(columns.run, sort=False):
+        point = values[: len(columns.point)]
+        task = " ".join(map(str, values[len(columns.point) : -1]))
+        yield RunKey(point, task, str(values[-1])), rows
+
+
+def run_name(value: Any) -> str:
+    """Return a value of a run-name column as text; empty if it is missing. Pandas makes integers
+    floats if one is missing, so 3.0 is the name 3.
+    """
+    if pd.isna(value):
+        return ""
+    return f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def with_costs(
@@ -60,31 +91,36 @@ def with_costs(
     names = cost_columns(runs, columns)
     if not names:
         return list(trials)
-    rows_of = {}
-    for key, rows in runs.groupby(columns.run, sort=False):
-        values = key[: len(columns.point)]
-        task = " ".join(map(str, key[len(columns.point) : -1]))
-        rows_of[values, task, str(key[-1])] = rows
+    rows_of = dict(_rows_by_run(runs, columns))
     counted_in = []
     for trial in trials:
         if trial.state == "COMPLETE":
-            rows = rows_of[tuple(trial.parameters.values()), trial.task, trial.seed]
+            rows = rows_of[RunKey(tuple(trial.parameters.values()), trial.task, trial.seed)]
             trial = replace(trial, costs=costs_of(rows, names, columns, trial.step))
         counted_in.append(trial)
     return counted_in
 
 
-def _with_scores(
-    trial: TrialRecord, rows: pd.DataFrame, columns: RunColumns, evaluated: set[float]
-) -> TrialRecord:
-    """Return a trial with the evaluations in its rows.
+@dataclass(frozen=True)
+class _Ending:
+    """How a run ended, and its evaluations."""
+
+    state: State
+    reason: str = ""  # why it failed
+    score: float = math.nan
+    step: float = math.nan
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+
+
+def _ending(run: RunKey, rows: pd.DataFrame, columns: RunColumns, evaluated: set[float]) -> _Ending:
+    """Return how a run ended, and its evaluations.
 
     It has failed if its rows mark it as failed, if it has no score, or if its last evaluations have
     none. ``evaluated`` are the steps at which any run has a score.
     """
     state = run_state(rows[STATE])
     if state == "FAIL":
-        return replace(trial, reason="marked as failed in the table")
+        return _Ending("FAIL", "marked as failed in the table")
     stepwise = columns.step in rows
     if stepwise and columns.at_step is not None:
         rows = rows[rows[columns.step] <= columns.at_step]
@@ -94,19 +130,20 @@ def _with_scores(
         scored = scored.drop_duplicates([columns.step, columns.score])
     steps = scored[columns.step] if stepwise else pd.Series(0.0, index=scored.index)
     if steps.duplicated().any():
-        raise _same_twice(scored, columns, trial)
+        raise _same_twice(run, scored, columns)
     if scored.empty and columns.at_step is not None:
         raise ConfigError(
-            f"{trial.rule} seed {trial.seed} has no evaluation up to step {columns.at_step}",
+            f"{_settings(run, columns)} seed {run.seed} has no evaluation up to step "
+            f"{columns.at_step}",
             "--at-step",
             "choose a later step",
             code="no-evaluation",
         )
     values = scored[columns.score].set_axis(steps).sort_index()
     if values.empty or not np.isfinite(values.iloc[-columns.evaluations :]).all():
-        return replace(trial, reason="no score")
+        return _Ending("FAIL", "no score")
     if stepwise and ended_without_score(rows, columns, evaluated):
-        return replace(trial, reason="no score in its last evaluations")
+        return _Ending("FAIL", "no score in its last evaluations")
     last_step = float(values.index[-1])
     if columns.axis:  # average evaluations at the same value of a coarse axis
         values = scored.groupby(columns.axis)[columns.score].mean()
@@ -114,23 +151,29 @@ def _with_scores(
     score = curve.score(columns.evaluations)
     if columns.take == "best":
         score = columns.best([value for value in curve.values if np.isfinite(value)])
-    trial = replace(trial, state=state, score=score)
-    if stepwise:
-        trial = replace(trial, step=last_step)
-    if len(curve.steps) > 1 or columns.axis:
-        trial = replace(trial, curves={columns.metric: curve})
-    return trial
+    has_curve = len(curve.steps) > 1 or columns.axis
+    return _Ending(
+        state,
+        score=score,
+        step=last_step if stepwise else math.nan,
+        curves={columns.metric: curve} if has_curve else {},
+    )
 
 
-def _same_twice(rows: pd.DataFrame, columns: RunColumns, trial: TrialRecord) -> ConfigError:
-    setting = shortened(text_of(trial.parameters), _MAX_CHARS)
-    if trial.task:
-        setting += f" on {shortened(trial.task, _MAX_CHARS)}"
+def _settings(run: RunKey, columns: RunColumns) -> str:
+    """Return the settings and the task of a run, for errors."""
+    settings = text_of(dict(zip(columns.keys, run.point, strict=True)))
+    text = shortened(settings, _MAX_CHARS)
+    return f"{text} on {shortened(run.task, _MAX_CHARS)}" if run.task else text
+
+
+def _same_twice(run: RunKey, rows: pd.DataFrame, columns: RunColumns) -> ConfigError:
+    setting = _settings(run, columns)
     if columns.step in rows and rows[columns.step].nunique() > 1:
         repeated = rows[columns.step][rows[columns.step].duplicated()].iloc[0]
         rows = rows[rows[columns.step] == repeated]
         setting += f" at {columns.step} {repeated:.0f}"
-    what = f"{setting} has seed {trial.seed} several times"
+    what = f"{setting} has seed {run.seed} several times"
     separate = (
         "" if columns.pairing == "unpaired" else "; if these are separate runs, add --unpaired"
     )

@@ -8,6 +8,7 @@ import pandas as pd
 
 from dashboards.results import Results
 from dashboards.sources.axis import at_budget, check_axis, with_axis
+from dashboards.sources.conditions import Condition
 from dashboards.sources.configurations import (
     arm_names,
     arms_and_baseline,
@@ -19,7 +20,13 @@ from dashboards.sources.directions import DIRECTION, direction
 from dashboards.sources.endings import check_endings, counter_of
 from dashboards.sources.names import with_columns
 from dashboards.sources.repeated_seeds import with_seeds_apart
-from dashboards.sources.roles import check_explained, seed_column, with_step, without_summaries
+from dashboards.sources.roles import (
+    check_explained,
+    quoted,
+    seed_column,
+    with_step,
+    without_summaries,
+)
 from dashboards.sources.run_columns import RunColumns
 from dashboards.sources.run_trials import by_task, trials_of, with_costs
 from dashboards.sources.shapes import one_row_per_run, without_lists
@@ -63,7 +70,7 @@ def read_runs(table: pd.DataFrame, columns: RunColumns, *, adaptive: bool = True
     counter = counter_of(runs, columns)
     trials = trials_of(runs, columns, numbers, arm, counter)
     arms, baseline = arms_and_baseline(numbers, arm, columns)
-    _check_stopped(trials, baseline, state)
+    _check_pruned(trials, None if columns.against is not None else baseline, runs, state)
 
     tasks = by_task(trials)
     budgets: dict[str, Budget | None] = {}
@@ -226,18 +233,19 @@ def _without_running(
     running = runs[STATE] == "RUNNING"
     if not running.any():
         return runs, []
+    assert state is not None, "only a column with states marks runs as running"
+    crashed = quoted(str(Condition(state, "=", str(runs.loc[running, state].iloc[0]))))
     if running.all():
         raise ConfigError(
             "no run has finished",
             f"column {state}",
-            "wait until the runs have finished; if they crashed, add --failed "
-            f"{state}={runs[state].iloc[0]}",
+            f"wait until the runs have finished; if they crashed, add --failed {crashed}",
             code="no-run-ended",
         )
     named = runs.loc[running, columns.run].drop_duplicates()
     return runs[~running], [
         f"Left out: {counted(len(named), 'run')} still running, according to the column "
-        f"{state}. If they crashed, add --failed {state}={runs.loc[running, state].iloc[0]}."
+        f"{state}. If they crashed, add --failed {crashed}."
     ]
 
 
@@ -266,20 +274,29 @@ def _check_roles(columns: RunColumns) -> None:
             )
 
 
-def _check_stopped(trials: Sequence[TrialRecord], baseline: str | None, state: str | None) -> None:
+def _check_pruned(
+    trials: Sequence[TrialRecord], baseline: str | None, runs: pd.DataFrame, state: str | None
+) -> None:
     """Reject the runs if a pruner stopped some runs of the baseline or of every other
-    configuration: the remaining scores are biased upward.
+    configuration: the remaining scores are biased upward. ``baseline`` is None if it is a number,
+    or if settings are tuned.
     """
-    stopped = {trial.configuration for trial in trials if trial.state == "PRUNED"}
-    left = {trial.configuration for trial in trials} - stopped
-    if not stopped or (len(left) > 1 and baseline not in stopped):
+    pruned = {trial.configuration for trial in trials if trial.state == "PRUNED"}
+    others = {trial.configuration for trial in trials} - {baseline}
+    if baseline in pruned:
+        whose = "the baseline"
+    elif others and others <= pruned:
+        whose = "every configuration" if baseline is None else "every other configuration"
+    else:
         return
-    pruned = "the baseline" if baseline in stopped else "every other configuration"
+    assert state is not None, "only a column with states marks runs as pruned"
+    words = runs.loc[runs[STATE] == "PRUNED", state].unique()
+    unpruned = ",".join(str(Condition(state, "!=", str(word))) for word in words)
     raise ConfigError(
-        f"runs of {pruned} were pruned",
+        f"runs of {whose} were pruned",
         f"column {state}",
         "run them without a pruner, because the scores of unpruned runs are biased upward; to "
-        f"judge the unpruned runs all the same, add --where {state}=COMPLETE",
+        f"judge the unpruned runs all the same, add --where {quoted(unpruned)}",
         code="runs-pruned",
     )
 

@@ -4,6 +4,8 @@ import re
 
 import pandas as pd
 
+from dashboards.sources.conditions import Condition
+from dashboards.sources.roles import quoted
 from dashboards.sources.run_columns import RunColumns
 from dashboards.trial import State
 from loptune.errors import ConfigError
@@ -52,8 +54,9 @@ def state_column(table: pd.DataFrame, columns: RunColumns) -> str | None:
             raise ConfigError(
                 f"'{unknown}' is not a known end state of a run",
                 f"column {column}",
-                f"if these runs failed, add --failed '{column}={unknown}'; if the column does "
-                f"not describe how runs ended, add --ignore {column}",
+                f"if these runs failed, add --failed "
+                f"{quoted(str(Condition(column, '=', unknown)))}; if the column does not describe "
+                f"how runs ended, add --ignore {column}",
                 code="unknown-state",
             )
         return column

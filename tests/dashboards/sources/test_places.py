@@ -77,6 +77,10 @@ def test_parts_of_names_become_columns():
             select(table, "", names)
     with refused("no-names"):
         select(table[["acc"]], "", "{a}")
+    with refused("no-name-matches", names=["red"]):
+        select(pd.DataFrame({0: ["red"], "acc": [1.0]}), "", "{a}-s{b}")
+    (only,) = select(pd.DataFrame({0: ["adam-s0"], "acc": [1.0]}), "", "{opt}-s{seed}").opt
+    assert only == "adam"
     with refused("unknown-column"):
         select(table, "lr=1")
     assert len(select(table.assign(seed=[0, None, 1]), "seed!=none")) == 2

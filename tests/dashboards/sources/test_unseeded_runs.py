@@ -1,8 +1,12 @@
 """Tables without a column of seeds."""
 
+import shlex
+
 import pandas as pd
+import pytest
 
 from dashboards import judge
+from dashboards.sources.places import select
 from dashboards.sources.unseeded_runs import NOTE
 from tests.refusals import refused
 
@@ -66,3 +70,18 @@ def test_pruned_runs_are_no_evidence():
     other = ROWS.assign(state=["COMPLETE"] * 4 + ["PRUNED"] * 4)
     with refused("runs-pruned"):
         judged(other)
+    # without a baseline, the first configuration is one of several
+    against = {"by": ["opt"], "baseline": {}, "score": "acc", "against": 0.4}
+    first = ROWS.assign(state=["COMPLETE", "PRUNED"] * 2 + ["COMPLETE"] * 4)
+    judge(first, **against)
+    with refused("runs-pruned", names=["every configuration"]):
+        judge(table, **against)
+
+
+@pytest.mark.parametrize("word", ["pruned", "TrialState.PRUNED", "Pruned (median, step 3)"])
+def test_the_condition_for_unpruned_runs_selects_them(word):
+    table = ROWS.assign(state=[word, "finished", "finished", "finished"] * 2)
+    with refused("runs-pruned") as error:
+        judged(table)
+    condition = shlex.split(error.value.hint.partition("--where ")[2])[0]
+    assert [arm.runs for arm in judged(select(table, condition)).arms] == [3, 3]
