@@ -71,6 +71,7 @@ class _FixedClock:
 
 class ChatTemplate:
     """The chat template of a tokenizer with the configured ``data.chat_template_kwargs``.
+    ``section`` is the key of the data in the configuration, which errors about the data name.
 
     The clock that a template may read is fixed at `FIXED_DATE`, so that prompts are the same at
     every load.
@@ -80,7 +81,12 @@ class ChatTemplate:
             set by loptune.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, arguments: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        arguments: Mapping[str, Any],
+        section: str = "data.train",
+    ) -> None:
         if not tokenizer.chat_template:
             raise ConfigError(
                 "the tokenizer has no chat template",
@@ -91,6 +97,7 @@ class ChatTemplate:
             )
         self._tokenizer = tokenizer
         self._arguments = dict(arguments)
+        self._section = section
         self._check_arguments()
         self._clock = _FixedClock()
 
@@ -144,7 +151,7 @@ class ChatTemplate:
             ConfigError: the prompt is the same without one of them.
         """
         if tools and self._try_render(messages, generation_prompt=True) == prompt:
-            raise _lost("the data's tools", "tool")
+            raise self._lost("the data's tools", "tool")
         for index, message in enumerate(messages):
             role = message["role"]
             content = message["content"].strip()
@@ -158,7 +165,7 @@ class ChatTemplate:
             for what, hint_for, changed in changes:
                 others = [*messages[:index], changed, *messages[index + 1 :]]
                 if self._try_render(others, generation_prompt=True, tools=tools) == prompt:
-                    raise _lost(what, hint_for)
+                    raise self._lost(what, hint_for)
 
     @cached_property
     def opening(self) -> str:
@@ -246,7 +253,7 @@ class ChatTemplate:
 
     def _rejected(self, messages: Sequence[Message], error: Exception) -> ConfigError:
         """Return the error for a conversation that the template rejects on purpose."""
-        key = "data.train"
+        key = self._section
         hint = "change the order of the roles in the data, or use another model"
         if any(message["role"] == "system" for message in messages):
             key = "data.system_prompt"
@@ -259,6 +266,28 @@ class ChatTemplate:
             code="template-refused",
         )
 
+    def _lost(self, what: str, role: str) -> ConfigError:
+        """Return the error for a template that leaves out a part of the conversation."""
+        key = self._section
+        hint = "use a model whose chat template supports them, or remove these turns from the data"
+        if role == "system":
+            key = "data.system_prompt"
+            hint = 'set data.system_prompt="", or use a model whose chat template has a system role'
+        elif role == "user":
+            key = "data.prompt_format"
+            hint = "repair the template (tokenizer_config.json or chat_template.jinja), or set "
+            hint += "data.prompt_format=raw"
+        elif role == "tool":
+            hint = "use a model whose chat template supports tools, or remove these turns and the "
+            hint += "tools column from the data"
+        return ConfigError(
+            f"the tokenizer's chat template leaves out {what}",
+            key,
+            hint,
+            key=key,
+            code="turns-lost",
+        )
+
     def _broken(self, fault: str) -> ConfigError:
         return ConfigError(
             f"the tokenizer's chat template is broken: {fault}",
@@ -267,25 +296,6 @@ class ChatTemplate:
             "data.prompt_format=raw",
             code="template-broken",
         )
-
-
-def _lost(what: str, role: str) -> ConfigError:
-    """Return the error for a template that leaves out a part of the conversation."""
-    key = "data.train"
-    hint = "use a model whose chat template supports them, or remove these turns from the data"
-    if role == "system":
-        key = "data.system_prompt"
-        hint = 'set data.system_prompt="", or use a model whose chat template has a system role'
-    elif role == "user":
-        key = "data.prompt_format"
-        hint = "repair the template (tokenizer_config.json or chat_template.jinja), or set "
-        hint += "data.prompt_format=raw"
-    elif role == "tool":
-        hint = "use a model whose chat template supports tools, or remove these turns and the "
-        hint += "tools column from the data"
-    return ConfigError(
-        f"the tokenizer's chat template leaves out {what}", key, hint, key=key, code="turns-lost"
-    )
 
 
 def open_tag(prompt: str) -> str:

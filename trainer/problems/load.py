@@ -32,7 +32,7 @@ from trainer.problems.rows import (
 )
 from trainer.problems.tasks import TASKS, Task, addition, puzzle_generator
 from trainer.problems.tasks.knights_knaves import compact_prompt
-from trainer.problems.tasks.splits import SPLITS
+from trainer.problems.tasks.splits import checked_split
 from trainer.types import Problem
 
 _QUANTITIES = ("accuracy", "reward", "completion_length", "truncated", "pass_at_k")
@@ -44,10 +44,12 @@ def load_problems(
     dataset: DatasetConfig | Sequence[DatasetConfig],
     data: DataConfig,
     tokenizer: PreTrainedTokenizerBase,
+    section: str = "data.train",
 ) -> list[Problem]:
     """Load all problems of one or several datasets.
 
-    Prompts longer than ``data.max_prompt_tokens`` are dropped with a warning.
+    Prompts longer than ``data.max_prompt_tokens`` are dropped with a warning. ``section`` is the
+    key of the datasets in the configuration, which errors name.
 
     Raises:
         MissingError: missing or unreadable data.
@@ -55,7 +57,11 @@ def load_problems(
     """
     check_template(data)
     sources = [dataset] if isinstance(dataset, DatasetConfig) else list(dataset)
-    return [problem for source in sources for problem in _load(source, data, tokenizer)]
+    problems = []
+    for number, source in enumerate(sources):
+        place = section if len(sources) == 1 else f"{section}.{number}"
+        problems += _load(source, data, tokenizer, place)
+    return problems
 
 
 def load_evaluation_sets(
@@ -66,7 +72,8 @@ def load_evaluation_sets(
     """
     sets = {}
     for name, dataset in config.evaluation.sets.items():
-        sets[name] = load_problems(dataset, config.data_of_set(name), tokenizer)
+        section = f"evaluation.sets.{name}"
+        sets[name] = load_problems(dataset, config.data_of_set(name), tokenizer, section)
     seen: set[str] = set()
     for metric in metric_names(sets):
         if metric in seen:
@@ -108,13 +115,13 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, problem: Problem) -> tuple
 
 
 def _load(
-    dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokenizerBase
+    dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokenizerBase, section: str
 ) -> list[Problem]:
     check_fields(dataset)
     if dataset.source == "generated":
-        problems = _generated(dataset, data, tokenizer)
+        problems = _generated(dataset, data, tokenizer, section)
     else:
-        problems = _from_rows(dataset, data, tokenizer)
+        problems = _from_rows(dataset, data, tokenizer, section)
     if _is_word_level(tokenizer):
         for problem in problems:
             text = problem.prompt + problem.prefill
@@ -149,37 +156,26 @@ def _load(
 
 
 def _generated(
-    dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokenizerBase
+    dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokenizerBase, section: str
 ) -> list[Problem]:
     if data.task not in _GENERATORS:
         raise ConfigError(
             f"task {data.task} has no problem generator",
-            "data.task, source",
+            f"data.task, {section}.source",
             f"set data.task to one of {', '.join(sorted(_GENERATORS))}, or use a file or a Hub "
             f"name as source",
             key="data.task",
             code="no-generator",
         )
-    if dataset.split not in SPLITS:
-        raise ConfigError(
-            f"no generated split named {dataset.split}",
-            "split",
-            f"use one of {', '.join(SPLITS)}",
-            key="data.train.split",
-            code="unknown-split",
-        )
-    return _GENERATORS[data.task](dataset, data, tokenizer)
+    return _GENERATORS[data.task](dataset, data, tokenizer, section)
 
 
 def _puzzles(
-    dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokenizerBase
+    dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokenizerBase, section: str
 ) -> list[Problem]:
-    puzzles = puzzle_generator.generate(
-        dataset.split,  # type: ignore[arg-type]
-        dataset.people,
-        dataset.size,
-    )
-    prompts = PromptBuilder(TASKS[data.task], data, tokenizer)
+    split = checked_split(dataset.split, key=f"{section}.split")
+    puzzles = puzzle_generator.generate(split, dataset.people, dataset.size)
+    prompts = PromptBuilder(TASKS[data.task], data, tokenizer, section)
     problems = []
     for puzzle in puzzles[: dataset.limit]:
         if _is_word_level(tokenizer):
@@ -202,14 +198,11 @@ def _puzzles(
 
 
 def _sums(
-    dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokenizerBase
+    dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokenizerBase, section: str
 ) -> list[Problem]:
-    sums = addition.generate(
-        dataset.split,  # type: ignore[arg-type]
-        dataset.digits,
-        dataset.size,
-    )
-    prompts = PromptBuilder(TASKS[data.task], data, tokenizer)
+    split = checked_split(dataset.split, key=f"{section}.split")
+    sums = addition.generate(split, dataset.digits, dataset.size)
+    prompts = PromptBuilder(TASKS[data.task], data, tokenizer, section)
     problems = []
     for addends in sums[: dataset.limit]:
         prompt, prefill = prompts.build(as_question(addends.question))
@@ -230,7 +223,7 @@ _GENERATORS = {"knights_knaves": _puzzles, "addition": _sums}
 
 
 def _from_rows(
-    dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokenizerBase
+    dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokenizerBase, section: str
 ) -> list[Problem]:
     rows = read_rows(dataset)
     task = TASKS[data.task]
@@ -250,7 +243,7 @@ def _from_rows(
     if difficulty_column:
         levels = [value_at(row, difficulty_column) for row in rows]
     use_bands = any(isinstance(level, float) and not level.is_integer() for level in levels)
-    prompts = PromptBuilder(task, data, tokenizer)
+    prompts = PromptBuilder(task, data, tokenizer, section)
     dropped_turns = 0
     problems = []
     for row, level in zip(rows, levels, strict=True):

@@ -139,14 +139,22 @@ def ending_with_user(question: Question, last_assistant: str) -> Question:
 
 
 class PromptBuilder:
-    """Builds the prompts of a task for a model, and counts unusual prompts for `report`.
+    """Builds the prompts of a task for a model, and counts unusual prompts for `report`. ``section``
+    is the key of the data in the configuration, which errors about the data name.
 
     Raises:
         ConfigError: no usable chat template.
     """
 
-    def __init__(self, task: Task, data: DataConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(
+        self,
+        task: Task,
+        data: DataConfig,
+        tokenizer: PreTrainedTokenizerBase,
+        section: str = "data.train",
+    ) -> None:
         self._task = task
+        self._section = section
         self._data = data
         self._tokenizer = tokenizer
         self._built = 0
@@ -215,7 +223,7 @@ class PromptBuilder:
 
     @cached_property
     def _template(self) -> ChatTemplate:
-        return ChatTemplate(self._tokenizer, self._data.chat_template_kwargs)
+        return ChatTemplate(self._tokenizer, self._data.chat_template_kwargs, self._section)
 
     @property
     def _uses_template(self) -> bool:
@@ -245,7 +253,9 @@ class PromptBuilder:
     @cached_property
     def _own_template(self) -> ChatTemplate:
         """The template for inspecting prompts, even if `prompt_format=raw` does not apply it."""
-        return self._template if self._uses_template else ChatTemplate(self._tokenizer, {})
+        if self._uses_template:
+            return self._template
+        return ChatTemplate(self._tokenizer, {}, self._section)
 
     def _messages(self, question: Question) -> list[Message]:
         """Return the conversation with the configured system prompt and the task's question."""

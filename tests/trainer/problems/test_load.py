@@ -251,6 +251,31 @@ def test_the_generator_refuses_other_tasks_and_splits(task, dataset, code):
         load("generated", TINY, task, **dataset)
 
 
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ("data.train={split: valid}", "data.train.split"),
+        ("data.train=[{size: 1}, {split: valid}]", "data.train.1.split"),
+        ("evaluation.sets.dev.split=valid", "evaluation.sets.dev.split"),
+    ],
+)
+def test_an_unknown_split_is_reported_with_the_key_that_names_it(change, key):
+    config = load_config("tiny_kk", [change])
+    with refused("unknown-split", key=key) as caught:
+        load_problems(config.data.train, config.data, TINY)
+        load_evaluation_sets(config, TINY)
+    assert caught.value.where == key
+
+
+def test_a_conversation_that_the_template_rejects_is_reported_with_its_evaluation_set(tmp_path):
+    path = tmp_path / "exam.jsonl"
+    write_jsonl(path, [{"prompt": "ok?", "answer": "yes"}])
+    changes = {"data": {"task": "custom"}, "evaluation": {"sets": {"exam": {"source": str(path)}}}}
+    rejecting = byte_tokenizer("{{ raise_exception('no question is good enough') }}")
+    with refused("template-refused", key="evaluation.sets.exam"):
+        load_evaluation_sets(TrainConfig.model_validate(changes), rejecting)
+
+
 def test_bos_is_added_where_the_tokenizer_adds_one_and_the_text_has_none():
     with_bos = byte_tokenizer(bos=True)
     bare, begun = (Problem("0", text, "p", "", "") for text in ("ab", "<s>ab"))
