@@ -328,7 +328,7 @@ def propose(
         revision = git.full_revision(revision)
     defaults: dict[str, Any] = {}
     files: dict[str, str] = {}
-    with Campaign(Path(campaign)).change() as changed:
+    with Campaign.read(Path(campaign)).change() as changed:
         refuse_after_later(changed)
         if (changed.folder / PROGRAM).is_file():
             base = changed.baseline
@@ -365,7 +365,7 @@ def _after_runs(folder: Path, own: Callable[["Campaign"], "GateVerdict"]) -> Sta
         last = run_until_decided(folder)
     except NameInUseError:
         last = None
-    read = Campaign(folder)
+    read = Campaign.read(folder)
     verdict = own(read)
     if verdict.outcome == "more" and last is not None and last.outcome == "ended":
         # the limits allow the runs of this proposal, but not those of all open proposals
@@ -407,7 +407,7 @@ def record(
                 "write a number, or `failed`",
                 code="no-score",
             ) from None
-    with Campaign(Path(campaign)).change() as changed:
+    with Campaign.read(Path(campaign)).change() as changed:
         changed.record(arm, seed, number, proposal=proposal, guards=_guard_values(guard))
         return Standing(changed, changed.decide())
 
@@ -445,9 +445,9 @@ def run(campaign: Folder, *, parallel: Parallel = None) -> Standing:
     from sweep.gate.campaign import Campaign
     from sweep.gate.runs import run_until_decided
 
-    folder = Campaign(Path(campaign)).folder
+    folder = Campaign.read(Path(campaign)).folder
     verdict = run_until_decided(folder, parallel=parallel)
-    return Standing(Campaign(folder), verdict)
+    return Standing(Campaign.read(folder), verdict)
 
 
 def recheck(campaign: Folder, *, run: Run = False) -> Standing:
@@ -459,7 +459,7 @@ def recheck(campaign: Folder, *, run: Run = False) -> Standing:
     """
     from sweep.gate.campaign import Campaign
 
-    with Campaign(Path(campaign)).change() as changed:
+    with Campaign.read(Path(campaign)).change() as changed:
         changed.recheck()
         number = len(changed.rechecks)
         if not run:
@@ -475,7 +475,7 @@ def status(campaign: Folder) -> Standing:
     """
     from sweep.gate.campaign import Campaign
 
-    read = Campaign(Path(campaign))
+    read = Campaign.read(Path(campaign))
     return Standing(read, read.verdict())
 
 
@@ -506,7 +506,7 @@ def log(
     from sweep.gate.campaign import Campaign
     from sweep.gate.fields import history
 
-    read = Campaign(Path(campaign))
+    read = Campaign.read(Path(campaign))
     entries = [history(read, proposal) for proposal in read.proposals]
     wanted = search.casefold()
     found = []
@@ -539,7 +539,7 @@ def withdraw(
     """
     from sweep.gate.campaign import Campaign
 
-    with Campaign(Path(campaign)).change() as changed:
+    with Campaign.read(Path(campaign)).change() as changed:
         changed.withdraw(proposal)
         return Standing(changed, changed.verdict())
 

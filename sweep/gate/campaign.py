@@ -15,7 +15,7 @@ import hashlib
 import math
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,7 +35,7 @@ from sweep.gate.proposal import Proposal
 from sweep.gate.recheck import SEEDS_APART, Recheck
 from sweep.gate.seeds import SEEDS_OF_A_BASELINE
 from sweep.gate.spec import PROGRAM, CampaignSpec
-from sweep.gate.state import State
+from sweep.gate.state import State, UnknownEventError
 from sweep.gate.verdict import GateVerdict, Judge, numbers, recorded_verdict
 from sweep.search.event_log import read_checked, with_checksum
 
@@ -60,43 +60,58 @@ class Finished:
 
 
 class Campaign(State):
-    """The state of a campaign, read from its folder. Events can only be added within `change`."""
+    """The state of a campaign in a folder. Events can only be added within `change`."""
 
-    def __init__(self, folder: Path) -> None:
-        """Read the campaign.
+    def __init__(self, folder: Path, spec: CampaignSpec, events: Iterable[Record]) -> None:
+        """Replay the events of a campaign.
+
+        Raises:
+            UnknownEventError: an event does not fit this version, or the events before it.
+        """
+        super().__init__()
+        self.folder = folder
+        self.spec = spec
+        self._writer: JsonLines | None = None
+        for number, event in enumerate(events, start=1):
+            try:
+                self.apply(event)
+            except UnknownEventError as error:
+                error.number = number
+                raise
+
+    @classmethod
+    def read(cls, folder: Path) -> "Campaign":
+        """Read the campaign in a folder.
 
         Raises:
             MissingError: the folder contains no campaign.
             ConfigError: ``campaign.yaml`` is invalid or was edited.
-            StorageError: ``events.jsonl`` is damaged or was edited.
+            StorageError: ``events.jsonl`` is damaged, was edited, or contains an event of another
+                version.
         """
-        super().__init__()
-        self.folder = folder
         path = folder / "campaign.yaml"
         if not path.is_file():
             raise MissingError(
                 f"no campaign in {folder}",
                 str(path),
-                f"`{self.command('start', '--worthwhile', '0.01')}` starts one",
+                f"`{_command(folder, 'start', '--worthwhile', '0.01')}` starts one",
                 code="no-campaign",
             )
-        self.spec = validate(CampaignSpec, read_yaml(path))
-        self._writer: JsonLines | None = None
+        spec = validate(CampaignSpec, read_yaml(path))
         path = folder / "events.jsonl"
-        for number, event in read_checked(path, advice=_DAMAGED, code="campaign-checksum"):
-            try:
-                self.apply(event)
-            except KeyError as error:  # the line's checksum shows that it is not damaged
-                raise StorageError(
-                    f"a different version of loptune recorded an event of this campaign: {error} "
-                    "is unknown or missing",
-                    f"{path}:{number}",
-                    "continue with the version that recorded it, or start a campaign in another "
-                    "folder",
-                    code="of-another-version",
-                ) from error
-        self._check_spec(self.started.get("campaign"))
-        self._check_program(self.started.get("program"))
+        lines = read_checked(path, advice=_DAMAGED, code="campaign-checksum")
+        try:
+            campaign = cls(folder, spec, (event for _, event in lines))
+        except UnknownEventError as error:  # the line's checksum shows that it is not damaged
+            raise StorageError(
+                f"a different version of loptune recorded an event of this campaign: {error}",
+                f"{path}:{error.number}",
+                "continue with the version that recorded it, or start a campaign in another folder",
+                code="of-another-version",
+            ) from error
+        campaign._check_spec(campaign.started.get("campaign"))
+        campaign._check_program(campaign.started.get("program"))
+        return campaign
 
     @property
     def _judge(self) -> Judge:
@@ -119,7 +134,7 @@ class Campaign(State):
             StorageError: the folder cannot be written, or was moved away.
         """
         with lock_folder(self.folder, CAMPAIGN, create=False, patience=_PATIENCE_S):
-            current = Campaign(self.folder)
+            current = Campaign.read(self.folder)
             current._writer = JsonLines(self.folder / "events.jsonl", create=False)
             yield current
 
@@ -205,7 +220,7 @@ class Campaign(State):
 
     def command(self, verb: str, *words: str) -> str:
         """Return a command for this campaign, quoted for a shell."""
-        return command_line("sweep", "gate", verb, str(self.folder), *words)
+        return _command(self.folder, verb, *words)
 
     def _protected_changes(self, arm: Arm) -> list[str]:
         """Return the protected files that the revision of a configuration changes."""
@@ -577,6 +592,11 @@ class Campaign(State):
                 )
 
 
+def _command(folder: Path, verb: str, *words: str) -> str:
+    """Return a command for the campaign in a folder, quoted for a shell."""
+    return command_line("sweep", "gate", verb, str(folder), *words)
+
+
 def _usable(score: float, guards: Mapping[str, float], reason: str) -> tuple[float | None, str]:
     """Return the score of a run and the reason why the run failed. The score is None if the score
     itself or the value of a guard is not finite.
@@ -626,7 +646,7 @@ def start_campaign(
         _write_campaign(folder, spec, program, event)
     except OSError as error:
         raise storage_error("start the campaign", folder, error) from error
-    return Campaign(folder)
+    return Campaign.read(folder)
 
 
 def _check_new(folder: Path) -> None:

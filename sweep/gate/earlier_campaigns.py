@@ -27,7 +27,7 @@ def earlier_campaigns(
         ConfigError: an earlier campaign is damaged, or has an open proposal or re-check.
         MissingError: a named folder contains no campaign.
     """
-    campaigns = [Campaign(path) for path in named]
+    campaigns = [Campaign.read(path) for path in named]
     if space is not None:
         for path in sorted(folder.resolve().parent.glob("*/campaign.yaml")):
             if path.parent != folder.resolve() and (path.parent / "events.jsonl").is_file():
@@ -118,7 +118,7 @@ def _with_program(folder: Path, space: str, metric: str) -> list[Campaign]:
     """
     try:
         spec = validate(CampaignSpec, read_yaml(folder / "campaign.yaml"))
-        return [Campaign(folder)] if (spec.space, spec.metric) == (space, metric) else []
+        return [Campaign.read(folder)] if (spec.space, spec.metric) == (space, metric) else []
     except UserError as error:
         raise ConfigError(
             f"an earlier campaign is damaged: {error.what}",

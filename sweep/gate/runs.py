@@ -60,20 +60,20 @@ def run_until_decided(folder: Path, *, parallel: int | None = None) -> GateVerdi
         KeyboardInterrupt: the user interrupted the runs; call again to continue.
     """
     faults: dict[str, UserError] = {}  # name of a batch -> why it could not finish
-    resume = Campaign(folder).command("run")
+    resume = Campaign.read(folder).command("run")
     with (
         lock_folder(folder / RUNNING, RUNNER),
         RunPool(folder, resume=resume, parallel=parallel) as pool,
     ):
         while True:
-            with Campaign(folder).change() as campaign:
+            with Campaign.read(folder).change() as campaign:
                 _check_can_run(campaign)
                 verdict = _decide(campaign)
                 if verdict.outcome != "more":
                     return verdict
                 current_round = _Round(pool, campaign, faults)
             results = current_round.finish(_needed_batches(campaign, verdict.needs))
-            with Campaign(folder).change() as campaign:
+            with Campaign.read(folder).change() as campaign:
                 faults |= _record(campaign, results)
 
 
@@ -183,7 +183,7 @@ class _Round:
         if size == self._events_size:
             return []
         self._events_size = size
-        self._campaign = Campaign(self._campaign.folder)
+        self._campaign = Campaign.read(self._campaign.folder)
         verdict = self._campaign.verdict()
         if verdict.outcome != "more":
             return []

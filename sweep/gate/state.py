@@ -6,6 +6,7 @@ configuration is measured again because its runs are old.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from dashboards.statistics.moved import Move, moved
@@ -19,6 +20,12 @@ from sweep.gate.seeds import Seeds
 # per proposal, baseline runs that are 100 proposals old would make more than half of the campaigns
 # keep a change without effect.
 AGAIN_AFTER = 10
+
+
+class UnknownEventError(Exception):
+    """An event that does not fit this version, or the events before it."""
+
+    number = 0  # position of the event in the campaign, counted from 1
 
 
 class State:
@@ -143,15 +150,35 @@ class State:
             return None
         if number is None:
             return self.open
-        return self.proposals[number - 1]
+        return self._numbered(number)
 
     def apply(self, event: Record) -> None:
         """Update the state with an event.
 
         Raises:
-            KeyError: the event is unknown, or lacks a field.
+            UnknownEventError: the event is unknown, lacks a field, or does not fit the events
+                before it.
         """
-        _APPLY[event["event"]](self, event)
+        name = event.get("event")
+        kind = _KINDS.get(name) if isinstance(name, str) else None
+        if kind is None:
+            raise UnknownEventError(f"the event {name} is unknown")
+        _check_fields(event, kind.fields)
+        if not self.baselines and name != "baseline":
+            raise UnknownEventError(f"the event {name} precedes the first baseline")
+        kind.apply(self, event)
+
+    def _numbered(self, number: object) -> Proposal:
+        """Return the proposal with a number that an event names."""
+        if not isinstance(number, int) or not 1 <= number <= len(self.proposals):
+            raise UnknownEventError(f"proposal {number!r} does not exist")
+        return self.proposals[number - 1]
+
+    def _rechecking(self) -> Recheck:
+        """Return the open re-check, which an event concerns."""
+        if self.open_recheck is None:
+            raise UnknownEventError("no re-check is open")
+        return self.open_recheck
 
     def _apply_start(self, event: Record) -> None:
         self.started = event
@@ -160,6 +187,10 @@ class State:
 
     def _apply_proposal(self, event: Record) -> None:
         arm = _configuration(event)
+        if event["number"] != len(self.proposals) + 1:
+            raise UnknownEventError(
+                f"proposal {event['number']} follows {len(self.proposals)} proposals"
+            )
         self.proposals.append(
             Proposal(
                 settings=arm.settings,
@@ -183,6 +214,7 @@ class State:
 
     def _apply_batch(self, event: Record) -> None:
         for part in event["parts"]:
+            _check_fields(part, _RESULTS)
             self._apply_results(part)
 
     def _apply_results(self, event: Record) -> None:
@@ -196,30 +228,33 @@ class State:
     def _arm_of(self, event: Record, seed: int) -> Arm:
         """Return the configuration whose run an event records."""
         arm = self.target(event["arm"], seed, event.get("number"))
-        assert arm is not None  # checked when the event was recorded
+        if arm is None:
+            raise UnknownEventError(f"no {event['arm']} runs at this point")
         return arm
 
     def _apply_asked(self, event: Record) -> None:
         number = event.get("number")
         if number is None:
-            assert self.open_recheck is not None
-            self.open_recheck.asked = event["seeds"]
+            self._rechecking().asked = event["seeds"]
         else:
-            self.proposals[number - 1].asked = event["seeds"]
+            self._numbered(number).asked = event["seeds"]
 
     def _apply_again(self, event: Record) -> None:
         before = len(self.baselines) - 1
         self.baselines.append(self.baseline.again())
         self.repetitions.append((before, before + 1))
         if event.get("number") is not None:
-            self.proposals[event["number"] - 1].beside = before + 1
+            self._numbered(event["number"]).beside = before + 1
 
     def _apply_compared(self, event: Record) -> None:
-        proposal = self.proposals[event["number"] - 1]
-        proposal.compare_with(event["baseline"], _configuration(event))
+        proposal = self._numbered(event["number"])
+        index = event["baseline"]
+        if not 0 <= index < len(self.baselines):
+            raise UnknownEventError(f"baseline {index} does not exist")
+        proposal.compare_with(index, _configuration(event))
 
     def _apply_decision(self, event: Record) -> None:
-        proposal = self.proposals[event["number"] - 1]
+        proposal = self._numbered(event["number"])
         proposal.decision = event
         proposal.decided_at = len(self.proposals)
         if event["outcome"] == "keep":
@@ -234,7 +269,7 @@ class State:
 
     def _apply_rechecked(self, event: Record) -> None:
         """Mark a chain as confirmed, or return to the last confirmed baseline."""
-        recheck = self.rechecks[-1]
+        recheck = self._rechecking()
         if event["outcome"] == "confirmed":
             recheck.decision = event
             self._confirmed = recheck.baseline
@@ -246,19 +281,38 @@ class State:
         self._confirmed = len(self.baselines) - 1
 
 
-_APPLY: dict[str, Callable[[State, Record], None]] = {
-    "baseline": State._apply_start,
-    "proposal": State._apply_proposal,
-    "result": State._apply_result,
-    "results": State._apply_results,
-    "batch": State._apply_batch,
-    "asked": State._apply_asked,
-    "again": State._apply_again,
-    "compared": State._apply_compared,
-    "decision": State._apply_decision,
-    "recheck": State._apply_recheck,
-    "rechecked": State._apply_rechecked,
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of event."""
+
+    apply: Callable[[State, Record], None]
+    fields: frozenset[str] = frozenset()  # required fields
+
+
+_CONFIGURATION = frozenset({"settings", "command", "revision"})
+_RESULTS = frozenset({"arm", "results"})
+_DECISION = frozenset({"outcome", "reason"})
+
+_KINDS: dict[str, _Kind] = {
+    "baseline": _Kind(State._apply_start, _CONFIGURATION),
+    "proposal": _Kind(State._apply_proposal, _CONFIGURATION | {"number", "note"}),
+    "result": _Kind(State._apply_result, frozenset({"arm", "seed", "score", "reason"})),
+    "results": _Kind(State._apply_results, _RESULTS),
+    "batch": _Kind(State._apply_batch, frozenset({"parts"})),
+    "asked": _Kind(State._apply_asked, frozenset({"seeds"})),
+    "again": _Kind(State._apply_again),
+    "compared": _Kind(State._apply_compared, _CONFIGURATION | {"number", "baseline"}),
+    "decision": _Kind(State._apply_decision, _DECISION | {"number"}),
+    "recheck": _Kind(State._apply_recheck, frozenset({"first_seed"})),
+    "rechecked": _Kind(State._apply_rechecked, _DECISION),
 }
+
+
+def _check_fields(event: Record, fields: frozenset[str]) -> None:
+    """Check that an event, or a part of one, has the required fields."""
+    if not fields <= event.keys():
+        missing = ", ".join(sorted(fields - event.keys()))
+        raise UnknownEventError(f"the event has no {missing}")
 
 
 def _configuration(event: Record) -> Arm:

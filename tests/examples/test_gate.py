@@ -125,7 +125,7 @@ def run_loop(folder, proposals, *options):
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
-    campaign = Campaign(folder / "camp")
+    campaign = Campaign.read(folder / "camp")
     assert ended.stdout.strip() == f"{campaign.kept} were kept"
     return campaign
 

@@ -391,7 +391,7 @@ def next_of_campaign(folder: Path) -> list[str] | None:
         words = ["--space", "space.yaml", "--worthwhile", "0.02", "--first-seeds", "5"]
         words += ["--secret", "kills"]  # the same seeds in every job
         return ["gate", "start", "camp", *words, "--most-seeds", "12"]
-    campaign = Campaign(path)
+    campaign = Campaign.read(path)
     undecided = campaign.open is not None or campaign.open_recheck is not None
     if undecided or campaign.verdict().outcome == "more":
         return ["gate", "run", "camp"]
@@ -414,7 +414,7 @@ def next_of_swarm(
     if not (path / "campaign.yaml").exists():
         words = ["gate", "start", "camp", "--space", "space.yaml", "--secret", "kills"]
         return [*words, "--new-budget", *start]
-    campaign = Campaign(path)
+    campaign = Campaign.read(path)
     run = ["gate", "run", "camp", "--parallel", "2"]
     made = len(campaign.proposals)
     if not made and campaign.verdict().outcome == "more":

@@ -139,8 +139,8 @@ def ending_with_user(question: Question, last_assistant: str) -> Question:
 
 
 class PromptBuilder:
-    """Builds the prompts of a task for a model, and counts unusual prompts for `report`. ``section``
-    is the key of the data in the configuration, which errors about the data name.
+    """Builds the prompts of a task for a model, and counts unusual prompts for `report`.
+    ``section`` is the key of the data in the configuration, which errors about the data name.
 
     Raises:
         ConfigError: no usable chat template.

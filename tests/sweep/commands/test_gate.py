@@ -86,7 +86,7 @@ def test_the_next_command_works_for_a_folder_with_a_space(here, capsys):
             str(seed),
         ]
         main([*words[:-1], str(0.5 + seed / 100)])
-    assert Campaign(here / "my camp").baseline.scores == {0: 0.5, 1: 0.51, 2: 0.52}
+    assert Campaign.read(here / "my camp").baseline.scores == {0: 0.5, 1: 0.51, 2: 0.52}
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_proposed_command_keeps_its_own_options(here, capsys):
     answer(capsys, "start", "camp", "--space", "./toy.yaml")
     words = ["python", "other.py", "--lr", "{lr}", "--seed", "{seed}"]
     assert main(["gate", "propose", "camp", "lr=0.2", "--json", "--command", *words]) == 11
-    proposal = Campaign(here / "camp").open
+    proposal = Campaign.read(here / "camp").open
     assert (proposal.command, proposal.settings) == (words, {"lr": 0.2})
 
 
@@ -136,7 +136,7 @@ def test_scores_recorded_by_hand_beside_a_program_are_marked_in_every_answer(her
     (here / "toy.yaml").write_text(SPACE % sys.executable)
     _, said = answer(capsys, "start", "camp", "--space", "./toy.yaml", "--first-seeds", "3")
     first, second, third = said["needs"][0]["seeds"]
-    with Campaign(here / "camp").change() as changed:
+    with Campaign.read(here / "camp").change() as changed:
         ran = Finished(arm="baseline", scores={first: 0.5, second: 0.52}, failed={})
         changed.record_batch([ran])
     _, said = answer(capsys, "status", "camp")
@@ -175,7 +175,7 @@ def test_a_campaign_runs_its_trainings_and_survives_a_kill(here, capsys):
     assert status == 0
     assert (said["outcome"], said["proposal"], said["kept"]) == ("keep", 1, [1])
     assert said["gain"] == pytest.approx(0.2, abs=0.05)
-    campaign = Campaign(here / "camp")
+    campaign = Campaign.read(here / "camp")
     assert list(campaign.baselines[0].scores) == list(map(campaign.seeds.of, range(8)))
 
 
@@ -202,7 +202,7 @@ def test_a_swarm_starts_ray_once_and_ends_after_a_kill_as_undisturbed(here, caps
     subprocess.run(run_line("killed"), env=SLOW, check=True, capture_output=True)
     calm, killed = ((here / name / "events.jsonl").read_text() for name in ("calm", "killed"))
     assert calm.splitlines()[1:] == killed.splitlines()[1:]
-    assert Campaign(here / "killed").kept == [1]
+    assert Campaign.read(here / "killed").kept == [1]
 
 
 STEPS = {STARTED: 1, ENDED: -1}
@@ -393,7 +393,7 @@ def test_a_program_that_ignores_its_seed_is_found(here, capsys, monkeypatch):
     code, hint = said_error(capsys, "propose", "camp", "lr=0.3", "--run")
     assert code == "seed-without-effect"
     assert "sweep noise" in hint
-    seeds = Campaign(here / "camp").seeds
+    seeds = Campaign.read(here / "camp").seeds
     assert (ran[0].settings, ran[0].seeds) == ({}, tuple(map(seeds.of, range(3))))
 
 
@@ -422,7 +422,7 @@ def test_a_revision_is_checked_out_and_run_as_the_proposal(here, capsys):
     assert status == 10  # the checkout's program ran
     assert (said["outcome"], said["seeds"]) == ("discard", 1)
     assert said["gain"] == pytest.approx(-0.4, abs=0.1)
-    (proposal,) = Campaign(here / "camp").proposals
+    (proposal,) = Campaign.read(here / "camp").proposals
     assert len(proposal.revision) == 40
     # the files in the folder, and its branch, are untouched
     assert (here / "toy.py").read_text() == PROGRAM

@@ -8,7 +8,9 @@ import pytest
 
 from dashboards.statistics import gate
 from loptune.errors import ConfigError, MissingError, NameInUseError, StorageError
+from sweep.gate import state
 from sweep.gate.campaign import Campaign, CampaignSpec, start_campaign
+from sweep.gate.state import UnknownEventError
 from sweep.search.event_log import with_checksum
 from tests.refusals import refused
 
@@ -47,7 +49,7 @@ def run_proposal(campaign, mean):
 
 
 def test_the_noise_of_the_baseline_comes_first(folder):
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         verdict = campaign.verdict()
         assert (verdict.outcome, verdict.needs[0].seeds) == ("more", (0, 1, 2, 3))
         measure_baseline(campaign)
@@ -55,7 +57,7 @@ def test_the_noise_of_the_baseline_comes_first(folder):
 
 
 def test_a_proposal_starts_with_one_seed_and_a_useless_one_ends_early(folder):
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         measure_baseline(campaign)
         campaign.propose({}, note="worse")
         (need,) = campaign.verdict().needs
@@ -66,7 +68,7 @@ def test_a_proposal_starts_with_one_seed_and_a_useless_one_ends_early(folder):
 
 
 def test_a_kept_proposal_is_the_next_baseline_on_fresh_seeds(folder):
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         measure_baseline(campaign)
         campaign.propose({"lr": 2})
         verdict, runs = run_proposal(campaign, 1.0)
@@ -82,7 +84,7 @@ def test_a_kept_proposal_is_the_next_baseline_on_fresh_seeds(folder):
 def test_smaller_scores_are_better_in_mode_min(tmp_path):
     spec = SPEC.model_copy(update={"mode": "min"})
     start_campaign(tmp_path / "camp", spec)
-    with Campaign(tmp_path / "camp").change() as campaign:
+    with Campaign.read(tmp_path / "camp").change() as campaign:
         measure_baseline(campaign)
         campaign.propose({}, note="lower loss")
         verdict, _ = run_proposal(campaign, 0.1)
@@ -92,21 +94,21 @@ def test_smaller_scores_are_better_in_mode_min(tmp_path):
 
 
 def test_a_campaign_read_again_says_the_same(folder):
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         measure_baseline(campaign)
         campaign.propose({"lr": 2}, note="twice")
         run_proposal(campaign, 1.0)
         before = campaign.verdict(), campaign.model(), campaign.baseline
-    again = Campaign(folder)
+    again = Campaign.read(folder)
     assert (again.verdict(), again.model(), again.baseline) == before
 
 
 def test_an_interrupted_proposal_goes_on_where_it_was(folder):
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         measure_baseline(campaign)
         campaign.propose({}, note="open")
         campaign.record("proposal", 0, noisy(0, 0.6))
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         assert campaign.open is not None
         assert list(campaign.open.scores) == [0]
         run_proposal(campaign, 0.6)
@@ -114,7 +116,7 @@ def test_an_interrupted_proposal_goes_on_where_it_was(folder):
 
 
 def test_a_failed_run_discards_the_proposal_with_its_reason(folder):
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         measure_baseline(campaign)
         campaign.propose({}, note="diverges")
         campaign.record("proposal", 0, float("nan"))
@@ -125,7 +127,7 @@ def test_a_failed_run_discards_the_proposal_with_its_reason(folder):
 
 
 def test_a_seed_on_which_the_baseline_failed_is_replaced(folder):
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         campaign.record("baseline", 0, None, "no memory")
         assert campaign.verdict().needs[0].seeds == (1, 2, 3, 4)
         measure_baseline(campaign)
@@ -134,7 +136,7 @@ def test_a_seed_on_which_the_baseline_failed_is_replaced(folder):
 
 
 def test_a_seed_on_which_only_the_baseline_fails_is_replaced_for_both(folder):
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         measure_baseline(campaign)
         campaign.propose({}, note="never fails")
         while (verdict := campaign.decide()).outcome == "more":
@@ -151,7 +153,7 @@ def test_a_seed_on_which_only_the_baseline_fails_is_replaced_for_both(folder):
 
 
 def test_a_baseline_that_always_fails_ends_the_campaign(folder):
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         for seed in range(4):
             campaign.record("baseline", seed, None, "no memory")
         with refused("baseline-fails", ConfigError) as caught:
@@ -160,7 +162,7 @@ def test_a_baseline_that_always_fails_ends_the_campaign(folder):
 
 
 def test_equal_scores_of_the_baseline_are_refused(folder):
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         for seed in range(4):
             campaign.record("baseline", seed, 0.5)
         with refused("seed-without-effect", ConfigError):
@@ -168,7 +170,7 @@ def test_equal_scores_of_the_baseline_are_refused(folder):
 
 
 def test_a_proposal_can_be_withdrawn(folder):
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         measure_baseline(campaign)
         campaign.propose({"lr": 2})
         campaign.withdraw()
@@ -194,7 +196,7 @@ def record_needed(campaign, scores):
 
 
 def test_open_proposals_are_decided_side_by_side(folder):
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         measure_baseline(campaign)
         for lr in (2, 3, 4):
             campaign.propose({"lr": lr})
@@ -222,7 +224,7 @@ def test_a_keep_that_meets_another_keep_is_compared_with_it(folder):
         settings = campaign.proposals[number - 1].settings
         return noisy(seed, 0.5 + bool(settings), f"{arm}{number}")
 
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         measure_baseline(campaign)
         campaign.propose({"lr": 2})
         campaign.propose({"batch": 8})
@@ -233,7 +235,7 @@ def test_a_keep_that_meets_another_keep_is_compared_with_it(folder):
         assert campaign.baselines[second.baseline].settings == {"lr": 2}
         assert len(second.earlier) == 1
         before = campaign.verdict(), campaign.model(), campaign.runs
-    again = Campaign(folder)
+    again = Campaign.read(folder)
     assert (again.verdict(), again.model(), again.runs) == before
 
 
@@ -246,7 +248,7 @@ def test_a_keep_decides_an_earlier_proposal_at_once(folder):
                 campaign.record(need.arm, seed, score, proposal=need.proposal)
         return campaign.decide()
 
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         measure_baseline(campaign)
         for _ in range(2):
             campaign.propose({"lr": 2})
@@ -259,7 +261,7 @@ def test_a_keep_decides_an_earlier_proposal_at_once(folder):
 
 
 def test_the_same_change_is_not_kept_twice(folder):
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         measure_baseline(campaign)
         campaign.propose({"lr": 2})
         campaign.propose({"lr": 2})
@@ -274,7 +276,7 @@ def test_the_same_change_is_not_kept_twice(folder):
 
 
 def test_the_baseline_runs_again_after_ten_undecided_proposals(folder):
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         measure_baseline(campaign)
         for number in range(10):
             assert campaign.baseline.scores
@@ -288,13 +290,13 @@ def test_the_baseline_runs_again_after_ten_undecided_proposals(folder):
         assert (baseline, move.has_moved) == (1, True)
         assert move.change == pytest.approx(0.3, abs=0.06)
         before = campaign.moves(), campaign.baseline
-    again = Campaign(folder)
+    again = Campaign.read(folder)
     assert (again.moves(), again.baseline) == before
 
 
 def test_a_jump_of_all_scores_is_no_gain(folder):
     """The next job has another machine: everything that runs from now on scores 1 higher."""
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         measure_baseline(campaign)
         campaign.propose({}, note="docs only")
         ran = record_needed(campaign, lambda arm, seed, number: noisy(seed, 1.5, f"{arm}{number}"))
@@ -304,14 +306,14 @@ def test_a_jump_of_all_scores_is_no_gain(folder):
 
 
 def test_a_proposal_equal_to_the_baseline_is_refused(folder):
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         with refused("proposal-equal", ConfigError):
             campaign.propose({})
         assert not campaign.proposals
 
 
 def test_runs_that_were_not_asked_for_are_refused(folder):
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         measure_baseline(campaign)
         with refused("no-open-proposal", ConfigError):
             campaign.record("proposal", 0, 1.0)
@@ -326,7 +328,7 @@ def test_runs_that_were_not_asked_for_are_refused(folder):
 
 
 def test_the_level_falls_with_proposals_and_rises_with_keeps(folder):
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         measure_baseline(campaign)
         levels = []
         for _ in range(3):
@@ -343,7 +345,7 @@ def test_the_level_falls_with_proposals_and_rises_with_keeps(folder):
 
 
 def test_an_edited_event_is_noticed(folder):
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         measure_baseline(campaign)
     path = folder / "events.jsonl"
     lines = path.read_text().splitlines()
@@ -351,16 +353,59 @@ def test_an_edited_event_is_noticed(folder):
     event["score"] += 0.01
     path.write_text("\n".join([lines[0], json.dumps(event), *lines[2:]]) + "\n")
     with refused("campaign-checksum", StorageError) as caught:
-        Campaign(folder)
+        Campaign.read(folder)
     assert caught.value.where.endswith("events.jsonl:2")
 
 
-@pytest.mark.parametrize("event", [{"event": "future"}, {"event": "asked", "number": 1}])
-def test_an_event_of_another_version_is_named_with_its_line(folder, event):
-    with Campaign(folder).change() as campaign:
+_CONFIGURATION = {"settings": {}, "command": None, "revision": None}
+_DECISION = {"outcome": "keep", "reason": "better"}
+_RESULT = {"event": "result", "seed": 0, "score": 0.5, "reason": ""}
+
+
+@pytest.mark.parametrize(
+    ("event", "fault"),
+    [
+        ({"event": "future"}, "future"),
+        ({"number": 1}, "None"),
+        ({"event": "asked", "number": 1}, "seeds"),
+        ({"event": "asked", "number": 1, "seeds": 3}, "proposal 1"),
+        ({"event": "asked", "number": None, "seeds": 3}, "re-check"),
+        ({"event": "decision", "number": 7, **_DECISION}, "proposal 7"),
+        ({"event": "decision", "number": 0, **_DECISION}, "proposal 0"),
+        ({"event": "decision", "number": "1", **_DECISION}, "proposal '1'"),
+        ({"event": "rechecked", **_DECISION}, "re-check"),
+        ({"event": "again", "number": 2}, "proposal 2"),
+        ({"event": "proposal", "number": 2, "note": "", **_CONFIGURATION}, "proposal 2"),
+        ({"event": "compared", "number": 1, "baseline": 0, **_CONFIGURATION}, "proposal 1"),
+        ({**_RESULT, "arm": "other"}, "other"),
+        ({**_RESULT, "arm": "first"}, "first"),
+        ({**_RESULT, "arm": "proposal"}, "proposal"),
+        ({**_RESULT, "arm": "proposal", "number": 3}, "proposal 3"),
+        ({"event": "result", "arm": "baseline", "seed": 0}, "reason, score"),
+        ({"event": "batch", "parts": [{"arm": "baseline"}]}, "results"),
+        ({"event": "batch", "parts": [{"arm": "other", "results": [[0, 1, ""]]}]}, "other"),
+    ],
+)
+def test_an_event_of_another_version_is_named_with_its_line(folder, event, fault):
+    with Campaign.read(folder).change() as campaign:
         campaign._writer.append(with_checksum(event))
-    with refused("of-another-version", StorageError, names=("events.jsonl:2",)):
-        Campaign(folder)
+    with refused("of-another-version", StorageError, names=("events.jsonl:2", fault)):
+        Campaign.read(folder)
+
+
+def test_a_campaign_is_replayed_from_plain_events(tmp_path):
+    start = {"event": "baseline", **_CONFIGURATION}
+    result = {**_RESULT, "arm": "baseline"}
+    assert Campaign(tmp_path, SPEC, [start, result]).baseline.scores == {0: 0.5}
+    with pytest.raises(UnknownEventError, match="result precedes") as caught:
+        Campaign(tmp_path, SPEC, [result, start])
+    assert caught.value.number == 1
+
+
+def test_a_fault_of_the_program_is_not_reported_as_another_version(folder, monkeypatch):
+    monkeypatch.setattr(state, "Arm", lambda *fields, **files: {}["a bug"])
+    with pytest.raises(KeyError):
+        Campaign.read(folder)
 
 
 def test_two_campaigns_in_one_folder_are_refused(folder, tmp_path):
@@ -388,7 +433,7 @@ def test_a_campaign_that_was_killed_while_it_started_is_started_again(tmp_path, 
         start_campaign(tmp_path / "camp", SPEC, program="name: toy\n")
     monkeypatch.setattr(Path, "replace", replace)
     with refused("no-campaign", MissingError):
-        Campaign(tmp_path / "camp")
+        Campaign.read(tmp_path / "camp")
     start_campaign(tmp_path / "camp", SPEC, program="name: toy\n")
     names = {path.name for path in (tmp_path / "camp").iterdir()}
     assert names == {".gitignore", "campaign.yaml", "events.jsonl", "program.yaml"}
@@ -396,11 +441,15 @@ def test_a_campaign_that_was_killed_while_it_started_is_started_again(tmp_path, 
 
 def test_a_folder_without_a_campaign_is_named(tmp_path):
     with refused("no-campaign", MissingError):
-        Campaign(tmp_path)
+        Campaign.read(tmp_path)
 
 
 def test_two_processes_cannot_change_one_campaign(folder):
-    with Campaign(folder).change(), pytest.raises(NameInUseError), Campaign(folder).change():
+    with (
+        Campaign.read(folder).change(),
+        pytest.raises(NameInUseError),
+        Campaign.read(folder).change(),
+    ):
         pass
 
 
@@ -438,7 +487,7 @@ def run_recheck(campaign, latest):
 
 
 def test_a_chain_is_confirmed_on_fresh_seeds_of_both(folder):
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         measure_baseline(campaign)
         keep_changes(campaign, 1.0, changes=5)
         assert campaign.recheck_due
@@ -457,7 +506,7 @@ def test_a_chain_is_confirmed_on_fresh_seeds_of_both(folder):
 
 
 def test_an_unconfirmed_chain_goes_back_to_the_last_confirmed(folder):
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         measure_baseline(campaign)
         campaign.propose({"lr": 2})
         run_proposal(campaign, 1.0)
@@ -479,23 +528,23 @@ def test_an_unconfirmed_chain_goes_back_to_the_last_confirmed(folder):
         assert campaign.verdict().needs[0].seeds == (5000, 5001, 5002, 5003)
         measure_baseline(campaign, 1.0)
         before = campaign.kept, campaign.verdict(), campaign.model(), campaign.baseline
-    again = Campaign(folder)
+    again = Campaign.read(folder)
     assert (again.kept, again.verdict(), again.model(), again.baseline) == before
 
 
 def test_an_interrupted_recheck_goes_on(folder):
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         measure_baseline(campaign)
         keep_changes(campaign, 1.0)
         campaign.recheck()
         campaign.record("first", 2500, 0.5)
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         assert campaign.verdict().needs[0].seeds == tuple(range(2501, 2500 + gate.FIRST_CLAIM))
         assert run_recheck(campaign, 1.5)[0].outcome == "confirmed"
 
 
 def test_a_failed_run_of_the_chain_does_not_confirm_it(folder):
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         measure_baseline(campaign)
         keep_changes(campaign, 1.0)
         with refused("no-open-recheck", ConfigError):
@@ -514,7 +563,7 @@ def test_a_failed_run_of_the_chain_does_not_confirm_it(folder):
 
 
 def test_a_seed_of_a_recheck_on_which_both_baselines_fail_is_replaced(folder):
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         measure_baseline(campaign)
         keep_changes(campaign, 1.0)
         campaign.recheck()
@@ -527,7 +576,7 @@ def test_a_seed_of_a_recheck_on_which_both_baselines_fail_is_replaced(folder):
 
 
 def test_a_recheck_in_which_every_run_fails_discards_nothing(folder):
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         measure_baseline(campaign)
         keep_changes(campaign, 1.0)
         campaign.recheck()
@@ -540,7 +589,7 @@ def test_a_recheck_in_which_every_run_fails_discards_nothing(folder):
 
 
 def test_a_recheck_says_why_it_needs_runs(folder):
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         measure_baseline(campaign)
         keep_changes(campaign, 1.0)
         campaign.recheck()
@@ -548,7 +597,7 @@ def test_a_recheck_says_why_it_needs_runs(folder):
 
 
 def test_a_seed_on_which_a_proposal_has_failed_is_not_asked_for_again(folder):
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         campaign.propose({}, note="fails")
         campaign.record("proposal", 0, None, "diverged")
         needs = campaign.verdict().needs
@@ -556,7 +605,7 @@ def test_a_seed_on_which_a_proposal_has_failed_is_not_asked_for_again(folder):
 
 
 def test_equal_scores_on_all_seeds_discard_the_proposal_and_not_the_campaign(folder):
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         measure_baseline(campaign)
         campaign.propose({"seed": 7}, note="one seed for all runs")
         while (verdict := campaign.decide()).outcome == "more":
@@ -571,14 +620,14 @@ def test_equal_scores_on_all_seeds_discard_the_proposal_and_not_the_campaign(fol
 
 def test_an_edited_program_of_a_campaign_is_refused(tmp_path):
     start_campaign(tmp_path / "camp", SPEC, program="name: toy\n")
-    Campaign(tmp_path / "camp")
+    Campaign.read(tmp_path / "camp")
     (tmp_path / "camp" / "program.yaml").write_text("name: other\n")
     with refused("program-edited", ConfigError):
-        Campaign(tmp_path / "camp")
+        Campaign.read(tmp_path / "camp")
 
 
 def test_a_value_equal_to_the_default_is_no_change(folder):
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         measure_baseline(campaign)
         with refused("proposal-equal", ConfigError):
             campaign.propose({"lr": 0.1}, defaults={"lr": 0.1, "steps": 3})

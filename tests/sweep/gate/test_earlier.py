@@ -94,7 +94,7 @@ def test_campaigns_by_hand_are_carried_on_if_they_are_named(here, capsys):
     assert said["earlier"] == []
     _, said = answer(capsys, "start", "three", *options, "--after", "one", "two")
     assert [each["proposals"] for each in said["earlier"]] == [1, 0]
-    assert positions(Campaign(here / "three").started["earlier"]) == (1, [])
+    assert positions(Campaign.read(here / "three").started["earlier"]) == (1, [])
     assert main(["gate", "start", "four", *options, "--after", "none"]) == 3
     assert "[no-campaign]" in capsys.readouterr().err
     assert main(["gate", "start", "four", *options, "--after", "one", "--new-budget"]) == 2
@@ -111,12 +111,12 @@ def test_a_campaign_s_own_record_replaces_every_copy(here, capsys):
     record_needed(capsys, "d", mean=0.5)
     _, said = answer(capsys, "start", "a", *options)
     assert said["earlier"][0]["kept"] == [1]
-    with Campaign(here / "d").change() as campaign:
+    with Campaign.read(here / "d").change() as campaign:
         campaign.recheck()
     with refused("earlier-open", ConfigError, names=("d", "re-check")):
         gate.start("b", space="./toy.yaml")
     record_needed(capsys, "d", mean=0.5)
-    assert Campaign(here / "d").kept == []
+    assert Campaign.read(here / "d").kept == []
     _, said = answer(capsys, "start", "b", *options)
     assert [each["kept"] for each in said["earlier"]] == [[], []]
     shutil.rmtree(here / "d")
@@ -142,7 +142,7 @@ def test_two_campaigns_never_spend_one_budget(here, capsys):
     for earlier in ("one", "two"):
         with refused("carried-on", ConfigError, names=("campaign three", "sweep gate status")):
             gate.propose(earlier, ["lr=2"])
-    assert len(Campaign(here / "one").proposals) == 1
+    assert len(Campaign.read(here / "one").proposals) == 1
     propose(capsys, "three", 2, mean=0.3)
     (here / "three" / "events.jsonl").write_text("")
     with refused("carried-on", ConfigError, names=("campaign two",)):

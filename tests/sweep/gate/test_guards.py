@@ -40,7 +40,7 @@ def record_needed(campaign, *, gain, longer):
 @pytest.fixture
 def folder(tmp_path):
     start_campaign(tmp_path / "camp", SPEC)
-    with Campaign(tmp_path / "camp").change() as campaign:
+    with Campaign.read(tmp_path / "camp").change() as campaign:
         record_needed(campaign, gain=0, longer=0)
         campaign.propose({"lr": 2})
     return tmp_path / "camp"
@@ -51,11 +51,11 @@ def outcomes(verdict):
 
 
 def test_a_gain_is_kept_if_every_guard_holds(folder):
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         verdict = record_needed(campaign, gain=0.5, longer=0)
         assert verdict.outcome == "keep"
         assert outcomes(verdict) == {"length": "holds", "memory": "holds"}
-    again = Campaign(folder).verdict(1)
+    again = Campaign.read(folder).verdict(1)
     told = [guard.fields() for guard in again.answer.guards]
     assert told == [guard.fields() for guard in verdict.answer.guards]
     (length, memory) = again.answer.guards
@@ -64,7 +64,7 @@ def test_a_gain_is_kept_if_every_guard_holds(folder):
 
 
 def test_a_gain_is_discarded_if_a_guard_fails(folder):
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         verdict = record_needed(campaign, gain=0.5, longer=30)
         assert verdict.outcome == "discard"
         assert outcomes(verdict)["length"] == "fails"
@@ -74,7 +74,7 @@ def test_a_gain_is_discarded_if_a_guard_fails(folder):
 
 
 def test_a_gain_waits_for_an_undecided_guard_and_is_never_kept_without_it(folder):
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         verdict = record_needed(campaign, gain=0.5, longer=10)  # exactly the margin
         assert verdict.outcome == "discard"
         assert outcomes(verdict)["length"] != "holds"
@@ -82,7 +82,7 @@ def test_a_gain_waits_for_an_undecided_guard_and_is_never_kept_without_it(folder
 
 
 def test_a_run_needs_a_finite_value_of_every_guard(folder):
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         (seed,) = campaign.verdict().needs[0].seeds
         with refused("guard-missing", ConfigError, names=("memory",)):
             campaign.record("proposal", seed, 0.5, guards={"length": 800})
@@ -108,7 +108,7 @@ def test_a_baseline_whose_guard_moved_is_compared_again(folder):
                     campaign.record(need.arm, seed, score, guards=values)
         return verdict
 
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         verdict = record(campaign)
         assert verdict.outcome == "keep"
         (move,) = campaign.moves("length")

@@ -17,7 +17,7 @@ SPEC = CampaignSpec(worthwhile=0.1, first_seeds=3)
 def measured(tmp_path, **limits):
     """A campaign with limits whose baseline has run."""
     start_campaign(tmp_path / "camp", SPEC.model_copy(update=limits))
-    with Campaign(tmp_path / "camp").change() as campaign:
+    with Campaign.read(tmp_path / "camp").change() as campaign:
         for seed in range(3):
             campaign.record("baseline", seed, 0.5 + seed / 100)
     return tmp_path / "camp"
@@ -25,7 +25,7 @@ def measured(tmp_path, **limits):
 
 def propose(folder, *scores):
     """Propose a change and record its scores; return the last verdict."""
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         campaign.propose({}, note="a change")
         for score in scores:
             campaign.record("proposal", campaign.verdict().needs[-1].seeds[0], score)
@@ -35,25 +35,25 @@ def propose(folder, *scores):
 
 def test_a_campaign_ends_when_the_next_runs_exceed_its_runs(tmp_path):
     folder = measured(tmp_path, max_runs=4)
-    assert Campaign(folder).verdict().outcome == "ready"
+    assert Campaign.read(folder).verdict().outcome == "ready"
     verdict = propose(folder, 0.6)
-    assert (verdict.outcome, Campaign(folder).runs) == ("ended", 4)
+    assert (verdict.outcome, Campaign.read(folder).runs) == ("ended", 4)
     assert "4 of --max-runs 4" in verdict.reason
-    with refused("campaign-ended", ConfigError), Campaign(folder).change() as campaign:
+    with refused("campaign-ended", ConfigError), Campaign.read(folder).change() as campaign:
         campaign.propose({}, note="one more")
 
 
 def test_runs_that_decide_do_so_at_the_end_of_a_campaign(tmp_path):
     folder = measured(tmp_path, max_runs=4)
     assert propose(folder, 0.2).outcome == "discard"
-    assert Campaign(folder).verdict().outcome == "ended"
+    assert Campaign.read(folder).verdict().outcome == "ended"
 
 
 def test_a_campaign_ends_after_its_proposals(tmp_path):
     folder = measured(tmp_path, max_proposals=1)
     assert propose(folder, 0.2).outcome == "discard"
-    assert Campaign(folder).verdict().outcome == "ended"
-    with refused("campaign-ended", ConfigError), Campaign(folder).change() as campaign:
+    assert Campaign.read(folder).verdict().outcome == "ended"
+    with refused("campaign-ended", ConfigError), Campaign.read(folder).change() as campaign:
         campaign.propose({}, note="one more")
 
 
@@ -65,7 +65,7 @@ def test_a_campaign_ends_after_its_time(tmp_path, monkeypatch, limit):
     assert propose(folder).outcome == "more"
     now = time.time()
     monkeypatch.setattr("time.time", lambda: now + 2 * 3600 + 1)
-    verdict = Campaign(folder).verdict()
+    verdict = Campaign.read(folder).verdict()
     assert (verdict.outcome, verdict.needs) == ("ended", ())
     assert f"--{limit.replace('_', '-')}" in verdict.reason
 

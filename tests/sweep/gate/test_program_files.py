@@ -139,12 +139,12 @@ def test_protected_files_come_from_one_commit_and_a_proposal_that_changes_them_i
         assert not (place / "eval" / "extra.py").exists()
     spec = CampaignSpec(worthwhile=0.1, protect=["eval"])
     start_campaign(tmp_path / "other", spec, revision=first)
-    with Campaign(tmp_path / "other").change() as campaign:
+    with Campaign.read(tmp_path / "other").change() as campaign:
         assert campaign.started["protected"] == {"eval": git.content_hash(first, "eval")}
         assert campaign.protected == protected
         proposal = campaign.propose({}, revision=idea)
         assert proposal.protected == ["eval/extra.py", "eval/score.py"]
-    assert Campaign(tmp_path / "other").proposals[0].protected == proposal.protected
+    assert Campaign.read(tmp_path / "other").proposals[0].protected == proposal.protected
     with refused("protected-missing", MissingError):
         start_campaign(
             tmp_path / "third", CampaignSpec(worthwhile=0.1, protect=["none"]), revision=first

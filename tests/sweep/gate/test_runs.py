@@ -94,7 +94,7 @@ def campaign(tmp_path):
 
 def decide(folder, machine, monkeypatch):
     monkeypatch.setattr(runs, "RunPool", machine.pool)
-    with Campaign(folder).change() as campaign:
+    with Campaign.read(folder).change() as campaign:
         if not campaign.proposals and campaign.verdict().outcome == "ready":
             campaign.propose({"lr": 0.2})
     return run_until_decided(folder)
@@ -117,7 +117,7 @@ def test_a_campaign_killed_at_any_byte_of_its_events_continues_and_trains_nothin
         if decide(folder, machine, monkeypatch).outcome == "ready":
             assert decide(folder, machine, monkeypatch).outcome == "keep"
         assert machine.trained == []
-        assert Campaign(folder).kept == [1]
+        assert Campaign.read(folder).kept == [1]
         seeds = [
             (part["arm"], seed)
             for record in map(json.loads, (folder / "events.jsonl").read_text().splitlines())
@@ -138,14 +138,16 @@ def test_eight_open_proposals_killed_at_any_byte_end_as_undisturbed(
     monkeypatch.setattr(runs, "RunPool", machine.pool)
     (campaign.folder / PROGRAM).write_text(SPACE)
     run_until_decided(campaign.folder)
-    with Campaign(campaign.folder).change() as changed:
+    with Campaign.read(campaign.folder).change() as changed:
         for settings in SWARM:
             changed.propose(settings)
     start = len((campaign.folder / "events.jsonl").read_bytes())
     run_until_decided(campaign.folder)
     trained = len(machine.trained)
     events = (campaign.folder / "events.jsonl").read_bytes()
-    outcomes = [proposal.decision["outcome"] for proposal in Campaign(campaign.folder).proposals]
+    outcomes = [
+        proposal.decision["outcome"] for proposal in Campaign.read(campaign.folder).proposals
+    ]
     assert outcomes == ["keep", *["discard"] * 7]
     for length in range(start, len(events), 1201):
         folder = tmp_path / f"killed-{length}"
@@ -164,7 +166,7 @@ def test_results_of_a_batch_are_one_event_and_recording_them_again_changes_nothi
         current.record_batch([results])
     lines = (campaign.folder / "events.jsonl").read_text().splitlines()
     assert [json.loads(line)["event"] for line in lines] == ["baseline", "batch"]
-    baseline = Campaign(campaign.folder).baseline
+    baseline = Campaign.read(campaign.folder).baseline
     assert (baseline.scores, baseline.failed) == ({0: 0.1, 1: 0.2}, {2: "exit code 1"})
 
 
@@ -174,7 +176,7 @@ def test_a_run_that_the_machine_killed_is_run_again_and_decides_nothing(campaign
     machine.kills = [0]
     with refused("run-killed", MissingError, names=("SIGKILL",)):
         decide(campaign.folder, machine, monkeypatch)
-    assert Campaign(campaign.folder).open is not None
+    assert Campaign.read(campaign.folder).open is not None
     assert decide(campaign.folder, machine, monkeypatch).outcome == "keep"
     assert machine.trained.count(("proposal-1", 0)) == 2
 
@@ -199,21 +201,21 @@ class Busy(Machine):
 
 def propose(**settings):
     def change(folder):
-        with Campaign(folder).change() as changed:
+        with Campaign.read(folder).change() as changed:
             changed.propose(settings)
 
     return change
 
 
 def record_by_hand(folder):
-    assert Campaign(folder).verdict(1).outcome == "more"  # readable while it runs
-    with Campaign(folder).change() as changed:
+    assert Campaign.read(folder).verdict(1).outcome == "more"  # readable while it runs
+    with Campaign.read(folder).change() as changed:
         changed.record("proposal", 0, 0.9, proposal=1)
         changed.decide()
 
 
 def withdraw(folder):
-    with Campaign(folder).change() as changed:
+    with Campaign.read(folder).change() as changed:
         changed.withdraw(1)
 
 
@@ -228,7 +230,7 @@ def test_others_may_use_a_campaign_while_its_runs_train(campaign, monkeypatch):
     decide(campaign.folder, machine, monkeypatch)
     last = decide(campaign.folder, machine, monkeypatch)
     assert (last.proposal, last.outcome) == (2, "discard")
-    ended = Campaign(campaign.folder)
+    ended = Campaign.read(campaign.folder)
     assert machine.meanwhile == []
     assert [each.decision["outcome"] for each in ended.proposals] == ["keep", "discard"]
     assert ended.proposals[0].scores[0] == 0.9  # what was recorded first stays
@@ -282,7 +284,7 @@ def test_runs_of_a_proposal_that_was_withdrawn_meanwhile_count_for_nothing(campa
     machine = Busy([withdraw])
     decide(campaign.folder, machine, monkeypatch)
     assert decide(campaign.folder, machine, monkeypatch).outcome == "ready"
-    (proposal,) = Campaign(campaign.folder).proposals
+    (proposal,) = Campaign.read(campaign.folder).proposals
     assert (proposal.decision["reason"], proposal.scores) == ("withdrawn", {})
 
 
@@ -296,14 +298,14 @@ def test_batches_of_other_seeds_have_other_names():
 def test_what_all_open_proposals_need_runs_at_the_same_time(campaign, monkeypatch):
     machine = Machine()
     monkeypatch.setattr(runs, "RunPool", machine.pool)
-    with Campaign(campaign.folder).change() as changed:
+    with Campaign.read(campaign.folder).change() as changed:
         for settings in SWARM:
             changed.propose(settings)
     (campaign.folder / PROGRAM).write_text(SPACE)
     run_until_decided(campaign.folder)
     assert machine.pools == 1
     assert machine.rounds[0] == 9  # the baseline and eight proposals
-    ended = Campaign(campaign.folder)
+    ended = Campaign.read(campaign.folder)
     assert (ended.open_proposals, ended.kept) == ([], [1])
 
 
@@ -330,7 +332,7 @@ def test_a_proposal_joins_the_runs_that_are_under_way(campaign, monkeypatch):
     machine = Open(campaign.folder, [{"lr": 0.3}, {"lr": 0.4}])
     decide(campaign.folder, machine, monkeypatch)
     assert machine.rounds[:2] == [1, 3]
-    ended = Campaign(campaign.folder)
+    ended = Campaign.read(campaign.folder)
     assert [each.decision["outcome"] for each in ended.proposals] == ["keep", *["discard"] * 2]
 
 
@@ -348,13 +350,13 @@ def test_a_proposal_that_is_made_while_a_round_starts_joins_it(campaign, monkeyp
     machine = CheckingOut(campaign.folder, [{"lr": 0.3}])
     decide(campaign.folder, machine, monkeypatch)
     assert machine.rounds[:2] == [1, 2]
-    ended = Campaign(campaign.folder)
+    ended = Campaign.read(campaign.folder)
     assert [each.decision["outcome"] for each in ended.proposals] == ["keep", "discard"]
 
 
 def test_a_proposal_that_fails_where_its_baseline_fails_is_not_discarded(campaign, monkeypatch):
     monkeypatch.setattr(f"{__name__}.FAILS", {0, 3})
-    with Campaign(campaign.folder).change() as changed:
+    with Campaign.read(campaign.folder).change() as changed:
         changed.propose({"lr": 0.2})
     assert decide(campaign.folder, Machine(), monkeypatch).outcome == "keep"
 
@@ -363,7 +365,7 @@ def test_a_proposal_that_fails_where_its_baseline_fails_is_not_discarded(campaig
 def test_a_proposal_that_cannot_run_keeps_no_other_from_being_decided(campaign, monkeypatch, fault):
     machine = Machine()
     decide(campaign.folder, machine, monkeypatch)
-    with Campaign(campaign.folder).change() as changed:
+    with Campaign.read(campaign.folder).change() as changed:
         changed.propose({"lr": 0.3})
         changed.propose({"lr": 0.2})
     (campaign.folder / PROGRAM).write_text(SPACE)
@@ -374,12 +376,12 @@ def test_a_proposal_that_cannot_run_keeps_no_other_from_being_decided(campaign, 
         code, kind = "run-killed", MissingError
     with refused(code, kind) as caught:
         decide(campaign.folder, machine, monkeypatch)
-    ended = Campaign(campaign.folder)
+    ended = Campaign.read(campaign.folder)
     assert ([each.number for each in ended.open_proposals], ended.kept) == ([1], [2])
     if fault != "kills":
         [line] = re.findall(r"`sweep (gate withdraw .*?)`", caught.value.hint)
         main(shlex.split(line))
-        assert Campaign(campaign.folder).open_proposals == []
+        assert Campaign.read(campaign.folder).open_proposals == []
 
 
 class Joined(Machine):
@@ -413,7 +415,7 @@ def test_a_batch_that_could_not_end_does_not_start_again_with_a_proposal_that_jo
         decide(campaign.folder, machine, monkeypatch)
     assert "proposal-3" in machine.submitted
     assert machine.submitted.count("proposal-1") == 1
-    assert Campaign(campaign.folder).kept == [2]
+    assert Campaign.read(campaign.folder).kept == [2]
 
 
 def test_the_error_of_a_batch_that_ran_in_the_end_is_not_raised(campaign, monkeypatch):
@@ -423,14 +425,14 @@ def test_the_error_of_a_batch_that_ran_in_the_end_is_not_raised(campaign, monkey
     machine.breaks = ["proposal-1"]
     with refused("no-file", ConfigError):
         decide(campaign.folder, machine, monkeypatch)
-    assert len(Campaign(campaign.folder).baseline.scores) >= 5
+    assert len(Campaign.read(campaign.folder).baseline.scores) >= 5
 
 
 def test_a_proposal_is_not_discarded_for_a_failure_while_its_baseline_has_not_run(
     campaign, monkeypatch
 ):
     """If the machine kills the baseline's run of the round, it may still fail on the seed."""
-    with Campaign(campaign.folder).change() as changed:
+    with Campaign.read(campaign.folder).change() as changed:
         changed.propose({"lr": 0.2})
     monkeypatch.setattr(f"{__name__}.FAILS", {0})
     machine = Machine(kills=[0])

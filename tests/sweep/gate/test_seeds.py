@@ -54,7 +54,7 @@ def test_a_campaign_by_hand_says_which_seeds_of_its_secret_to_run(here, capsys):
                 line = ("record", "camp", need["arm"], str(seed), str(score))
                 _, said = answer(capsys, *line)
     assert said["outcome"] == "keep"
-    campaign = Campaign(here / "camp")
+    campaign = Campaign.read(here / "camp")
     again = [list(map(campaign.seeds.baseline, arm.scores)) for arm in campaign.baselines[:2]]
     assert again == [[0] * 8, [1] * 3]
     _, said = answer(capsys, "recheck", "camp")
@@ -77,6 +77,6 @@ def test_each_campaign_with_a_program_draws_its_own_seeds(here, capsys):
     for name in ("one", "two"):
         _, said = answer(capsys, "start", name, "--space", "./toy.yaml")
         asked.append(said["needs"][0]["seeds"])
-        assert Campaign(here / name).verdict().needs[0].seeds == tuple(asked[-1])
+        assert Campaign.read(here / name).verdict().needs[0].seeds == tuple(asked[-1])
     assert not set(asked[0]) & set(asked[1])
     assert not {*asked[0], *asked[1]} & set(range(8))
