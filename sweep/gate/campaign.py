@@ -91,11 +91,9 @@ class Campaign(State):
         """
         path = folder / "campaign.yaml"
         if not path.is_file():
+            start = command_line("sweep", "gate", "start", str(folder), "--worthwhile", "0.01")
             raise MissingError(
-                f"no campaign in {folder}",
-                str(path),
-                f"`{_command(folder, 'start', '--worthwhile', '0.01')}` starts one",
-                code="no-campaign",
+                f"no campaign in {folder}", str(path), f"`{start}` starts one", code="no-campaign"
             )
         spec = validate(CampaignSpec, read_yaml(path))
         path = folder / "events.jsonl"
@@ -220,7 +218,7 @@ class Campaign(State):
 
     def command(self, verb: str, *words: str) -> str:
         """Return a command for this campaign, quoted for a shell."""
-        return _command(self.folder, verb, *words)
+        return command_line("sweep", "gate", verb, str(self.folder), *words)
 
     def _protected_changes(self, arm: Arm) -> list[str]:
         """Return the protected files that the revision of a configuration changes."""
@@ -590,11 +588,6 @@ class Campaign(State):
                     key=key,
                     code="campaign-edited",
                 )
-
-
-def _command(folder: Path, verb: str, *words: str) -> str:
-    """Return a command for the campaign in a folder, quoted for a shell."""
-    return command_line("sweep", "gate", verb, str(folder), *words)
 
 
 def _usable(score: float, guards: Mapping[str, float], reason: str) -> tuple[float | None, str]:
