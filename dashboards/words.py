@@ -163,8 +163,8 @@ def searched(verdict: Verdict, name: Name) -> str:
     if isinstance(verdict, Tested) and verdict.seeds >= MIN_SEEDS and verdict.excludes(0.0):
         worse_ones = f"{best} is worse"
         if verdict.comparisons > 1:
-            worse_ones = f"{OTHERS_WORSE}. Closest {best}"
-        return f"Nothing beats the baseline {base}: {worse_ones}: {gain(verdict)}."
+            worse_ones = f"{OTHERS_WORSE}. The closest is {best}"
+        return f"Nothing beats the baseline {base}; {worse_ones}: {gain(verdict)}."
     nearest = "Best candidate" if verdict.improves else "Closest"
     return (
         f"No evidence that anything beats the baseline {base}. {nearest} {best}: {gain(verdict)}."
@@ -284,7 +284,7 @@ def not_guarded(verdict: Verdict, checked: Sequence[CheckedGuard], name: Name) -
     open_ones = [each.metric for each in checked if each.outcome == "undecided"]
     return (
         f"Undecided: {best} is better than the baseline {base}: {gain(verdict)}. But these seeds "
-        f"do not show that it is not worse on {joined(open_ones)}."
+        f"do not rule out that it is worse on {joined(open_ones)} by more than the margin."
     )
 
 

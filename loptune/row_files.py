@@ -78,7 +78,7 @@ def _undecodable(path: Path, error: UnicodeDecodeError) -> ConfigError:
     """Return the error for bytes that are invalid in the encoding of the file."""
     if error.encoding.startswith("utf-16"):
         return ConfigError(
-            f"the file starts as UTF-16, but is damaged: {error.reason}",
+            f"the file has a UTF-16 byte order mark, but is not valid UTF-16: {error.reason}",
             str(path),
             "copy or export the file again, preferably as UTF-8",
             code="damaged-utf-16",

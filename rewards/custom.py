@@ -48,8 +48,8 @@ def load_function(name: str) -> Function:
     """Return the function behind ``module:function``.
 
     Raises:
-        ValueError: the function cannot be loaded (`UserCodeError`), or was written for another
-            trainer; the message suggests a fix.
+        ValueError: the function cannot be loaded (`UserCodeError`), is not callable, has both
+            ``text`` and ``texts`` as parameters, or has TRL's signature.
     """
     function = load_named(name, "reward")
     if not callable(function):

@@ -154,8 +154,8 @@ def _box(formula: str) -> str:
 
 
 def _parse(final: str) -> list[Any]:
-    """Return [formula, text], or [text] if it is not a formula; empty if nothing was found or
-    `is_safe_to_parse` rejects it.
+    """Return [formula, text] for an answer, or [text] if the answer is not a formula; empty if
+    nothing was found or `is_safe_to_parse` rejects the answer.
     """
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
 

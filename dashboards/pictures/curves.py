@@ -49,7 +49,8 @@ def learning_curves(results: Results) -> Picture | None:
     change = ends["last"] - ends["first"]
     rising = results.objective.sign * change > 0
     text = (
-        f"From first to last evaluation {int(rising.sum())} of {len(ends)} trials improve; the "
+        f"From the first to the last evaluation, {int(rising.sum())} of {len(ends)} trials "
+        "improve; the "
         f"median change is {change.median():+.3f} ({change.min():+.3f} to {change.max():+.3f}); "
         "dotted lines are trials that failed or were "
         f"stopped.{_thinning_note(results.table)}{_coinciding(values)}"

@@ -207,10 +207,10 @@ def _is_class(before: Sequence[str], after: Sequence[str]) -> bool:
 
 
 def _negated(negation: str, after: Sequence[str], costs: Reading) -> Reading:
-    """Return the opposite of the direction of the words after a negation.
+    """Return the opposite of the direction of the words after a negation, or ``unclear``.
 
-    ``negative`` may also name a class, as in ``negative_recall`` and ``negative_samples``. It
-    negates likelihoods, and quantities that should be small.
+    ``negative`` counts as a negation only before a likelihood or a quantity that should be small,
+    because it may also name a class, as in ``negative_recall`` and ``negative_samples``.
     """
     reading = _read(after, "unclear" if negation == "negative" else costs)
     if reading is None:

@@ -164,7 +164,7 @@ def split_names(table: pd.DataFrame, pattern: str) -> tuple[pd.DataFrame, list[s
     column = _matching_column(table, expression)
     if column is None:
         raise ConfigError(
-            f"no name matches {pattern}, for example {_example(table)}",
+            f"no name matches {pattern}; an example of a name is {_example(table)}",
             "--names",
             "write a pattern such as {algo}-s{seed}",
             code="no-name-matches",

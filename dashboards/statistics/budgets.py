@@ -25,7 +25,8 @@ class Budget:
 
     axis: str
     at: float
-    window: float  # length on the axis before the budget, over which a curve is averaged
+    # length of the interval that ends at the budget, over which a curve is averaged
+    window: float
 
     @classmethod
     def of(cls, axis: str, at: float) -> "Budget":

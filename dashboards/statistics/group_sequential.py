@@ -96,9 +96,10 @@ def decide(interval: tuple[float, float], worthwhile: float) -> Outcome:
 
 
 def simulated_boundaries(statistics: Vector, spent: ArrayLike) -> Vector:
-    """Return boundaries [analyses] such that each is first crossed by null paths [paths, analyses]
-    with the probability to be spent there.
+    """Return boundaries [analyses] such that a path without an effect crosses each of them, as its
+    first one, with the probability to be spent there.
 
+    ``statistics`` [paths, analyses] are simulated paths without an effect.
     ``spent`` [analyses] is the cumulative crossing probability by each analysis, non-decreasing.
     """
     crossing = np.diff(np.asarray(spent, dtype=float), prepend=0.0) * len(statistics)

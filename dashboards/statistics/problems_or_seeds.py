@@ -19,7 +19,7 @@ class ProblemsOrSeeds:
 
     @property
     def cheaper(self) -> str:
-        """The cheaper way: ``problems`` or ``seeds``."""
+        """The cheaper way to narrow the interval: more ``problems`` or more ``seeds``."""
         return "problems" if self.cost_of_problems < self.cost_of_seeds else "seeds"
 
 

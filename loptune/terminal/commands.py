@@ -311,7 +311,7 @@ def _argument(parameter: inspect.Parameter) -> Argument:
     details = list(_details(parameter.annotation))
     options = [each for each in details if isinstance(each, Option)]
     if len(options) != 1:
-        raise TypeError(f"parameter {parameter.name} has {len(options)} Options")
+        raise TypeError(f"parameter {parameter.name} must have one Option, got {len(options)}")
     kind, choices, is_list = _kind(parameter.annotation, parameter.default)
     bounds: list[Any] = []
     for each in details:

@@ -161,8 +161,8 @@ class Cleaned:
 
 
 def clean(*, runs_dir: RunsDir = Path("runs")) -> Cleaned:
-    """Remove files and processes of killed sweeps from this machine. Running sweeps and recorded
-    results are not touched.
+    """Delete leftover files and end leftover processes of killed sweeps on this machine. Running
+    sweeps and recorded results are not touched.
     """
     folders = []
     for scratch, root in list(dead_scratch()):

@@ -287,7 +287,7 @@ class _Pool:
             self._batches.append(self._opened(request))
         except UserError as error:
             self._answer(name=request.name, error=_fields(error))
-        if self._control.stopped:  # the stop came while the batch was opened
+        if self._control.stopped:  # the stop came while the batch was being opened
             self._stop_all()
 
     def _opened(self, request: Request) -> _Batch:

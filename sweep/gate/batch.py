@@ -41,8 +41,8 @@ class BatchResults:
 
 
 def batch_name(label: str, seeds: Sequence[int]) -> str:
-    """Return the name of the sweep for the given seeds. It contains the seeds, so a batch is
-    resumed only if it has the same runs.
+    """Return the name of the sweep for the given seeds. The name contains the seeds, or a hash if
+    it would be too long, so a batch is resumed only if it has the same runs.
     """
     name = f"{label}-seeds-{'-'.join(map(str, seeds))}"
     if len(name) <= MAX_NAME_LENGTH:

@@ -161,8 +161,8 @@ class CommandRun:
                         raise
                     longest = max(words, key=len)
                     raise ProgramError(
-                        f"the command line is too long: one argument has {len(longest):,} "
-                        "characters, and Linux allows 128 KiB",
+                        f"the command line is too long: its longest argument has {len(longest):,} "
+                        "characters, but Linux allows at most 128 KiB per argument",
                         f"program.command: {shortened(longest, 60)}",
                         "remove the value from the command, and read it in the program from "
                         "the JSON file $LOPTUNE_CONFIG, which contains all values",
@@ -421,7 +421,7 @@ class _Lines:
         otherwise it is treated as truncated.
 
         Raises:
-            ProgramError: a line is not a metric line.
+            ProgramError: the metrics of a line are invalid.
         """
         if not self.path.is_file():
             return

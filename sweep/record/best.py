@@ -91,7 +91,7 @@ def _compared(
     sweep: SweepRecord, candidate: BestConfiguration | None, results: "Results | None"
 ) -> BestWithCaveats:
     """Return the best of a search, or of its fresh seeds, with the headline of its report."""
-    # their libraries take a second to import
+    # these modules import libraries that take a second to load
     from dashboards.headline import headline
     from dashboards.next_step import next_step
     from sweep.record.results import read_results

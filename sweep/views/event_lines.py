@@ -215,7 +215,8 @@ class EventLines:
                 trial,
                 f"has logged no metric in {seconds / 60:.0f} minutes. {printed}\n"
                 f'  A score is read from lines like {PREFIX} {{"step": 20, "{metric}": 0.61}}. '
-                f"If there should be one by now, stop the sweep: {self._stop_command}",
+                "If the program should have printed such a line by now, stop the sweep: "
+                f"{self._stop_command}",
             )
             return
 

@@ -57,7 +57,8 @@ def find_spec(spec: str, relative_to: Path = Path()) -> RunFile:
     """Resolve ``NAME[:VARIANT]``, where NAME is a preset or a path.
 
     Raises:
-        ConfigError: neither a preset nor an existing file; suggests the nearest preset.
+        ConfigError: NAME is no preset and no existing file, and does not end in .yaml or .yml;
+            suggests the nearest preset.
     """
     name, _, variant = spec.rpartition(":") if _has_variant(spec, relative_to) else (spec, "", "")
     path = Path(name) if Path(name).is_absolute() else relative_to / name

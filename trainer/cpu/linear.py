@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 # smallest M * K * N that is computed by oneDNN: a call to oneDNN has about 10 microseconds more
-# overhead, too much for smaller products
+# overhead than torch's own product, which is too much for smaller products
 MIN_PRODUCT = 2**20
 # with one thread, torch computes a 1x1 convolution of fewer images without oneDNN
 _IMAGES = 16

@@ -393,7 +393,7 @@ def _raise(run: Paths, path: str, verdict: tuple[Part, float] | None) -> None:
     if not verdicts:
         return
     part, nats = verdicts[0]
-    difference = f" by {nats:.3g} nats per token (at most {run.bound:g})" if nats else ""
+    difference = f" by {nats:.3g} nats per token (allowed: {run.bound:g})" if nats else ""
     raise ConfigError(
         f"{path} of {type(run.causal_lm).__name__} is wrong{difference}: {part.name}",
         part.key,

@@ -20,7 +20,9 @@ def test_learning_curves_draw_every_trial_and_mark_the_failed():
     picture = shown(learning_curves(results_of()))
     of_trials = [trace for trace in picture.figures[0].data if "mean" not in trace.hovertext]
     assert [trace.line.dash for trace in of_trials] == ["solid"] * 9 + ["dot"]
-    assert picture.sentence.startswith("From first to last evaluation 9 of 10 trials improve")
+    assert picture.sentence.startswith(
+        "From the first to the last evaluation, 9 of 10 trials improve"
+    )
     assert set(picture.legend) == {"grpo", "grpo + AR", "grpo + Lopti", "rpp", "rpp + AR + Lopti"}
 
 

@@ -17,8 +17,7 @@ class OptimalTokenBaseline(Advantage):
     the completion's log-probability with respect to the logits up to t. It is large for completions
     of low-probability tokens, so they have more weight in the baseline. If only one completion is
     left, there is no baseline. Same as verl without engine weights, except in groups with equal
-    rewards, where the advantage is 0 here; verl uses the raw reward at positions without a
-    baseline.
+    rewards: the advantage is 0 here, but verl uses the raw reward at positions without a baseline.
     """
 
     needs_distributions: ClassVar[bool] = True
