@@ -76,7 +76,7 @@ UNSYNCED = Part("the adapter is missing or stale", "use another rollout.engine",
 WEIGHTS = Part("the loaded weights or positions", "download the model again, or use another model")
 ROPE = Part(
     "its positions beyond {length}, the context length that the model was trained on",
-    "lower data.max_prompt_tokens and rollout.max_new_tokens: their sum may be {length} at most",
+    "lower data.max_prompt_tokens and rollout.max_new_tokens: their sum may be at most {length}",
     "rollout.max_new_tokens",
 )
 LONG = Part(

@@ -246,14 +246,14 @@ def test_dynamic_rope_beyond_its_length_is_refused(tmp_path):
     rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
     model = saved(tmp_path, llama(max_position_embeddings=64, rope_parameters=rope))
     Run(model).check()  # 34 + 12 tokens
-    with refused("paths-differ", names=["positions beyond 64", "to 64 together"]):
+    with refused("paths-differ", names=["positions beyond 64", "at most 64"]):
         Run(model, **{"rollout.max_new_tokens": 60}).check()
 
 
 def test_dynamic_rope_is_named_also_if_the_problems_themselves_are_longer(tmp_path):
     rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
     model = saved(tmp_path, llama(max_position_embeddings=24, rope_parameters=rope))
-    with refused("paths-differ", names=["positions beyond 24", "to 24 together"]):
+    with refused("paths-differ", names=["positions beyond 24", "at most 24"]):
         Run(model).check()  # prompts of 4 to 33 tokens
 
 
@@ -262,7 +262,7 @@ def test_a_model_without_positions_for_the_longest_row_is_refused(tmp_path):
     model = saved(tmp_path, GPT2LMHeadModel(GPT2Config(vocab_size=258, bos_token_id=0, **sizes)))
     Run(model, **{"rollout.max_new_tokens": 30}).check()  # 33 + 30 tokens
     with refused(
-        "path-does-not-run", names=["positions beyond 64", "IndexError", "to 64 together"]
+        "path-does-not-run", names=["positions beyond 64", "IndexError", "at most 64"]
     ):
         Run(model, **{"rollout.max_new_tokens": 60}).check()
 
