@@ -261,9 +261,7 @@ def test_a_model_without_positions_for_the_longest_row_is_refused(tmp_path):
     sizes = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64}
     model = saved(tmp_path, GPT2LMHeadModel(GPT2Config(vocab_size=258, bos_token_id=0, **sizes)))
     Run(model, **{"rollout.max_new_tokens": 30}).check()  # 33 + 30 tokens
-    with refused(
-        "path-does-not-run", names=["positions beyond 64", "IndexError", "at most 64"]
-    ):
+    with refused("path-does-not-run", names=["positions beyond 64", "IndexError", "at most 64"]):
         Run(model, **{"rollout.max_new_tokens": 60}).check()
 
 
