@@ -57,7 +57,7 @@ def find_spec(spec: str, relative_to: Path = Path()) -> RunFile:
     """Resolve ``NAME[:VARIANT]``, where NAME is a preset or a path.
 
     Raises:
-        ConfigError: NAME is no preset and no existing file, and does not end in .yaml or .yml;
+        ConfigError: NAME is neither a preset nor a file, and does not end in .yaml or .yml;
             suggests the nearest preset.
     """
     name, _, variant = spec.rpartition(":") if _has_variant(spec, relative_to) else (spec, "", "")
