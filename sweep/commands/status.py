@@ -208,7 +208,7 @@ def study(
     """Export a sweep as an Optuna study, for optuna-dashboard. Prints the command that shows it.
 
     Raises:
-        ConfigError: the output exists, or its folder does not.
+        ConfigError: the output exists, its folder does not, or no URL stands for its path.
         MissingError: there is no such sweep.
     """
     from sweep.search.study import write_study  # Optuna takes a second to import
@@ -219,6 +219,13 @@ def study(
         _check_new_file(output)
     write_study(sweep.spec, sweep.configurations, file)
     return file
+
+
+def _show_study(file: Path) -> None:
+    """Print the command that shows a study."""
+    from sweep.search.study import study_url
+
+    print(command_line("optuna-dashboard", study_url(file)))
 
 
 def _check_new_file(output: Path) -> None:
@@ -303,9 +310,4 @@ LS = Command(
     fields=lambda listed: [asdict(each) for each in listed],
     example="sweep ls --runs-dir /shared/runs",
 )
-STUDY = Command(
-    function=study,
-    show=lambda file: print(f"optuna-dashboard sqlite:///{file}"),
-    fields=None,
-    example="sweep study quickstart",
-)
+STUDY = Command(function=study, show=_show_study, fields=None, example="sweep study quickstart")

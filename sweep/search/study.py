@@ -25,8 +25,10 @@ from optuna.distributions import (
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy import URL, make_url
 
 from dashboards.trial import Mode, sign_of
+from loptune.errors import ConfigError
 from sweep.search.history import Configuration, failed_by_settings, outcome
 from sweep.space.arms import arm_of, arms
 from sweep.space.checks import MAX_GRID
@@ -341,17 +343,45 @@ def frozen_trial(
 def write_study(spec: SweepSpec, configurations: Sequence[Configuration], path: Path) -> None:
     """Write the sweep as an Optuna study into a new SQLite file, for optuna-dashboard; nothing
     reads it back.
+
+    Raises:
+        ConfigError: see `study_url`.
     """
     space = Space(spec.parameters)
+    url = study_url(path)
     path.unlink(missing_ok=True)
-    study = optuna.create_study(
-        study_name=spec.name, storage=f"sqlite:///{path}", directions=directions(spec.directions)
-    )
-    if len(spec.directions) > 1:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExperimentalWarning)
-            study.set_metric_names(objective_names(spec))
-    study.add_trials([frozen_trial(spec, space, configuration) for configuration in configurations])
+    storage = optuna.storages.RDBStorage(url)
+    try:
+        study = optuna.create_study(
+            study_name=spec.name, storage=storage, directions=directions(spec.directions)
+        )
+        if len(spec.directions) > 1:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ExperimentalWarning)
+                study.set_metric_names(objective_names(spec))
+        study.add_trials([frozen_trial(spec, space, each) for each in configurations])
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
+
+
+def study_url(path: Path) -> str:
+    """Return the URL by which Optuna and optuna-dashboard open an SQLite file.
+
+    Raises:
+        ConfigError: no URL stands for this path.
+    """
+    url = URL.create("sqlite", database=str(path)).render_as_string()
+    # SQLAlchemy before 2.1 does not quote a ?, and Optuna uses the URL as a format string
+    is_same = make_url(url).database == str(path) and not set("{}") & set(url)
+    if not is_same or str(path) == ":memory:":
+        raise ConfigError(
+            f"optuna-dashboard cannot open {path}",
+            "--output",
+            "choose a path of letters, digits, hyphens, underscores and slashes",
+            code="output-without-url",
+        )
+    return url
 
 
 def _params_and_distributions(space: Space, point: Parameters, for_sampler: bool) -> Parameters:

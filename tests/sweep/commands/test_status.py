@@ -1,8 +1,10 @@
 import json
 import os
+import shlex
 import subprocess
 import sys
 
+import optuna
 import pytest
 
 from loptune.files import read_records
@@ -133,6 +135,23 @@ def test_a_study_replaces_its_own_file(tmp_path, typed):
     for _ in range(2):
         assert typed("sweep study demo") == f"optuna-dashboard sqlite:///{file}\n"
     assert file.is_file()
+
+
+@pytest.mark.parametrize("place", ["a?b/study.db", "x%20y/study.db", "it's {0}/a #&b.db", "ü=1.db"])
+def test_a_study_goes_into_a_file_with_any_name(tmp_path, typed, place):
+    write_sweep(tmp_path)
+    file = tmp_path / place
+    file.parent.mkdir(exist_ok=True)
+    program, url = shlex.split(typed("sweep study demo --output", file))
+    assert program == "optuna-dashboard" and file.is_file()
+    study = optuna.load_study(study_name="demo", storage=url)
+    assert len(study.trials) == 4
+
+
+def test_a_study_needs_a_path_that_a_url_can_stand_for(tmp_path, typed, monkeypatch):
+    write_sweep(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert "[output-without-url]" in typed("sweep study demo --output :memory:", code=2)
 
 
 def test_a_study_goes_into_a_new_file_only(tmp_path, typed):
