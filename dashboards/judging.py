@@ -122,7 +122,7 @@ def judge(
     from dashboards.results import Guard
     from dashboards.sources.run_columns import RunColumns
     from dashboards.sources.scores import (
-        check_several,
+        check_combinations,
         combined,
         composite_of,
         guards_of,
@@ -135,7 +135,12 @@ def judge(
     guards = guards_of(options.pop("guard", ()))
     names = score_names(score, table)
     second = parse_second(options.pop("second", ""), names)
-    check_several(names, guards, options)
+    check_combinations(
+        scores=len(names),
+        guards=bool(guards),
+        problems=options.get("problems") is not None,
+        against=options.get("against") is not None,
+    )
     metrics = dict.fromkeys([*names, *(each.metric for each in guards)])
     if second is not None:
         metrics[second.metric] = None

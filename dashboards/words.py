@@ -597,24 +597,15 @@ def rules(results: Sequence[RuleResult], baseline: str) -> str:
     """State which rules, each at its own best, beat the baseline's rule on fresh seeds, and which
     are worse.
     """
-    better: list[RuleResult] = []
-    worse: list[RuleResult] = []
-    undecided: list[RuleResult] = []
-    not_compared: list[RuleResult] = []
-    for rule in results:
-        if rule.interval is None:
-            not_compared.append(rule)
-        elif rule.better:
-            better.append(rule)
-        elif rule.worse:
-            worse.append(rule)
-        else:
-            undecided.append(rule)
+    not_compared = [rule for rule in results if rule.interval is None]
+    compared = [rule for rule in results if rule.interval is not None]
+    better = [rule for rule in compared if rule.better]
+    worse = [rule for rule in compared if rule.worse]
+    undecided = [rule for rule in compared if not rule.better and not rule.worse]
     sentences = [f"{rule.rule} beats {baseline} by {rule_bounds(rule)}" for rule in better]
     rest = "no other" if better else "none"
     if undecided:
-        nearest = f"the nearest is {undecided[0].rule}: {rule_bounds(undecided[0])}"
-        sentences.append(f"{rest} is shown to beat {baseline} at its best ({nearest})")
+        sentences.append(f"{rest} {_undecided_sentence(undecided, baseline)}")
     elif worse:
         sentences.append(f"{rest} beats {baseline} at its best")
     sentences += [f"{rule.rule} is worse: {rule_bounds(rule)}" for rule in worse]
@@ -625,6 +616,15 @@ def rules(results: Sequence[RuleResult], baseline: str) -> str:
     return (
         f"{text} Intervals are corrected for {counted(len(results), 'comparison')} and "
         "include tuning variance."
+    )
+
+
+def _undecided_sentence(undecided: Sequence[RuleResult], baseline: str) -> str:
+    """State that these rules are not shown to be better, with the one that comes nearest."""
+    nearest = max(undecided, key=lambda rule: rule.found.gain)
+    return (
+        f"is shown to beat {baseline} at its best (the nearest is {nearest.rule}: "
+        f"{rule_bounds(nearest)})"
     )
 
 

@@ -14,6 +14,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 MUTED = "#8b93a1"
+# in pixels
+_HEIGHT = 380
+_BOTTOM_MARGIN = 50  # for tick labels of one line, and the title of the axis
+_LINE_HEIGHT = 17  # of a further line of tick labels
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ def _color_of(trace: Any) -> str:
     return str(trace.line.color)
 
 
-def figure(x: str = "", y: str = "", *, height: int = 380) -> go.Figure:
+def figure(x: str = "", y: str = "", *, height: int = _HEIGHT) -> go.Figure:
     """Return an empty figure with axis titles; the y title is above the axis.
 
     Margins are fixed, because automatic margins and tick labels keep resizing each other.
@@ -56,7 +60,7 @@ def figure(x: str = "", y: str = "", *, height: int = 380) -> go.Figure:
     drawing.update_layout(
         template="none",
         height=height,
-        margin={"l": 58, "r": 28, "t": 40 if y else 14, "b": 50, "autoexpand": False},
+        margin={"l": 58, "r": 28, "t": 40 if y else 14, "b": _BOTTOM_MARGIN, "autoexpand": False},
         title={
             "text": y,
             "font": {"size": 13},
@@ -144,12 +148,18 @@ def category_axis(drawing: go.Figure, words: Sequence[str]) -> None:
         html.escape(re.sub("([_/-])", r"\1<br>", word)).replace("&lt;br&gt;", "<br>")
         for word in words
     ]
-    lines = max((text.count("<br>") for text in broken), default=0)
-    places = {"tickmode": "array", "tickvals": list(words), "ticktext": broken}
     drawing.update_xaxes(
-        type="category", categoryarray=list(words), range=[-0.7, len(words) - 0.3], **places
+        type="category",
+        categoryarray=list(words),
+        range=[-0.7, len(words) - 0.3],
+        tickmode="array",
+        tickvals=list(words),
+        ticktext=broken,
     )
-    drawing.update_layout(margin_b=50 + 17 * lines, height=drawing.layout.height + 17 * lines)
+    further_lines = max((text.count("<br>") for text in broken), default=0)
+    added = further_lines * _LINE_HEIGHT
+    height = drawing.layout.height or _HEIGHT
+    drawing.update_layout(margin_b=_BOTTOM_MARGIN + added, height=height + added)
 
 
 def rows(frame: pd.DataFrame) -> list[Any]:

@@ -5,7 +5,7 @@ The only module of dashboards that imports MLflow.
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,29 +30,60 @@ _logger = logging.getLogger(__name__)
 
 def read_sweeps(uri: str) -> list[Results]:
     """Return the results of every sweep in a store; of several runs with the same name, the last
-    one is used.
+    one that can be read is used.
 
     Raises:
         StorageError: the store cannot be read.
     """
-    sweeps = {}
-    with opened_store(uri) as client, temporary_folder("results") as scratch:
-        experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-        runs = search_runs(client, experiments, OF_A_SWEEP) if experiments else []
-        for run in runs:
-            tags = run.data.tags
-            if PARENT_TAG in tags or CONFIRMS_TAG in tags:
-                continue
-            files = {file.path for file in client.list_artifacts(run.info.run_id)}
-            if RESULTS_FILE in files:
-                path = Path(client.download_artifacts(run.info.run_id, RESULTS_FILE, scratch))
-                try:
-                    sweeps[tags[SWEEP_TAG]] = unpack(
-                        path.read_bytes(), f"{uri}, run {run.info.run_id}"
-                    )
-                except StorageError as error:  # written by a different version
-                    _logger.warning("skipped: %s; %s; %s", tags[SWEEP_TAG], error.what, error.hint)
-    return list(sweeps.values())
+    sweeps = []
+    with opened_store(uri) as client:
+        for runs in _runs_by_sweep(client).values():
+            results = _last_readable(client, uri, runs)
+            if results is not None:
+                sweeps.append(results)
+    return sweeps
+
+
+def _runs_by_sweep(client: MlflowClient) -> dict[str, list[Run]]:
+    """Return name of a sweep -> its runs with results, oldest first."""
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    by_sweep: dict[str, list[Run]] = {}
+    for run in search_runs(client, experiments, OF_A_SWEEP) if experiments else ():
+        tags = run.data.tags
+        if PARENT_TAG in tags or CONFIRMS_TAG in tags:
+            continue
+        files = {file.path for file in client.list_artifacts(run.info.run_id)}
+        if RESULTS_FILE in files:
+            by_sweep.setdefault(tags[SWEEP_TAG], []).append(run)
+    return by_sweep
+
+
+def _last_readable(client: MlflowClient, uri: str, runs: Sequence[Run]) -> Results | None:
+    """Return the results of the last run that can be read, with a warning if it is not the last;
+    None if there is none.
+    """
+    for run in reversed(runs):
+        name = run.data.tags[SWEEP_TAG]
+        try:
+            results = _results_of(client, uri, run)
+        except StorageError as error:  # written by a different version
+            _logger.warning("skipped: %s; %s; %s", name, error.what, error.hint)
+            continue
+        if run is not runs[-1]:
+            _logger.warning("%s: used the older run %s instead", name, run.info.run_id)
+        return results
+    return None
+
+
+def _results_of(client: MlflowClient, uri: str, run: Run) -> Results:
+    """Download the results of a sweep.
+
+    Raises:
+        StorageError: they cannot be read.
+    """
+    with temporary_folder("results") as scratch:
+        path = Path(client.download_artifacts(run.info.run_id, RESULTS_FILE, scratch))
+        return unpack(path.read_bytes(), f"{uri}, run {run.info.run_id}")
 
 
 def read_runs(uri: str, experiment: str | None) -> list[StoredRun]:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pandas as pd
 
@@ -210,24 +209,26 @@ def with_second(results: Results, second: SecondSpec, measured: Results | None) 
     )
 
 
-def check_several(
-    names: Sequence[str], guards: Sequence[GuardSpec], options: Mapping[str, Any]
-) -> None:
+def check_combinations(*, scores: int, guards: bool, problems: bool, against: bool) -> None:
     """Reject options that cannot be combined with several scores or with guards.
 
+    Args:
+        scores: number of scores.
+        guards: whether metrics are guarded.
+        problems: whether the problems that each run solved are given.
+        against: whether the runs are compared with a number.
+
     Raises:
-        ConfigError: such an option is set; the error names it.
+        ConfigError: two of the options cannot be combined; the error names one of them.
     """
-    if len(names) > 1 and options.get("problems") is not None:
+    if scores > 1 and problems:
         raise ConfigError(
             "--problems needs a single score",
             "--problems",
             "choose one score, or leave out --problems",
             code="several-scores",
         )
-    if not guards:
-        return
-    if options.get("against") is not None:
+    if guards and against:
         raise ConfigError(
             "guards cannot be combined with --against",
             "--guard",

@@ -1,7 +1,9 @@
 import math
 from types import SimpleNamespace
 
-from dashboards.pictures.theme import figure, hover, label_rows
+import plotly.graph_objects as go
+
+from dashboards.pictures.theme import category_axis, figure, hover, label_rows
 from dashboards.words import number, signed
 
 
@@ -20,3 +22,15 @@ def test_text_of_others_is_escaped():
     label_rows(drawing, ["a & b", "c"])
     assert [note.text for note in drawing.layout.annotations] == ["a &amp; b", "c"]
     assert list(drawing.layout.yaxis.categoryarray) == ["a & b", "c"]
+
+
+def test_long_words_get_more_lines_and_more_height():
+    drawing, plain, of_plotly = figure(), figure(), go.Figure()
+    category_axis(drawing, ["a", "token/level_mean"])
+    category_axis(plain, ["a", "b"])
+    category_axis(of_plotly, ["a", "token/level_mean"])
+    assert list(drawing.layout.xaxis.ticktext) == ["a", "token/<br>level_<br>mean"]
+    assert plain.layout.height == figure().layout.height
+    added = drawing.layout.height - plain.layout.height
+    assert added > 0 and drawing.layout.margin.b - plain.layout.margin.b == added
+    assert of_plotly.layout.height == drawing.layout.height  # without a height of its own

@@ -154,6 +154,9 @@ def test_rules_that_are_better_open_and_worse_are_each_told():
     assert _told([unclear, worse]) == ["none is shown to beat", "C is worse"]
     assert _told([better, worse]) == ["A beats", "no other beats", "C is worse"]
     assert _told([unclear]) == ["none is shown to beat"]
+    farther = replace(unclear, found=replace(unclear.found, configuration="D", gain=-0.02))
+    for undecided in ([unclear, farther], [farther, unclear]):  # in any order
+        assert "the nearest is B: " in rules(undecided, "plain")
 
 
 def test_after_fresh_seeds_rules_name_what_to_export():

@@ -89,12 +89,14 @@ def test_evidence_of_a_store(tmp_path, monkeypatch, capsys, typed):
     open_parent_run(uri, "other", "without-results", {}, "1")
     file.write_bytes(b"of another version")
     open_parent_run(uri, "old", "old", {}, "1").log_artifact(file)
+    open_parent_run(uri, "demo", "demo", {}, "2").log_artifact(file)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     assert main(["evidence"]) == 0
     printed = capsys.readouterr()
     left_out = printed.out.splitlines()[-1]
     assert left_out.startswith("excluded: ") and "demo" in left_out
-    assert printed.err.startswith("skipped: old; ") and "sweep report NAME" in printed.err
+    assert "skipped: old; " in printed.err and "sweep report NAME" in printed.err
+    assert "skipped: demo; " in printed.err and parent.run_id in printed.err
     left_out = json.loads(typed("sweep evidence --json"))["left_out"]
     assert [row["sweep"] for row in left_out] == ["demo"]
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
