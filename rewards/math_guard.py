@@ -38,8 +38,9 @@ def is_safe_to_evaluate(formula: Any) -> bool:
 
 
 def _digits(formula: Any) -> float:
-    """Return an upper bound on log10 of the absolute value of any part, and of its denominator, for
-    real values with every symbol set to 10.
+    """Return an upper bound on log10 of the absolute value of any part, and of the denominator of
+    any number in it, for real values with every symbol set to 10. A sum of fractions may have a
+    larger denominator: the product of theirs.
     """
     if getattr(formula, "is_Rational", False):
         return math.log10(max(abs(int(formula.p)), int(formula.q)))
@@ -48,13 +49,27 @@ def _digits(formula: Any) -> float:
     parts = [_digits(part) for part in getattr(formula, "args", ())]
     largest = max(parts, default=1.0)
     if getattr(formula, "is_Pow", False):
-        return max(largest, _digits_of_power(formula, parts[0], parts[1]))
+        power = _value(_log10_of(formula.exp, parts[1]))
+        return max(largest, _digits_of_power(formula, parts[0], power))
     if getattr(formula, "is_Mul", False):
         return sum(parts)
     if getattr(formula, "is_Add", False):
         return largest + math.log10(len(parts))
     grown = _FAST_GROWING.get(type(formula).__name__)
-    return largest if grown is None else max(largest, grown(parts))
+    if grown is None:
+        return largest
+    return max(largest, grown(list(map(_log10_of, formula.args, parts))))
+
+
+def _log10_of(formula: Any, digits: float) -> float:
+    """Return an upper bound on log10 of the absolute value of a formula with these `_digits`, which
+    is negative for a small number: 0.0001 has 4 digits but the value 10^-4.
+    """
+    if getattr(formula, "is_Rational", False):
+        return math.log10(abs(int(formula.p)) or 1) - math.log10(int(formula.q))
+    if getattr(formula, "is_Float", False):
+        return _log10_of_float(formula)
+    return digits
 
 
 def _log10_of_float(number: Any) -> float:
@@ -63,8 +78,7 @@ def _log10_of_float(number: Any) -> float:
     return float((exponent + bits) * math.log10(2)) if mantissa else 0.0
 
 
-def _digits_of_power(formula: Any, base: float, exponent: float) -> float:
-    power = _value(exponent)
+def _digits_of_power(formula: Any, base: float, power: float) -> float:
     if formula.base.is_Add and power > _MAX_POWER_OF_SUM:
         return math.inf
     return max(base, 1.0) * power
@@ -88,7 +102,7 @@ def _digits_of_binomial(arguments: Sequence[float]) -> float:
     return min(math.log10(2) * _value(n), n * _value(k))
 
 
-# sympy function -> digits of its value, given the digits of its arguments
+# sympy function -> digits of its value, given log10 of its arguments
 _FAST_GROWING: Mapping[str, Callable[[Sequence[float]], float]] = {
     **dict.fromkeys(("exp", "sinh", "cosh"), _digits_of_exponential),
     **dict.fromkeys(

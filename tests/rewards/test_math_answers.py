@@ -110,6 +110,7 @@ def test_formulas_that_must_not_be_evaluated(formula):
     [
         *("(1 + x)**20 + 10**1000", "exp(1000)", "gamma(1000)", "0.125", "0.0", "1e-300"),
         *("binomial(100000, 3)", "zeta(3)", "sin(10**1000)", "oo", "factorial(1000)"),
+        *("2**0.0001", "2**(-0.0001)", "(x + 1)**0.0001", "exp(0.000001)", "gamma(0.0001)"),
     ],
 )
 def test_formulas_that_may_be_evaluated(formula):
