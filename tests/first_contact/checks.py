@@ -123,7 +123,11 @@ def time_engine(folder: Path) -> None:
 
     from trainer.config.rollout import VllmConfig
     from trainer.parallel.device import local_device
-    from trainer.rollouts.vllm.isolation import preserve_process_state
+    from trainer.rollouts.vllm.isolation import (
+        preserve_environment,
+        preserve_threads,
+        vllm_settings,
+    )
     from trainer.rollouts.vllm.setup import EngineSetup, llm_options
 
     device = local_device()
@@ -141,7 +145,7 @@ def time_engine(folder: Path) -> None:
     # ids that every vocabulary has; the first differs, so that no prefix is shared
     rest = [2 + position % PROMPT_WORDS for position in range(1, PROMPT_TOKENS)]
     prompts = [{"prompt_token_ids": [2 + row % PROMPT_WORDS, *rest]} for row in range(rows)]
-    with preserve_process_state(0):
+    with preserve_environment(), preserve_threads(), vllm_settings(0, tensor_parallel=1):
         from vllm import LLM, SamplingParams
 
         llm = LLM(**llm_options(setup, device, ranks=1))

@@ -30,11 +30,13 @@ from trainer.rollouts.vllm.isolation import (
     freeze_gc_heap,
     keep_default_group,
     one_thread_beside_gpu,
-    preserve_process_state,
+    preserve_environment,
     preserve_random_state,
+    preserve_threads,
     redirect_log,
     tolerate_neighbors,
     torchs_linear,
+    vllm_settings,
 )
 from trainer.rollouts.vllm.setup import INSTALL, EngineSetup, llm_options, vllm_installed
 from trainer.rollouts.vllm.sync import check_synced_weights, engine_logprobs, load_weights
@@ -113,9 +115,9 @@ class VllmEngine(RequestEngine):
         with (
             preserve_random_state(),
             torchs_linear(),
-            preserve_process_state(
-                self.device.index or 0, tensor_parallel=options["tensor_parallel_size"]
-            ),
+            preserve_environment(),
+            preserve_threads(),
+            vllm_settings(self.device.index or 0, options["tensor_parallel_size"]),
             eager_on_cpu(self.device),
         ):
             with engine_errors("during startup"):

@@ -74,33 +74,51 @@ def vllm_environment(tensor_parallel: int) -> dict[str, str]:
 
 
 @contextmanager
-def preserve_process_state(local_rank: int, tensor_parallel: int = 1) -> Iterator[None]:
-    """Preserve the environment and torch's thread count, which starting vLLM changes.
+def preserve_environment() -> Iterator[None]:
+    """Preserve the environment, except for vLLM's own ``VLLM_*`` variables that were not set
+    before: vLLM reads them again later.
 
-    ``LD_PRELOAD`` would affect every later child process, and ``LOCAL_WORLD_SIZE`` any code that
-    reads the launcher's variables. ``VLLM_*`` variables stay, because vLLM reads them again later.
+    Of the others that starting vLLM sets, ``LD_PRELOAD`` would affect every later child process,
+    and ``LOCAL_WORLD_SIZE`` any code that reads the launcher's variables.
     """
     before = dict(os.environ)
+    try:
+        yield
+    finally:
+        for name in [
+            name for name in os.environ if name not in before and not name.startswith("VLLM_")
+        ]:
+            del os.environ[name]
+        os.environ.update(before)
+
+
+@contextmanager
+def preserve_threads() -> Iterator[None]:
+    """Preserve torch's number of CPU threads, and the function that sets it."""
+    # vLLM's CPUWorker.init_device replaces torch.set_num_threads by a function that only warns.
     set_num_threads = torch.set_num_threads
     threads = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads = set_num_threads
+        set_num_threads(threads)
+
+
+@contextmanager
+def vllm_settings(local_rank: int, tensor_parallel: int) -> Iterator[None]:
+    """Set the variables that vLLM reads when it starts, and ignore its warnings about the future.
+    The variables stay set: use it within `preserve_environment`.
+    """
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     for name, value in vllm_environment(tensor_parallel).items():
         os.environ.setdefault(name, value)
     # weights are passed as tensors, so the engine must run in this process
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ["LOCAL_RANK"] = str(local_rank)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", category=FutureWarning, module="vllm")
-            yield
-    finally:
-        torch.set_num_threads = set_num_threads
-        set_num_threads(threads)
-        for name in [
-            name for name in os.environ if name not in before and not name.startswith("VLLM_")
-        ]:
-            del os.environ[name]
-        os.environ.update(before)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=FutureWarning, module="vllm")
+        yield
 
 
 @contextmanager
@@ -221,8 +239,8 @@ def one_thread_beside_gpu(device: torch.device) -> Iterator[None]:
     """Let torch use one CPU thread while vLLM samples on a GPU.
 
     After a multithreaded operation, OpenMP's threads spin and take time from the loop that launches
-    the GPU kernels. vLLM sets one thread for the whole process, and `preserve_process_state` gives
-    the trainer its threads back.
+    the GPU kernels. vLLM sets one thread for the whole process, and `preserve_threads` gives the
+    trainer its threads back.
     """
     threads = torch.get_num_threads()
     if device.type == "cuda":

@@ -18,10 +18,12 @@ from trainer.rollouts.vllm.isolation import (
     eager_on_cpu,
     keep_default_group,
     one_thread_beside_gpu,
-    preserve_process_state,
+    preserve_environment,
     preserve_random_state,
+    preserve_threads,
     redirect_log,
     torchs_linear,
+    vllm_settings,
 )
 
 
@@ -50,22 +52,31 @@ def test_the_environment_is_as_before_but_for_what_is_vllms_own(monkeypatch):
         monkeypatch.delenv(name)
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    set_num_threads = torch.set_num_threads
-    threads = torch.get_num_threads()
-    monkeypatch.setattr(torch, "set_num_threads", set_num_threads)
-    with pytest.raises(RuntimeError), preserve_process_state(local_rank=3):
+    with (
+        pytest.raises(RuntimeError),
+        preserve_environment(),
+        vllm_settings(local_rank=3, tensor_parallel=1),
+    ):
         assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
         assert (os.environ["LOCAL_RANK"], os.environ["VLLM_NO_USAGE_STATS"]) == ("3", "1")
         assert os.environ["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
         os.environ |= {"LD_PRELOAD": "libomp.so", "VLLM_MADE": "x", "LOCAL_WORLD_SIZE": "1"}
+        raise RuntimeError
+    assert "LD_PRELOAD" not in os.environ and "LOCAL_RANK" not in os.environ
+    assert os.environ["LOCAL_WORLD_SIZE"] == "4"
+    assert os.environ["VLLM_MADE"] == "x"
+
+
+def test_the_threads_are_as_before_although_vllm_replaces_the_function_that_sets_them(monkeypatch):
+    set_num_threads = torch.set_num_threads
+    threads = torch.get_num_threads()
+    monkeypatch.setattr(torch, "set_num_threads", set_num_threads)
+    with pytest.raises(RuntimeError), preserve_threads():
         torch.set_num_threads(threads + 1)
         torch.set_num_threads = None
         raise RuntimeError
     assert torch.set_num_threads is set_num_threads
     assert torch.get_num_threads() == threads
-    assert "LD_PRELOAD" not in os.environ and "LOCAL_RANK" not in os.environ
-    assert os.environ["LOCAL_WORLD_SIZE"] == "4"
-    assert os.environ["VLLM_MADE"] == "x"
 
 
 OTHER_ALL_REDUCES = ("VLLM_ALLREDUCE_USE_FLASHINFER", "VLLM_ALLREDUCE_USE_SYMM_MEM")
@@ -75,10 +86,10 @@ def test_tensor_parallel_engines_use_no_all_reduce_that_is_made_in_the_first_for
     for name in (*OTHER_ALL_REDUCES, "VLLM_USE_FLASHINFER_SAMPLER", "LOCAL_RANK"):
         monkeypatch.setenv(name, "")  # so that what is set is taken back
         monkeypatch.delenv(name)
-    with preserve_process_state(local_rank=0, tensor_parallel=1):
+    with preserve_environment(), vllm_settings(local_rank=0, tensor_parallel=1):
         assert not set(OTHER_ALL_REDUCES) & os.environ.keys()
     monkeypatch.setenv(OTHER_ALL_REDUCES[1], "1")  # the user's choice
-    with preserve_process_state(local_rank=0, tensor_parallel=2):
+    with preserve_environment(), vllm_settings(local_rank=0, tensor_parallel=2):
         assert [os.environ[name] for name in OTHER_ALL_REDUCES] == ["0", "1"]
 
 
@@ -99,7 +110,7 @@ def test_warnings_about_the_future_of_vllm_alone_are_dropped():
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with preserve_process_state(local_rank=0):
+        with preserve_environment(), vllm_settings(local_rank=0, tensor_parallel=1):
             warn("vllm.config")
             warn("torch.nn")
     assert len(caught) == 1
