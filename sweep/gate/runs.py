@@ -249,9 +249,10 @@ def _with_withdrawal(campaign: Campaign, need: Need, error: UserError) -> UserEr
 
 
 def _killed(campaign: Campaign, name: str, killed: Mapping[int, str]) -> MissingError:
-    seed, reason = next(iter(killed.items()))
+    seeds = ", ".join(map(str, sorted(killed)))
+    reasons = "; ".join(sorted(set(killed.values())))
     return MissingError(
-        f"seed {seed} of {name} was killed, probably by the operating system: {reason}",
+        f"runs of {name} were killed, probably by the operating system (seeds: {seeds}): {reasons}",
         str(campaign.folder / "runs" / name),
         "this is not evidence against the change: free memory or cores, then "
         f"`{campaign.command('run')}` runs it again",

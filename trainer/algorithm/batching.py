@@ -73,7 +73,7 @@ def with_rewards(
     for rollout in rollouts:
         for part in rollout.reward_breakdown:
             part_weights[part] = part_weight(functions, part)
-    rewards = torch.tensor([r.reward for r in rollouts])
+    rewards = torch.tensor([r.reward for r in rollouts], dtype=torch.float32)
     return replace(
         batch,
         rewards=rewards,

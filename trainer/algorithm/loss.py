@@ -89,12 +89,8 @@ def _near_policy(inputs: LossInputs, threshold: float, isolates: bool) -> Tensor
     moved.
     """
     mask = inputs.completion_mask
-    sampled = inputs.old_logprobs
-    if inputs.rollout_logprobs is not None:
-        sampled = inputs.rollout_logprobs
-    current = inputs.logprobs.detach()
-    if isolates:
-        current = inputs.old_logprobs
+    sampled = inputs.old_logprobs if inputs.rollout_logprobs is None else inputs.rollout_logprobs
+    current = inputs.old_logprobs if isolates else inputs.logprobs.detach()
     distance = ((sampled - current) * mask).sum(dim=1, keepdim=True)
     distance = distance / mask.sum(dim=1, keepdim=True).clamp(min=1)
     return ((inputs.advantages >= 0) | (distance <= threshold)).to(mask.dtype)

@@ -68,18 +68,20 @@ def run_evaluations(
     """
     evaluations = list(map(_Evaluation, configs, steps, records))
     if mean is None:
-        _run(evaluations[0], runs_dir, as_json)
+        summary = _run(evaluations[0], runs_dir)
+        if rank() == 0:
+            _print(summary, RunFolder(runs_dir / records[0]).evaluation, as_json)
         return 0
     for evaluation in evaluations:
         _logger.info("checkpoint of step %d", evaluation.step)
-        _run(evaluation, runs_dir, as_json, quiet=True)
+        _run(evaluation, runs_dir)
     if rank() == 0:
         _report_mean(mean, evaluations, runs_dir, as_json)
     return 0
 
 
-def _run(evaluation: _Evaluation, runs_dir: Path, as_json: bool, quiet: bool = False) -> None:
-    """Run and record one evaluation; if ``quiet``, without printing its results."""
+def _run(evaluation: _Evaluation, runs_dir: Path) -> dict[str, Any]:
+    """Run and record one evaluation. Return its summary, which is empty on ranks other than 0."""
     config = evaluation.config
     name = evaluation.record
     parallel = make_parallel(config)
@@ -88,21 +90,20 @@ def _run(evaluation: _Evaluation, runs_dir: Path, as_json: bool, quiet: bool = F
         tracker = _open_tracker(config, name, runs_dir) if parallel.is_main else NullTracker()
         status = "FAILED"
         started = time.monotonic()
+        summary: dict[str, Any] = {}
         try:
             result = _evaluate_model(config, prepared, parallel)
             if parallel.is_main:
                 rows = evaluation_rows(result)
                 summary = _summary(config, evaluation.step, rows, time.monotonic() - started)
-                file = RunFolder(runs_dir / name).evaluation
-                _record(tracker, result, summary, file)
-                if not quiet:
-                    _print(summary, file, as_json)
+                _record(tracker, result, summary, RunFolder(runs_dir / name).evaluation)
             status = "FINISHED"
         except KeyboardInterrupt:
             status = "KILLED"
             raise
         finally:
             tracker.close(status)
+    return summary
 
 
 def _report_mean(

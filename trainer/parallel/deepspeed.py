@@ -202,17 +202,7 @@ class DeepSpeedParallel(DistributedParallel):
             state[master].clear()
         for fragment in fragments:
             master = masters[fragment.flat]
-            part = slice(fragment.offset, fragment.offset + fragment.count)
-            place = (fragment.start, fragment.count)
-            master.data[part].copy_(saved.elements(fragment.parameter, "weights", *place))
-            for key in saved.keys(fragment.parameter):
-                if key in COUNTERS:
-                    counter = saved.scalar(fragment.parameter, key)
-                    state[master][key] = counter.to(master.device, copy=True)
-                    continue
-                if key not in state[master]:
-                    state[master][key] = torch.zeros_like(master.data)  # zeros for the padding, too
-                state[master][key][part].copy_(saved.elements(fragment.parameter, key, *place))
+            _load_fragment(saved, fragment, master, state[master])
         self._copy_masters_to_parameters(optimizer)
 
     @override
@@ -251,6 +241,26 @@ class DeepSpeedParallel(DistributedParallel):
         if optimizer.persistent_parameters:
             optimizer.persistent_parameters[0].partition(optimizer.persistent_parameters)
         optimizer.checkpoint_event_epilogue()
+
+
+def _load_fragment(
+    saved: SavedTensors, fragment: Fragment, master: Tensor, state: dict[str, Tensor]
+) -> None:
+    """Load a fragment of a parameter into flat master weights and their optimizer state.
+
+    The fragments of a flat tensor share the counters, which are not split. The padding at its end
+    belongs to no fragment, and its state is zero.
+    """
+    part = slice(fragment.offset, fragment.offset + fragment.count)
+    place = (fragment.start, fragment.count)
+    master.data[part].copy_(saved.elements(fragment.parameter, "weights", *place))
+    for key in saved.keys(fragment.parameter):
+        if key in COUNTERS:
+            state[key] = saved.scalar(fragment.parameter, key).to(master.device, copy=True)
+            continue
+        if key not in state:
+            state[key] = torch.zeros_like(master.data)
+        state[key][part].copy_(saved.elements(fragment.parameter, key, *place))
 
 
 def _stage_3_fragments(optimizer: Any, names: Mapping[int, str], rank: int) -> Iterator[Fragment]:

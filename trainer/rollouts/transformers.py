@@ -263,7 +263,8 @@ def sample_tokens(
 
     Returns:
         Token ids [R] and their log-probabilities [R] (float32) as defined by `Completion`.
-        Rows with non-finite logits get a non-finite log-probability.
+        Rows with a NaN or an infinite positive logit, and rows of which all logits are -inf, get a
+        NaN log-probability. A single logit of -inf excludes its token.
     """
     logits = logits.float()
     if params.excluded_token_ids:

@@ -181,6 +181,12 @@ def test_a_run_that_the_machine_killed_is_run_again_and_decides_nothing(campaign
     assert machine.trained.count(("proposal-1", 0)) == 2
 
 
+def test_all_seeds_whose_runs_the_machine_killed_are_named(campaign, monkeypatch):
+    with refused("run-killed", MissingError, names=("seeds: 0, 2",)) as caught:
+        decide(campaign.folder, Machine(kills=[2, 0]), monkeypatch)
+    assert str(caught.value).count("SIGKILL") == 1  # their common reason
+
+
 class Busy(Machine):
     """A machine during whose first batch of proposals others use the campaign."""
 

@@ -41,6 +41,14 @@ def test_a_completion_that_could_not_be_scored_leaves_the_update():
     assert denominator_mask(batch, AlgorithmConfig()).sum(dim=1).tolist() == [2, 3, 0]
 
 
+def test_rewards_that_are_whole_numbers_become_float32():
+    groups = make_groups([[2, 3]], [4])
+    whole = [replace(rollout, reward=1) for rollout in groups[0].rollouts]
+    groups = [replace(groups[0], rollouts=whole)]
+    batch = build_batch(groups, pad_token_id=0, device=torch.device("cpu"))
+    assert with_rewards(batch, groups, {"first": 1.0}).rewards.dtype == torch.float32
+
+
 def test_a_group_that_nobody_could_score_keeps_its_rewards():
     groups = make_groups([[2, 3]], [4])
     failed = [replace(rollout, scoring="timeout") for rollout in groups[0].rollouts]

@@ -8,6 +8,7 @@ from loptune.files import read_records
 from tests.refusals import refused
 from tests.trainer.test_loop import small_config
 from trainer.cli import main
+from trainer.commands import evaluation_run
 from trainer.commands.evaluate import (
     evaluation_config,
     last_checkpoints,
@@ -43,6 +44,28 @@ def run(tiny_policy, tmp_path_factory):
 def last_evaluation(folder):
     records = read_records(folder / "metrics.jsonl")
     return [record for record in records if "eval/accuracy" in record][-1]
+
+
+def test_an_evaluation_whose_results_cannot_be_printed_is_recorded_as_finished(
+    run, tmp_path, monkeypatch
+):
+    def refuse(*_):
+        raise BrokenPipeError
+
+    statuses = []
+    close = Tracker.close
+
+    def closed(tracker, status):
+        statuses.append(status)
+        close(tracker, status)
+
+    monkeypatch.setattr(Tracker, "close", closed)
+    monkeypatch.setattr(evaluation_run, "print_table", refuse)
+    config = evaluation_config(resolve_model(str(run)), None, [], {"tracking.offline": True})
+    with pytest.raises(BrokenPipeError):
+        evaluation_run.run_evaluations([config], [0], ["piped"], None, tmp_path, False)
+    assert statuses == ["FINISHED"]
+    assert (tmp_path / "piped" / "evaluation.json").is_file()
 
 
 def test_last_evaluates_each_checkpoint_and_averages_them(run, tmp_path, typed):

@@ -311,11 +311,11 @@ def test_impossible_tokens_are_never_drawn():
         assert (int(tokens), float(logprobs)) == (1, 0.0)
 
 
-def test_broken_logits_show_in_the_logprob():
-    logits = torch.full((1, 4), math.nan)
-    _, logprobs = sample_tokens(
-        logits, torch.tensor([0.5], dtype=torch.float64), SamplingParams(1.0)
-    )
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("row", [[math.nan, 0.0], [math.inf, 0.0], [-math.inf, -math.inf]])
+def test_broken_logits_show_in_the_logprob(row, temperature):
+    uniforms = torch.tensor([0.5], dtype=torch.float64)
+    _, logprobs = sample_tokens(torch.tensor([row]), uniforms, SamplingParams(temperature))
     assert math.isnan(float(logprobs))
 
 

@@ -11,7 +11,7 @@ import requests
 import torch
 from torch import Tensor
 
-from loptune.errors import ConfigError, EngineError, MissingError
+from loptune.errors import ConfigError, EngineError, MissingError, described, one_line
 from trainer.rollouts.engine import PROMPT_OPTIONS, SamplingParams, sampling_options
 from trainer.rollouts.vllm.guard import TOKEN_VARIABLE, authorization
 from trainer.rollouts.vllm.upload import CONTENT_TYPE
@@ -44,13 +44,15 @@ class VllmClient:
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                if requests.get(f"{self.url}/health", timeout=10).ok:
+                response = requests.get(f"{self.url}/health", timeout=10)
+                if response.ok:
                     return
-            except requests.RequestException:
-                pass
+                fault = f"/health: {response.status_code} {response.reason}"
+            except requests.RequestException as error:
+                fault = described(error)
             if time.monotonic() > deadline:
                 raise MissingError(
-                    f"no vLLM server answers at {self.url} ({timeout_s:g} s)",
+                    f"no vLLM server is ready at {self.url} ({timeout_s:g} s): {one_line(fault)}",
                     "rollout.vllm.server_base_urls",
                     _START,
                     code="no-server",

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+import requests
 import torch
 from safetensors.torch import load
 
@@ -266,6 +267,15 @@ def test_prompt_log_probabilities_are_those_of_the_prompts_own_tokens(server):
     assert VllmClient(server.url).prompt_logprobs([3, 4, 6]).tolist() == [-4.0, -6.0]
 
 
+def test_a_server_that_cannot_be_connected_to_is_reported_with_the_reason(monkeypatch):
+    def refuse(*_, **__):
+        raise requests.exceptions.SSLError("certificate has expired")
+
+    monkeypatch.setattr(requests, "get", refuse)
+    with refused("no-server", names=("SSLError: certificate has expired", "trainer serve")):
+        VllmClient("https://host:8000").wait(0.0)
+
+
 @pytest.mark.parametrize(
     ("status", "options", "settings", "error", "words"),
     [
@@ -274,7 +284,7 @@ def test_prompt_log_probabilities_are_those_of_the_prompts_own_tokens(server):
             {},
             {"server_timeout_s": 0.1},
             (MissingError, "no-server"),
-            "trainer serve",
+            "/health: 503",
         ),
         ({"/weight_info": [404]}, {}, {}, (EngineError, "no-weight-updates"), "trainer serve"),
         ({}, {"logprobs_mode": "raw"}, {}, (EngineError, "server-settings"), "--logprobs-mode raw"),
