@@ -14,6 +14,7 @@ from dashboards.sources.directions import DIRECTION
 from loptune.errors import StorageError, first_line
 from loptune.extras import require
 from loptune.files import open_regular
+from loptune.sqlite_url import sqlite_url
 from loptune.temporary import temporary_folder
 
 _JOURNAL_START = b'{"op_code":'
@@ -56,7 +57,7 @@ def read_study(path: Path) -> pd.DataFrame:
         try:
             if is_database(copy):
                 _upgrade(copy)
-                storage = RDBStorage(f"sqlite:///{copy}")
+                storage = RDBStorage(sqlite_url(copy))
             else:
                 storage = JournalStorage(JournalFileBackend(str(copy)))
             tables = []
@@ -89,7 +90,7 @@ def _upgrade(copy: Path) -> None:
     """Upgrade a database to the schema of the installed Optuna, if it is older."""
     from optuna.storages import RDBStorage
 
-    storage = RDBStorage(f"sqlite:///{copy}", skip_compatibility_check=True)
+    storage = RDBStorage(sqlite_url(copy), skip_compatibility_check=True)
     if storage.get_current_version() == storage.get_head_version():
         return
     before = logging.root.manager.disable

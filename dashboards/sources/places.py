@@ -14,6 +14,7 @@ from dashboards.sources.names import find_column, split_names
 from dashboards.sources.run_tables import read_files
 from loptune.errors import ConfigError
 from loptune.extras import require
+from loptune.sqlite_url import sqlite_url
 from loptune.yaml_document import nearest
 
 _MLFLOW_TABLES = {"experiments", "alembic_version"}  # tables of MLflow's databases
@@ -30,7 +31,8 @@ def read_place(place: str, score: str, seed: str, others: Sequence[str] = ()) ->
         return table_of_runs(read_folder(path), place, score, seed, others)
     if path.is_file() and database_tables(path) >= _MLFLOW_TABLES:
         check_computes_nothing(path)
-        return read_experiment(f"sqlite:///{path.resolve()}", None, score, seed, others)
+        require("mlflow", place)
+        return read_experiment(sqlite_url(path.resolve()), None, score, seed, others)
     return read_files(place)
 
 

@@ -12,6 +12,7 @@ from dashboards.trial import TrialRecord
 from loptune.errors import ConfigError, UserError
 from loptune.files import format_bytes
 from loptune.run_names import command_line, lock_owner
+from loptune.sqlite_url import sqlite_url
 from loptune.temporary import remove_leftovers
 from loptune.terminal.arguments import Commands
 from loptune.terminal.commands import Command, Option, RunsDir, add_command
@@ -223,9 +224,7 @@ def study(
 
 def _show_study(file: Path) -> None:
     """Print the command that shows a study."""
-    from sweep.search.study import study_url
-
-    print(command_line("optuna-dashboard", study_url(file)))
+    print(command_line("optuna-dashboard", sqlite_url(file)))
 
 
 def _check_new_file(output: Path) -> None:

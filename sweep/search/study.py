@@ -25,10 +25,9 @@ from optuna.distributions import (
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy import URL, make_url
 
 from dashboards.trial import Mode, sign_of
-from loptune.errors import ConfigError
+from loptune.sqlite_url import sqlite_url
 from sweep.search.history import Configuration, failed_by_settings, outcome
 from sweep.space.arms import arm_of, arms
 from sweep.space.checks import MAX_GRID
@@ -345,10 +344,10 @@ def write_study(spec: SweepSpec, configurations: Sequence[Configuration], path: 
     reads it back.
 
     Raises:
-        ConfigError: see `study_url`.
+        ConfigError: no URL stands for the path, so optuna-dashboard cannot open it.
     """
     space = Space(spec.parameters)
-    url = study_url(path)
+    url = sqlite_url(path)
     path.unlink(missing_ok=True)
     storage = optuna.storages.RDBStorage(url)
     try:
@@ -363,25 +362,6 @@ def write_study(spec: SweepSpec, configurations: Sequence[Configuration], path: 
     finally:
         storage.remove_session()
         storage.engine.dispose()
-
-
-def study_url(path: Path) -> str:
-    """Return the URL by which Optuna and optuna-dashboard open an SQLite file.
-
-    Raises:
-        ConfigError: no URL stands for this path.
-    """
-    url = URL.create("sqlite", database=str(path)).render_as_string()
-    # SQLAlchemy before 2.1 does not quote a ?, and Optuna uses the URL as a format string
-    is_same = make_url(url).database == str(path) and not set("{}") & set(url)
-    if not is_same or str(path) == ":memory:":
-        raise ConfigError(
-            f"optuna-dashboard cannot open {path}",
-            "--output",
-            "choose a path of letters, digits, hyphens, underscores and slashes",
-            code="output-without-url",
-        )
-    return url
 
 
 def _params_and_distributions(space: Space, point: Parameters, for_sampler: bool) -> Parameters:

@@ -55,14 +55,18 @@ def test_folders_of_mlflow_are_read(mlruns):
     assert "params.random_state" in caught.value.hint
 
 
-def test_databases_of_mlflow_name_their_experiments(tmp_path):
-    client = mlflow.MlflowClient(f"sqlite:///{tmp_path}/some.db")
+@pytest.mark.parametrize("folder", ["plain", "a?b%20c"])
+def test_databases_of_mlflow_name_their_experiments(tmp_path, folder):
+    client = mlflow.MlflowClient(f"sqlite:///{tmp_path}/made.db")
     for name in ("a", "b"):
         experiment = client.create_experiment(name)
         run = client.create_run(experiment).info.run_id
         client.log_param(run, "seed", 1)
         client.log_metric(run, "acc", 0.5, step=3)
-    table = read_place(str(tmp_path / "some.db"), "acc", "seed")
+    file = tmp_path / folder / "some.db"
+    file.parent.mkdir()
+    shutil.copyfile(tmp_path / "made.db", file)
+    table = read_place(str(file), "acc", "seed")
     assert sorted(table.experiment) == ["a", "b"] and table.step.tolist() == [3, 3]
     assert select(table, "experiment=a").experiment.tolist() == ["a"]
 

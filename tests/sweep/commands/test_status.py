@@ -151,7 +151,7 @@ def test_a_study_goes_into_a_file_with_any_name(tmp_path, typed, place):
 def test_a_study_needs_a_path_that_a_url_can_stand_for(tmp_path, typed, monkeypatch):
     write_sweep(tmp_path)
     monkeypatch.chdir(tmp_path)
-    assert "[output-without-url]" in typed("sweep study demo --output :memory:", code=2)
+    assert "[path-without-url]" in typed("sweep study demo --output :memory:", code=2)
 
 
 def test_a_study_goes_into_a_new_file_only(tmp_path, typed):
