@@ -341,10 +341,10 @@ def test_sentences_on_fresh_seeds(recent):
 
 
 SMALL = DATA / "paper_small"
-GRID = SMALL / "alpha_eta_grid"  # its table has a row per alpha and a column per eta
+GRIDS = {*SMALL.glob("alpha_eta_grid*")}  # their tables have a row per alpha and a column per eta
 
 
-@pytest.mark.parametrize("folder", sorted({*SMALL.iterdir()} - {GRID}), ids=lambda path: path.name)
+@pytest.mark.parametrize("folder", sorted({*SMALL.iterdir()} - GRIDS), ids=lambda path: path.name)
 def test_experiments_of_the_paper_at_reduced_size(folder):
     """The first table behind the name of a ledger has its scores: a row per configuration in the
     ledger's order, a column per seed, and the mean.
@@ -366,10 +366,11 @@ def test_experiments_of_the_paper_at_reduced_size(folder):
     assert not compared
 
 
-def test_the_grid_of_figure_6_at_reduced_size():
+@pytest.mark.parametrize("folder", sorted(GRIDS), ids=lambda path: path.name)
+def test_the_grid_of_figure_6_at_reduced_size(folder):
     settings = {}
     scores = {}
-    for event, _ in read_json_lines(GRID / "events.jsonl"):
+    for event, _ in read_json_lines(folder / "events.jsonl"):
         if event["event"] == "configuration":
             resolved = event["resolved"]
             place = resolved["algorithm.ar_alpha"], resolved["algorithm.lopti_eta"]
@@ -377,7 +378,7 @@ def test_the_grid_of_figure_6_at_reduced_size():
         elif event["event"] == "result":
             scores[settings[event["configuration"]]] = event["score"]
     text = (RESULTS / "paper.md").read_text(encoding="utf-8")
-    heads, *rows = tables_in(text.split("`research/data/paper_small/alpha_eta_grid`", 1)[1])[0]
+    heads, *rows = tables_in(text.split(f"`research/data/paper_small/{folder.name}`", 1)[1])[0]
     compared = Compared()
     for alpha, *cells in rows:
         row = [(scores.pop((float(alpha), float(eta))),) for eta in heads[1:]]
