@@ -4,8 +4,8 @@
 # positives.
 MIN_SEEDS = 3
 # Number of finalists, and of fresh seeds per finalist; the baseline is extra. On seven public
-# studies with equal means, these defaults have 5.0% false positives, and 2 finalists on 3 seeds
-# have 7.0% (docs/development/validation.md).
+# studies with equal means, these defaults have 5.4% false positives, as do 2 finalists on 3 seeds
+# (docs/development/validation_tables.md).
 FINALISTS = 3
 FRESH_SEEDS = 5
 # fresh seeds of each arm's best configuration; with fewer, many arms cannot be compared

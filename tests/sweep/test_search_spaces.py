@@ -151,9 +151,7 @@ def test_every_space_plans(name, tmp_path, typed, monkeypatch):
 
 
 def small(name, policy):
-    """Overrides that make a space small: all baselines, every arm of an ablation, one proposal of
-    the others.
-    """
+    """Overrides that make a space small: all baselines, and one to three proposals."""
     proposed = {"ablation_order": 3, "ablation_filters": 2}.get(name, 1)
     adapter = ["trainer.model.lora.r=4"] if name.endswith("_lora") else []
     return [
