@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from trainer.config.schema import TrainConfig, apply_overrides, load_config
 from trainer.parallel import deepspeed
 from trainer.parallel.deepspeed import bucket_sizes, optimizer_threads, zero_config
+from trainer.parallel.fragments import Fragment
 from trainer.planning.memory import Device, RunMemory
 from trainer.policy.architectures import model_size
 
@@ -109,3 +110,31 @@ def test_a_cpu_is_used_beside_a_gpu(monkeypatch):
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     state.__init__()
     assert state.device == CPU
+
+
+class Saved:
+    """A checkpoint of the parameters a (2 elements) and b (3 elements) after 7 updates."""
+
+    def __init__(self):
+        self.values = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([3.0, 4.0, 5.0])}
+
+    def keys(self, parameter):
+        return ["step", "exp_avg"]
+
+    def scalar(self, parameter, key):
+        return torch.tensor(7.0)
+
+    def elements(self, parameter, key, start, count):
+        values = self.values[parameter][start : start + count]
+        return values if key == "weights" else values / 10
+
+
+def test_fragments_fill_a_flat_tensor_and_its_state_except_for_the_padding():
+    master = torch.full((5,), -1.0)
+    state = {}
+    for parameter, start, count, offset in (("a", 1, 1, 0), ("b", 0, 3, 1)):
+        fragment = Fragment(parameter=parameter, start=start, count=count, flat=0, offset=offset)
+        deepspeed._load_fragment(Saved(), fragment, master, state)
+    assert master.tolist() == [2, 3, 4, 5, -1]
+    torch.testing.assert_close(state["exp_avg"], torch.tensor([0.2, 0.3, 0.4, 0.5, 0.0]))
+    assert state["step"] == 7
