@@ -48,10 +48,12 @@ def combine_batch(functions: Weights) -> BatchRewardFunction:
 
     With several functions, the breakdown has one entry per function, see `part_names`. The function
     with the largest absolute weight (the first on a tie) sets ``correct`` and ``parsed``. If a
-    function fails on a completion, the result for that text is the exception.
+    function fails on a completion, the result for that text is the exception. The returned function
+    raises the exceptions of a function that scores a whole batch, see `rewards.custom.as_batch`.
 
     Raises:
-        ValueError: unknown name, module or function; the message suggests a fix.
+        ValueError: no function is given, a name is unknown, or `rewards.custom.load_function`
+            rejects a function; the message suggests a fix.
     """
     if not functions:
         raise CodedValueError("at least one reward function is needed", code="no-reward")
@@ -110,12 +112,22 @@ def correctness_reward(functions: Weights) -> str:
 
 
 def any_batch_function(functions: Weights) -> bool:
-    """Return whether any function takes a batch of completions per call."""
+    """Return whether any function takes a batch of completions per call, as async functions do,
+    too.
+
+    Raises:
+        ValueError: as in `rewards.custom.load_function`.
+    """
     return any(name not in REWARDS and is_batch_function(load_function(name)) for name in functions)
 
 
 def columns(functions: Weights) -> list[str] | None:
-    """Return the dataset columns that the functions take as parameters; None for all columns."""
+    """Return the dataset columns that the functions take as parameters; None if a function takes
+    all columns. Built-in rewards take none.
+
+    Raises:
+        ValueError: as in `rewards.custom.load_function`.
+    """
     found: list[str] = []
     for name in functions:
         if name not in REWARDS:
@@ -127,7 +139,9 @@ def columns(functions: Weights) -> list[str] | None:
 
 
 def prepare(functions: Weights) -> None:
-    """Call ``prepare()`` of each function's module, if it has one."""
+    """Call ``prepare()`` of each function's module, if it has one. The modules must already be
+    imported, as they are after `combine_batch`.
+    """
     for name in functions:
         hook = getattr(_module_of(name), "prepare", None)
         if hook is not None:
@@ -136,7 +150,10 @@ def prepare(functions: Weights) -> None:
 
 def minimum(functions: Weights) -> float:
     """Return the weighted sum of the functions' ``MINIMUM`` values. A function without a
-    ``MINIMUM``, or with a negative weight, contributes 0.
+    ``MINIMUM``, or with a negative weight, contributes 0. The modules must already be imported.
+
+    Raises:
+        ValueError: a ``MINIMUM`` is not a number.
     """
     total = 0.0
     for name, weight in functions.items():
@@ -152,7 +169,9 @@ def minimum(functions: Weights) -> float:
 
 
 def part_weight(functions: Weights, part: str) -> float:
-    """Return the weight of a breakdown entry in the reward; 1 if no function produced it."""
+    """Return the weight of a breakdown entry in the reward; 1 if no function produced it. All
+    entries of a single function have that function's weight.
+    """
     if part == OVERLONG_PART:
         return 1.0
     if len(functions) == 1:

@@ -81,11 +81,13 @@ def is_batch_function(function: Function) -> bool:
 
 
 def as_batch(function: Function, name: str) -> BatchRewardFunction:
-    """Wrap a function of any signature as a batch function that returns, for every text, a
-    ``Score`` or the exception it raised.
+    """Wrap a function of any signature as a batch function that returns a ``Score`` or an exception
+    for every text. The exception is the one that the function raised or returned for the text, or a
+    ValueError if its result is neither a ``Score`` nor a finite number.
 
-    The wrapper propagates the exceptions of a batch function. It raises ValueError unless the
-    function returns one score per text.
+    The wrapper propagates the exceptions of a batch function. It raises ValueError unless a batch
+    function returns one score per text. ``name`` is ``module:function``, or the name of a built-in
+    reward; messages contain it.
     """
     label = name.rpartition(":")[2]
     call = _caller(function, name)

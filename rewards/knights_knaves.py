@@ -42,6 +42,7 @@ def score(text: str, answer: Any) -> Score:
 
     Raises:
         ValueError: the solution contains no role statement.
+        KeyError: the solution is a mapping without this key.
     """
     roles = _roles_of(answer)
     if not has_think_answer_form(text):

@@ -27,7 +27,7 @@ def cpu_time_limit(limit_s: float) -> Iterator[None]:
     because it visits every object of the process.
 
     Raises:
-        TimeoutError: the block takes longer.
+        TimeoutError: the block uses more than ``limit_s`` seconds of CPU time.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,7 +1,7 @@
 r"""Binary reward for mathematics: 1 if the final answer equals an accepted answer, else 0.
 
-The final answer is the content of the last ``\boxed{...}``, else the text after the last ``####``,
-else a choice such as "the answer is (D)" at the end, else the last formula or number that
+The final answer is the content of the last ``\boxed{...}``, else the first line after the last
+``####``, else a choice such as "the answer is (D)" at the end, else the last formula or number that
 math-verify finds. Math-verify compares the answers. `rewards.math_guard` limits answer size and
 comparison time.
 """
@@ -49,7 +49,7 @@ def score(text: str, answer: Any) -> Score:
     list of them.
 
     Raises:
-        TimeoutError: the comparison takes too long.
+        TimeoutError: extracting and comparing the answers takes too long.
         ValueError: an accepted answer is neither text nor a number.
     """
     accepted = answer if isinstance(answer, list | tuple) else [answer]
@@ -128,7 +128,7 @@ def final_answer(text: str) -> str:
 
 def _last_boxes(text: str) -> list[str]:
     r"""Return the content of the last ``\boxed{}`` and of the boxes that precede it in the same
-    list, such as ``\boxed{1} and \boxed{2}``.
+    list, such as ``\boxed{1} and \boxed{2}``; empty if there is no closed box.
     """
     boxes: list[str] = []
     end = 0
@@ -154,8 +154,8 @@ def _box(formula: str) -> str:
 
 
 def _parse(final: str) -> list[Any]:
-    """Return [formula, text] for an answer, or [text] if the answer is not a formula; empty if
-    nothing was found or `is_safe_to_parse` rejects the answer.
+    """Return [formula, text] of a final answer, or [text] if the text is not a formula; empty if
+    math-verify finds nothing or `is_safe_to_parse` rejects the answer.
     """
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
 

@@ -129,8 +129,9 @@ def spellings(answer: str) -> list[Spelling]:
 
 
 def comparable(gold: Spelling, given: Spelling) -> bool:
-    """Return whether math-verify may compare two answers. Return False if they already differ in
-    their units, names of points or lists, or if only one of them is a ratio or ends in dots.
+    """Return whether math-verify may compare two answers. Return False if both have units or names
+    of points and these differ, if their lists differ in structure (`_same_structure`), or if only
+    one of them is a ratio or ends in dots.
     """
     if gold.is_ratio != given.is_ratio or gold.is_continued != given.is_continued:
         return False
@@ -304,7 +305,9 @@ def _plain(text: str, unwrapped: str) -> Spelling:
 
 
 def _from_base(digits: str, base: int) -> str:
-    """Convert a number to decimal digits; return "" if a digit is not valid in the base."""
+    """Convert a number to decimal digits; return "" if the base is above 36 or 1, or a digit is not
+    valid in the base.
+    """
     try:
         return str(int(digits, base))
     except ValueError:

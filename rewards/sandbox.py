@@ -37,8 +37,8 @@ _GATHER_ABOVE = 64  # pause only with more jobs in flight
 
 @dataclass(frozen=True)
 class ScoredText:
-    """The score of one completion and its status. After a timeout or an error, it is the failure
-    score.
+    """The score of one completion and the status of scoring it. After a timeout or an error,
+    ``score`` is the failure score, and ``message`` and ``cause`` describe the failure.
     """
 
     score: Score
@@ -55,7 +55,8 @@ class PoolClosedError(RuntimeError):
 
 
 class ScoringFailedError(RuntimeError):
-    """Scoring failed for too many completions of one call.
+    """Scoring failed for too many completions of one call, or a worker died or did not start in
+    time.
 
     ``failure`` is the message of the first failed completion without the counts, ``cause`` is its
     cause, and ``withheld`` lists the withheld environment variables that scoring asked for.
@@ -99,8 +100,9 @@ class RewardPool:
         environment: environment variables to pass to the workers although they look like secrets.
 
     Raises:
-        ValueError: unknown reward, or its module cannot be imported.
-        RuntimeError: a worker died or did not start in time.
+        ScoringRefusedError: a reward is unknown, its module cannot be imported, or its
+            ``prepare()``, ``MINIMUM`` or signature is at fault.
+        ScoringFailedError: a worker died or did not start in time.
     """
 
     def __init__(
@@ -150,8 +152,10 @@ class RewardPool:
 
         Raises:
             ScoringFailedError: more than ``max_failure_rate`` of the completions failed. Raised as
-                soon as that is certain, because each failure may take the full time limit.
-            RuntimeError: a worker cannot be restarted.
+                soon as that is certain, because each failure may take the full time limit. Also
+                raised if a worker that must be replaced dies or does not start in time.
+            ScoringRefusedError: a replaced worker cannot use the reward function.
+            PoolClosedError: the pool is closed.
         """
         if not self._workers:
             raise PoolClosedError("the reward pool is closed")

@@ -28,12 +28,13 @@ def load_named(name: str, kind: str, folder: str | Path | None = None) -> Any:
     """Return the object behind ``module:name``.
 
     Args:
-        name: ``module:name``; the module is looked up on the import path, then in ``folder``.
+        name: ``module:name``; the module is looked up on the import path, then in ``folder``,
+            which is appended to the import path.
         kind: the kind of code in words, for the message: ``reward``.
         folder: folder of the user's modules; the current folder if None.
 
     Raises:
-        UserCodeError: the module cannot be imported, or has no such name.
+        UserCodeError: the module cannot be imported, or has no such name or None under it.
     """
     module_name, _, attribute = name.partition(":")
     module = _import_module(module_name, f"{kind} {name}", Path(folder or Path.cwd()))

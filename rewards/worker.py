@@ -94,7 +94,9 @@ def read_request(stream: BinaryIO) -> list[Any] | None:
 
 
 def _private_descriptors() -> tuple[int, int]:
-    """Move the protocol off stdin and stdout, so that reward functions may read and print."""
+    """Move the protocol off stdin and stdout, so that reward functions may read and print. Return
+    the descriptors of the requests and of the replies.
+    """
     # not inheritable by child processes
     requests = os.dup(0)
     replies = os.dup(1)
@@ -176,6 +178,8 @@ def as_json(score: Score) -> dict[str, Any]:
     Raises:
         CodedValueError: the reward is not a finite number of a usable size, or a flag is not a
             bool.
+        TypeError: the reward, or a value of the breakdown, is not a number.
+        ValueError: a value of the breakdown is text that is not a number.
     """
     if not math.isfinite(score.reward):
         raise CodedValueError(
