@@ -13,7 +13,7 @@ CREDENTIALS_IN_URL = "credentials_in_url"  # error type; its input must not be p
 
 def split_credentials(url: str) -> tuple[str, str, str]:
     """Return the URL without credentials, the user name and the password (empty strings if
-    absent).
+    absent). A malformed URL is returned unchanged.
     """
     try:
         parts = urlsplit(url)
@@ -35,7 +35,8 @@ def has_credentials(url: str) -> bool:
 
 
 def check_address(url: str | None, where: str) -> None:
-    """Reject an address with credentials, without printing it. ``where`` names the option.
+    """Reject an address with credentials, without printing it. ``where`` names the option. None is
+    accepted.
 
     Raises:
         ConfigError: the address has credentials.

@@ -49,7 +49,7 @@ def listed(names: Sequence[str], most: int, separator: str = ", ") -> str:
 
 
 def joined(names: Sequence[str]) -> str:
-    """Join all names for a sentence: ``a, b and c``."""
+    """Join all names for a sentence: ``a, b and c``. There must be at least one."""
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 

@@ -90,7 +90,7 @@ def check_regular(path: Path) -> None:
 
     Raises:
         StorageError: the path is something else.
-        OSError: the path does not exist.
+        OSError: the path does not exist, or cannot be accessed.
     """
     if not stat.S_ISREG(path.stat().st_mode):
         raise _not_regular(path)
@@ -102,6 +102,7 @@ def check_downloaded(path: Path) -> None:
 
     Raises:
         StorageError: the file is a pointer.
+        OSError: the file cannot be read.
     """
     with path.open("rb") as file:
         start = file.read(len(LFS_POINTER))
@@ -259,8 +260,8 @@ class JsonLines:
                 raise
 
     def cut(self, offset: int) -> None:
-        """Truncate to ``offset`` by replacing the file, so that later writes of another process to
-        the old file are ignored.
+        """Truncate to ``offset`` bytes by replacing the file, so that later writes of another
+        process to the old file are ignored.
 
         Raises:
             StorageError: as in ``append``.
@@ -275,7 +276,7 @@ class JsonLines:
         """Replace all lines, and return the size [bytes] of the first ``head`` records.
 
         Raises:
-            StorageError: as in ``append``.
+            StorageError, ValueError: as in ``append``.
         """
         with self._opened():
             write_atomically(self.path, _lines_of(records))
@@ -340,7 +341,11 @@ def read_json_lines(
 
 
 def read_records(path: Path) -> list[Record]:
-    """Return the records of all complete lines; empty if the file does not exist yet."""
+    """Return the records of all complete lines; empty if the file does not exist yet.
+
+    Raises:
+        StorageError: as in `read_json_lines`.
+    """
     return [record for record, _ in read_json_lines(path)] if path.is_file() else []
 
 

@@ -34,8 +34,9 @@ class ForeignYamlError(ValueError):
 def read_foreign_yaml(text: str, *, typed: bool = True) -> Any:
     """Return the value of a YAML document; None if it is empty.
 
-    Tags are ignored: a Python object is read as a plain value. An alias or merge key counts as all
-    the values that it refers to. If a key is repeated, the last value is used.
+    Tags are ignored: a Python object is read as a plain value. Keys of mappings become strings. An
+    alias or merge key counts as all the values that it refers to. If a key is repeated, the last
+    value is used.
 
     Args:
         text: at most `MAX_BYTES` of UTF-8.

@@ -46,7 +46,8 @@ def known_identity(folder: Path) -> str | None:
     copy and the original still exists.
 
     Raises:
-        StorageError: the id cannot be read.
+        StorageError: the file with the id is damaged.
+        OSError: the file cannot be read.
     """
     known = _read(folder)
     if known is None or _is_copy(folder, known):

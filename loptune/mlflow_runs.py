@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-# Tags of every run. The first is a stable id to find a run after a restart, see `loptune.identity`:
-# that of a single run, `trial_key` or `sweep_key`.
+# Tags of every run. The value of the first one is stable, so a run is found after a restart: the
+# `loptune.identity` of a single run, the `trial_key` of a trial, or the `sweep_key` of a sweep.
 RUN_TAG = "loptune.run"
 SWEEP_TAG = "loptune.sweep"  # name of the sweep
 PARENT_TAG = "mlflow.parentRunId"  # trial -> its sweep's MLflow run

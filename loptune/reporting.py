@@ -31,8 +31,8 @@ def report(metrics: Mapping[str, Any], *, step: int) -> None:
         [loptune] {"step": 10, "eval/accuracy": 0.4, "loss": 1.5}
 
     Raises:
-        ConfigError: a name is not a string, a value is not a single number, or the step is not a
-            non-negative integer.
+        ConfigError: a name is not a printable, non-blank string or is ``step``, a value is not a
+            single number, or the step is not a non-negative integer.
     """
     line = evaluation_line(metrics, step)
     if os.environ.get("RANK", "0") == "0":

@@ -16,11 +16,13 @@ _MAX_LINE_CHARS = 1 << 24
 
 
 def read_csv(path: Path) -> Iterator[Values]:
-    """Yield the rows of a CSV file as strings.
+    """Yield the rows of a CSV file as strings; values missing at the end of a row are None.
 
     Raises:
-        ConfigError: wrong separator, duplicate column names, or a row with too many values.
-        csv.Error: unclosed quote.
+        ConfigError: wrong separator or encoding, duplicate column names, a line that is too long,
+            or a row with too many values.
+        csv.Error: unclosed quote, or text after a closing quote.
+        OSError: the file cannot be read.
     """
     reader = csv.DictReader(_lines(path, newline=""), strict=True)
     names = reader.fieldnames or ()
@@ -115,10 +117,14 @@ def _as_object(where: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> Iterator[Values]:
-    """Yield the objects of a JSON lines file, or of a JSON array.
+    """Yield the objects of a JSON lines file, or of a JSON array in a ``.json`` file. A row that is
+    a list of turns of a conversation becomes an object with the keys "0", "1", ...
 
     Raises:
-        ConfigError: invalid JSON or a row that is not an object; the error shows the line or row.
+        ConfigError: invalid JSON or encoding, a line that is too long, a row that is not an object,
+            a duplicate key, or a lone surrogate; the error shows the line or row, except for a
+            wrong encoding.
+        OSError: the file cannot be read.
     """
     content = ""
     if path.suffix == ".json":

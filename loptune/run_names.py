@@ -108,7 +108,9 @@ def raise_if_locked(folder: Path, what: str = "run") -> None:
     """Raise if another process has the folder's lock.
 
     Raises:
-        NameInUseError: the lock is held; the error shows the process.
+        NameInUseError: the lock is held; the error shows the process. ``what`` is the kind of thing
+            that the folder contains.
+        StorageError: the lock file cannot be read.
     """
     if (other := lock_owner(folder)) is not None:
         raise _locked_error(folder, other, what)

@@ -28,8 +28,8 @@ def score(history: Mapping[int, float] | Mapping[float, float], window: int) -> 
 def best_evaluation(
     evaluations: Sequence[Evaluation], steps: Container[int] | None = None
 ) -> Evaluation | None:
-    """Return the evaluation with the highest accuracy, the earliest on ties, optionally only among
-    ``steps``.
+    """Return the evaluation with the highest accuracy, the first on ties, optionally only among
+    ``steps``; None without an evaluation.
     """
     return max(
         (pair for pair in evaluations if steps is None or pair[0] in steps),

@@ -26,7 +26,7 @@ _OLD_S = 3600.0
 @contextmanager
 def temporary_folder(purpose: str) -> Iterator[Path]:
     """Create a folder that only this user can read, and remove it at the end. Leftovers of killed
-    processes are removed first.
+    processes are removed first. ``purpose`` is a part of the folder's name.
     """
     remove_leftovers()
     with tempfile.TemporaryDirectory(prefix=f"{_FOLDER}{purpose}-") as name:
@@ -39,7 +39,9 @@ def temporary_folder(purpose: str) -> Iterator[Path]:
 
 
 def remove_leftovers() -> list[Path]:
-    """Remove this user's folders and marks that no living process uses; return their paths."""
+    """Remove this user's folders that no process has locked, and marks, if they are older than an
+    hour; return their paths.
+    """
     removed = []
     for parent in {Path(tempfile.gettempdir()), Path("/tmp")}:
         for path in sorted(parent.glob("loptune-*")):

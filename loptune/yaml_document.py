@@ -90,14 +90,16 @@ class YamlDocument:
     source: str
 
     def place(self, path: KeyPath) -> str:
-        """Return ``file:line`` of a key, or of its nearest existing parent."""
+        """Return ``file:line`` of a key, or of its nearest existing parent; the file alone if there
+        is neither.
+        """
         known = path
         while known and known not in self.places:
             known = known[:-1]
         return str(self.places.get(known, self.source))
 
     def where(self, path: KeyPath) -> str:
-        """Return file, line and dotted key."""
+        """Return file, line and dotted key; the file alone for an empty path."""
         return f"{self.place(path)}, key {dotted(path)}" if path else self.source
 
     def error(self, what: str, path: KeyPath, hint: str, code: str = "") -> ConfigError:
@@ -137,8 +139,8 @@ def read_yaml(path: Path) -> YamlDocument:
 
     Raises:
         MissingError: the file does not exist.
-        ConfigError: the file is larger than 256 KiB, is not valid YAML, has a Python tag or a
-            duplicate key, or is not a mapping.
+        ConfigError: the file cannot be read, is larger than 256 KiB, is not UTF-8 or not valid
+            YAML, has an alias, a Python tag or a duplicate key, or is not a mapping.
     """
     try:
         with path.open("rb") as file:
@@ -179,7 +181,12 @@ def _files_beside(path: Path) -> str:
 
 
 def parse_yaml(text: str, source: str) -> YamlDocument:
-    """Parse a YAML mapping; ``source`` is its name in errors."""
+    """Parse a YAML mapping; ``source`` is its name in errors.
+
+    Raises:
+        ConfigError: the text is not valid YAML, has an alias, a Python tag or a duplicate key, or
+            is not a mapping.
+    """
     lines: dict[KeyPath, int] = {}
     try:
         data, root = _load_yaml(text)
@@ -203,7 +210,9 @@ def parse_yaml(text: str, source: str) -> YamlDocument:
 
 
 def scalar_value(text: str) -> Any:
-    """Return the value of a plain scalar according to YAML 1.2."""
+    """Return the value of a plain scalar according to YAML 1.2. A number with too many digits
+    stays text.
+    """
     kind = next((name for name in _SCALARS if re.fullmatch(_SCALARS[name], text)), "str")
     if kind == "null":
         return None
@@ -240,7 +249,7 @@ def parse_override(text: str) -> tuple[str, Any]:
     """Split ``key=value`` and read the value as YAML.
 
     Raises:
-        ConfigError: no ``=``, or a value that is not YAML.
+        ConfigError: no key, no ``=``, no value, or a value that is not YAML.
     """
     key, separator, value = text.partition("=")
     if not separator or not key:
@@ -310,7 +319,8 @@ def validate(model: type[Model], document: YamlDocument) -> Model:
     """Build ``model`` from a document.
 
     Raises:
-        ConfigError: the first error, with file, line, key and the nearest valid key.
+        ConfigError: the document does not fit the model. The error shows the first unknown key and
+            the nearest valid one, or else the first other fault, with file, line and key.
     """
     try:
         return model.model_validate(document.data)
@@ -414,7 +424,7 @@ def _in_one_line(values: list[Any]) -> str:
 
 
 def field_names(model: type[BaseModel], path: KeyPath = ()) -> list[str]:
-    """Return the field names of the submodel at ``path``."""
+    """Return the field names of the submodel at ``path``; empty if there is a value instead."""
     current = submodel(model, path)
     if current is not None:
         return [info.alias or name for name, info in current.model_fields.items()]
@@ -447,7 +457,9 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
 
 
 def submodel(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
-    """Return the model class at ``path``, looking through optional, list and mapping types."""
+    """Return the model class at ``path``, looking through optional, list and mapping types; None
+    for a value.
+    """
     current: type[BaseModel] | None = model
     for part in path:
         if current is None:

@@ -37,6 +37,7 @@ def parse_arguments(
     Raises:
         ConfigError: unknown command or option. If the option is a configuration key, the hint shows
             the correct syntax.
+        SystemExit: another fault of the command line, which argparse has printed, or ``--help``.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     _take_negative_numbers(parser)

@@ -87,6 +87,7 @@ class Argument:
 
         Raises:
             argparse.ArgumentTypeError: the value is out of bounds.
+            ValueError: the text cannot be converted to the argument's type.
         """
         value = self.kind(text)
         for bound in self.bounds:

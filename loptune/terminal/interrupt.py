@@ -55,7 +55,7 @@ def graceful_stop(
     request_stop: Callable[[], None], announce: bool = True
 ) -> AbstractContextManager[None]:
     """Call ``request_stop`` on the first interrupt in the block, and raise KeyboardInterrupt on the
-    second.
+    second. With ``announce``, the first one prints a note to stderr.
     """
     seen = 0
 

@@ -32,7 +32,9 @@ def world_size() -> int:
 
 
 def run_main(command: Callable[[], int]) -> int:
-    """Run a command, print user-facing errors, and return the exit code."""
+    """Run a command, print user-facing errors, and return the exit code. Other exceptions are
+    raised.
+    """
     _open_closed_streams()
     _ensure_home()
     try:

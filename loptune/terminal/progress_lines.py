@@ -74,7 +74,9 @@ def learning_warning(step: int, metrics: MetricValues) -> str | None:
 
 
 def zero_variance_warning(steps: str) -> str:
-    """Return the warning that all groups of ``steps`` had zero reward variance."""
+    """Return the warning that all groups of some steps had zero reward variance. ``steps`` names
+    them: ``the first 3 steps``.
+    """
     return warning_text(
         f"in {steps}, all completions of every prompt had the same reward, so nothing was learned",
         "reward.functions, rollout.temperature",
@@ -100,7 +102,7 @@ def evaluation_line(step: int, metrics: MetricValues) -> str:
 
 
 class Progress(ProgressReport):
-    """Console display of one run."""
+    """Console display of one run on ``stream``; on standard output by default."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         stream = stream or sys.stdout
@@ -157,7 +159,7 @@ class Progress(ProgressReport):
         )
 
     def begin(self, total_steps: int, step: int) -> None:
-        """Show the progress bar over all steps."""
+        """Show the progress bar over all steps, of which ``step`` are complete."""
         self._total_steps = total_steps
         self._bar.update(self._steps_task, total=total_steps, completed=step, visible=True)
 

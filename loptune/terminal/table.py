@@ -39,7 +39,7 @@ def print_json(value: Any) -> None:
 
 
 def json_text(value: Any) -> str:
-    """Return a value as JSON; NaN and infinity become null."""
+    """Return a value as JSON; NaN and infinity become null, and values of other types text."""
     return json.dumps(_finite(value), indent=2, default=str)
 
 

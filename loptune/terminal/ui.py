@@ -14,8 +14,9 @@ _LARGEST_PORT = 65535
 def serve(uri: str, port: int, page: Callable[[], str], what: str) -> int:
     """Replace this process with an MLflow server that is only reachable from this machine.
 
-    Prints the URL first. ``page`` returns the part of the URL after the port, and is called after
-    the port has been checked. If the store is an MLflow server, only its URL is printed.
+    Prints the URL and its description ``what`` first. ``page`` returns the part of the URL after
+    the port, and is called after the port has been checked. If the store ``uri`` is an MLflow
+    server, only its URL is printed, and 0 is returned.
 
     Raises:
         ConfigError: the port cannot be used.
