@@ -60,8 +60,8 @@ def cpu_time_limit(limit_s: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def memory(mebibytes: int) -> Iterator[None]:
-    """Limit how much address space a block may add to the process; allocations beyond that raise
-    MemoryError.
+    """Limit the address space [MiB] that a block may add to the process; allocations beyond that
+    raise MemoryError.
     """
     previous = limit_memory(mebibytes)
     try:
@@ -71,8 +71,8 @@ def memory(mebibytes: int) -> Iterator[None]:
 
 
 def limit_memory(mebibytes: int) -> tuple[int, int]:
-    """Limit the address space that the process may add to its current size, which can be gigabytes
-    with torch. Return the previous limits.
+    """Limit the address space [MiB] that the process may add to its current size, which can be
+    gigabytes with torch. Return the previous soft and hard limits [bytes].
     """
     previous = resource.getrlimit(resource.RLIMIT_AS)
     with open("/proc/self/statm", encoding="utf-8") as sizes:

@@ -305,8 +305,8 @@ def _plain(text: str, unwrapped: str) -> Spelling:
 
 
 def _from_base(digits: str, base: int) -> str:
-    """Convert a number to decimal digits; return "" if the base is above 36 or 1, or a digit is not
-    valid in the base.
+    """Convert a number to decimal digits; return "" if the base is 1 or above 36, or if a digit is
+    not valid in the base.
     """
     try:
         return str(int(digits, base))

@@ -16,8 +16,8 @@ Weights = Mapping[str, float]  # reward or ``module:function`` -> its weight in 
 class Score:
     """The reward of one completion.
 
-    The values of ``breakdown`` sum to ``reward`` unless it is empty. ``parsed`` is False if no
-    answer could be extracted.
+    The values of ``breakdown`` sum to ``reward``, unless ``breakdown`` is empty. ``parsed`` is
+    False if no answer could be extracted.
     """
 
     reward: float
