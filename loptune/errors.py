@@ -61,7 +61,8 @@ def shortened(text: str, most: int) -> str:
 class UserError(Exception):
     """An error that the user can fix, printed as up to three lines and mapped to an exit code.
 
-    ``where`` is the file, key or resource at fault, ``hint`` the next thing to type or change.
+    ``what`` is the fault, ``where`` the file, key or resource at fault, and ``hint`` the next thing
+    to type or change.
     ``code`` identifies the kind of problem in kebab case. It is printed at the end of the first
     line, and does not change with the wording. ``key`` is the dotted key of the setting at fault,
     if any.
@@ -150,7 +151,7 @@ class EngineError(UserError):
 
 
 class DivergedError(Exception):
-    """A loss, gradient norm, reward or log-probability became NaN or infinite."""
+    """A loss, gradient norm, reward or log-probability (``quantity``) became NaN or infinite."""
 
     def __init__(self, step: int, quantity: str, value: float) -> None:
         super().__init__(step, quantity, value)
@@ -167,6 +168,10 @@ class CommandError(RuntimeError):
 
 
 def check_finite(step: int, quantity: str, value: float) -> None:
-    """Raise `DivergedError` unless the value is a finite number."""
+    """Check that a value is finite. ``quantity`` is its name in the error.
+
+    Raises:
+        DivergedError: the value is NaN or infinite.
+    """
     if not math.isfinite(value):
         raise DivergedError(step, quantity, value)

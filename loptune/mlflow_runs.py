@@ -35,12 +35,16 @@ OF_A_SWEEP = f"tags.`{RUN_TAG}` LIKE '{_SWEEPS}%'"  # condition for `search_runs
 
 
 def trial_key(sweep: str, trial: str, sweep_id: str) -> str:
-    """Return the value of `RUN_TAG` for the run of a trial."""
+    """Return the value of `RUN_TAG` for the run of a trial, from the names of sweep and trial and
+    the sweep's `loptune.identity`.
+    """
     return f"{sweep}/{trial}/{sweep_id}"
 
 
 def sweep_key(sweep: str, sweep_id: str) -> str:
-    """Return the value of `RUN_TAG` for the run of a sweep."""
+    """Return the value of `RUN_TAG` for the run of a sweep, from its name and its
+    `loptune.identity`.
+    """
     return f"{_SWEEPS}{sweep}/{sweep_id}"
 
 

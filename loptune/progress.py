@@ -9,8 +9,8 @@ class ProgressReport:
     """Receiver of a run's progress events. This base class ignores them."""
 
     def phase(self, what: str, count: int = 0, announce: bool = True) -> None:
-        """Start a long-running phase with ``count`` parts. Phases that recur in every step set
-        ``announce`` to False.
+        """Start the long-running phase ``what`` with ``count`` parts; 0 if their number is unknown.
+        Phases that recur in every step set ``announce`` to False.
         """
 
     def note(self, line: str) -> None:

@@ -58,7 +58,7 @@ def trainer_words(ranks: int) -> list[str]:
 
 
 def resume_command(name: str, runs_dir: Path, world_size: int = 1) -> str:
-    """Return the command that resumes a run."""
+    """Return the command that resumes a run with ``world_size`` ranks."""
     return command_line(*trainer_words(world_size), "resume", name, runs_dir=runs_dir)
 
 
@@ -105,11 +105,11 @@ def lock_owner(folder: Path) -> str | None:
 
 
 def raise_if_locked(folder: Path, what: str = "run") -> None:
-    """Raise if another process has the folder's lock.
+    """Raise if another process has the folder's lock. ``what`` is the kind of thing that the folder
+    contains, for the error.
 
     Raises:
-        NameInUseError: the lock is held; the error shows the process. ``what`` is the kind of thing
-            that the folder contains.
+        NameInUseError: the lock is held; the error shows the process.
         StorageError: the lock file cannot be read.
     """
     if (other := lock_owner(folder)) is not None:

@@ -113,8 +113,8 @@ def dotted(path: Iterable[str | int]) -> str:
 
 
 def nearest(word: str, choices: Iterable[str], listing: str = "") -> str:
-    """Return a hint with the closest choice. If none is close, list the choices; if there are too
-    many, return ``listing``, or list the first ones if it is empty.
+    """Return a hint with the choice closest to ``word``. If none is close, list the choices; if
+    there are too many, return ``listing``, or list the first ones if ``listing`` is empty.
 
     The last part of a dotted key is enough for a match: ``lr`` matches ``optim.lr``.
     """
@@ -275,7 +275,11 @@ def dump_yaml(data: Any) -> str:
 
 
 def _load_yaml(text: str) -> tuple[Any, yaml.Node | None]:
-    """Return a YAML document's value and root node; both None if it is empty."""
+    """Return a YAML document's value and root node; both None if the document is empty.
+
+    Raises:
+        yaml.YAMLError: the text is not valid YAML.
+    """
     loader = _Loader(text)
     try:
         root = loader.get_single_node()
@@ -437,7 +441,9 @@ def other_names(model: type[BaseModel], path: KeyPath = ()) -> Mapping[str, str]
 
 
 def leaf_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """Return all dotted keys of a model that take a value, including sections that may be null."""
+    """Return all dotted keys of a model that take a value, including sections that may be null,
+    each after ``prefix``.
+    """
     keys: list[str] = []
     for field, info in model.model_fields.items():
         name = info.alias or field

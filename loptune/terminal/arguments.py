@@ -84,7 +84,11 @@ def _nearest_option(
 
 
 def _check_command(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Reject an unknown command with the nearest name; argparse would list all commands."""
+    """Reject an unknown command with the nearest name; argparse would list all commands.
+
+    Raises:
+        ConfigError: the first word is not a command.
+    """
     given = next((word for word in words if not word.startswith("-")), None)
     for action in parser._actions:
         is_commands = isinstance(action, argparse._SubParsersAction)

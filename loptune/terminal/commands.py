@@ -341,7 +341,11 @@ def _details(annotation: Any) -> Iterator[Any]:
 
 
 def _kind(annotation: Any, default: Any) -> tuple[type, tuple[str, ...], bool]:
-    """Return the type of an argument, its choices, and whether it takes several values."""
+    """Return the type of an argument, its choices, and whether it takes several values.
+
+    Raises:
+        TypeError: the type cannot be used on a command line.
+    """
     if get_origin(annotation) is Annotated:
         return _kind(annotation.__origin__, default)
     if isinstance(annotation, ForwardRef):

@@ -79,7 +79,7 @@ def defer_interrupt() -> Iterator[None]:
 
     Raises:
         KeyboardInterrupt: at the end of the block, if Ctrl-C was pressed inside it. A second Ctrl-C
-        exits immediately.
+            exits immediately.
     """
     seen = 0
 
