@@ -12,6 +12,9 @@ def estimate_advantages(
 ) -> TrainBatch:
     """Return the batch with advantages [B, T], 0 outside the mask. All completions of a group must
     be on one rank.
+
+    Raises:
+        ConfigError: the rule rejects the rewards, or a user-defined rule raised an exception.
     """
     kl_coef = 0.0 if config.kl_in_loss else config.kl_coef
     inputs = AdvantageInputs.of(batch, kl_coef, sum_over_ranks)

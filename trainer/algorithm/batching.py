@@ -64,7 +64,8 @@ def with_rewards(
     """Return the batch with the groups' rewards, which `build_batch` did not have yet.
 
     A completion whose scoring failed is left out of the update. It gets the mean reward of the
-    other completions in its group, so it does not change their advantages either.
+    other completions in its group, so it does not change their advantages either. ``functions``
+    maps each reward function to its weight.
     """
     rollouts: list[Rollout] = []
     part_weights: dict[str, float] = {}
@@ -87,7 +88,7 @@ def with_rewards(
 
 def without_failures(group: RolloutGroup) -> list[Rollout]:
     """Return the group's rollouts; completions whose scoring failed get the mean reward and
-    breakdown of the others.
+    breakdown of the others. If scoring failed for all of them, they are unchanged.
     """
     scored = [rollout for rollout in group.rollouts if rollout.scoring == "ok"]
     if not scored or len(scored) == len(group.rollouts):

@@ -24,7 +24,7 @@ def importance_weights(
     completion_mask: Tensor,
     corrections: Sequence[RolloutCorrection],
 ) -> ImportanceWeights:
-    """Return the importance weight of each token's policy loss.
+    """Return the importance weight of each token's policy loss, and which weights were cut.
 
     If there are several corrections, the masks drop tokens and the first ``truncate`` gives the
     weights. Without a ``truncate`` the first mask gives them. With ``[{level: geometric_mean, rule:

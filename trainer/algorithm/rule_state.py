@@ -20,7 +20,8 @@ def initial_states(config: AlgorithmConfig) -> RuleStates:
     """Return the states of the rules before the first step.
 
     Raises:
-        ConfigError: a state is not a mapping of names to finite numbers.
+        ConfigError: a state is not a mapping of names to finite numbers, or a user-defined rule
+            raised an exception.
     """
     states = {}
     for kind, rule in rules_by_kind(config).items():
@@ -32,7 +33,7 @@ def initial_states(config: AlgorithmConfig) -> RuleStates:
 
 def restored_states(config: AlgorithmConfig, saved: Mapping[str, RuleState]) -> RuleStates:
     """Return the states of a checkpoint. A number that is not in the checkpoint, because the rule
-    has changed since, gets its initial value.
+    has changed since, gets its initial value. Raises like `initial_states`.
     """
     states = initial_states(config)
     for kind, state in states.items():
@@ -47,11 +48,12 @@ def next_states(
     summary: StepSummary,
     gather: Callable[[list[Any]], list[Any]],
 ) -> RuleStates:
-    """Return the states after a step.
+    """Return the states after a step. ``gather`` collects the states of all ranks, which must be
+    equal.
 
     Raises:
         ConfigError: a state is not a mapping of the rule's names to finite numbers, or not the same
-        on all ranks.
+            on all ranks, or a user-defined rule raised an exception.
     """
     if not any(states.values()):
         return states
