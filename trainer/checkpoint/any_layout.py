@@ -83,6 +83,9 @@ def open_any_layout(
 def random_states(folder: Path, rank: int) -> dict[str, Tensor]:
     """Return the random states for a rank: its own, or another rank's if the checkpoint does not
     have its own. Sampling does not depend on them.
+
+    Raises:
+        StorageError: a rank's file is missing.
     """
     paths = [folder / FULL_STATE] if (folder / FULL_STATE).is_file() else _all_ranks(folder)
     file = _Tensors(paths[rank % len(paths)])
@@ -116,7 +119,7 @@ class FullState:
         return self._state.full(f"{OPTIMIZER}{parameter}/{key}")
 
     def elements(self, parameter: str, key: str, start: int, count: int) -> Tensor:
-        """Return elements of a flattened tensor, [count]."""
+        """Return the elements of a flattened tensor from ``start``, [count]."""
         if key == _WEIGHTS:
             name = self._saved_as[parameter]
             tensor = self._weights[name].full(name)
@@ -168,7 +171,9 @@ class ShardedState:
         return first.file.full(f"{OPTIMIZER}{first.fragment.flat}/{key}")
 
     def elements(self, parameter: str, key: str, start: int, count: int) -> Tensor:
-        """Return elements of a flattened tensor, [count], from all files that have some of them."""
+        """Return the elements of a flattened tensor from ``start``, [count], from all files that
+        have some of them.
+        """
         parts = []
         position = start
         end = start + count
@@ -197,7 +202,7 @@ class _Tensors:
         return tensor
 
     def part(self, name: str, start: int, count: int) -> Tensor:
-        """Return elements of a flat tensor, [count]."""
+        """Return the elements of a flat tensor from ``start``, [count]."""
         part: Tensor = self._file.get_slice(name)[start : start + count]
         return part
 

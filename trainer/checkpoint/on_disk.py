@@ -44,7 +44,7 @@ def write_checkpoint(
 
     Raises:
         StorageError: the disk is full or not writable, or a newer attempt runs. Older checkpoints
-        are unchanged.
+            are unchanged.
     """
     # separate folders for two attempts
     partial = root / f".step-{step}.{attempt.number}.partial"
@@ -104,6 +104,9 @@ def steps_on_disk(root: Path) -> list[int]:
 def intact_checkpoints(root: Path) -> Iterator[Path]:
     """Yield the checkpoints whose files all match their hashes, newest first. Log a warning for
     each damaged checkpoint.
+
+    Raises:
+        StorageError: as in `damaged_files`.
     """
     for step in steps_on_disk(root):
         folder = root / f"step-{step}"
@@ -125,7 +128,8 @@ def newest_checkpoint(root: Path) -> Path | None:
     than the next one written.
 
     Raises:
-        StorageError: all checkpoints are damaged. Restarting would lose the run's record.
+        StorageError: all checkpoints are damaged, so restarting would lose the run's record; or as
+            in `damaged_files`.
     """
     newest = next(intact_checkpoints(root), None)
     for step in steps_on_disk(root):

@@ -29,7 +29,8 @@ class CheckpointWriter:
         """Block until the write has finished.
 
         Raises:
-            StorageError: the checkpoint could not be written.
+            StorageError: the checkpoint could not be written. Other exceptions of ``write`` are
+                raised, too.
         """
         writing = self._writing
         self._writing = None
