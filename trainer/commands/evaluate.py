@@ -80,7 +80,7 @@ def resolve_model(model: str) -> ResolvedModel:
 
 
 def last_checkpoints(run: Path, number: int) -> list[ResolvedModel]:
-    """Return the last checkpoints that a run wrote, oldest first.
+    """Return the last ``number`` checkpoints that a run wrote, oldest first.
 
     Raises:
         MissingError: the run has fewer intact checkpoints, or one between them is missing.
@@ -199,7 +199,12 @@ def evaluate(
 
 
 def _models(place: Path, last: int | None) -> list[ResolvedModel]:
-    """Return the model at a place, or the last checkpoints of the run at it."""
+    """Return the model at a place, or the ``last`` checkpoints of the run there.
+
+    Raises:
+        ConfigError: with ``last``, there is no run at the place.
+        MissingError, StorageError: as in `resolve_model` and `last_checkpoints`.
+    """
     check_no_sweep(place)
     if last is None:
         return [resolve_model(str(place))]
@@ -252,7 +257,8 @@ def evaluation_config(
     ``flags`` has more overrides by dotted key; ``evaluation.sets`` is a list of ``NAME=SOURCE``.
 
     Raises:
-        ConfigError: no configuration defines the evaluation sets.
+        ConfigError: no configuration defines the evaluation sets, or a setting is invalid.
+        MissingError: a configuration file does not exist.
     """
     if spec is None and named.run_config is None and named.name_or_path != TINY:
         raise ConfigError(

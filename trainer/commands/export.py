@@ -55,7 +55,8 @@ def export(
 
     Raises:
         ConfigError: the output exists, or there is no adapter to merge.
-        MissingError: there is no such run or checkpoint.
+        MissingError: there is no such run or checkpoint, or the base model is missing, which
+            ``merge`` and the dtype ``auto`` read.
         StorageError: the checkpoint is damaged, or the model cannot be written.
     """
     run = existing_run(runs_dir, name)
@@ -73,7 +74,9 @@ def _show_export(exported: ExportedModel) -> None:
 def _export_model(
     run: Path, output: Path, *, step: int | None, merge: bool, dtype: str = "auto"
 ) -> int:
-    """Copy a checkpoint without its resume state, write the model card, and return the step."""
+    """Copy a checkpoint without its resume state, write the model card, and return the step. Raises
+    like `export`.
+    """
     if output.exists():
         raise ConfigError(
             f"{output} already exists",

@@ -48,7 +48,7 @@ def init(
 
     Raises:
         ConfigError: a file already exists, or the model is the built-in tiny model.
-        StorageError: the folder cannot be written.
+        StorageError: the folder cannot be written, or, with ``rule``, already exists.
     """
     if rule:
         return Project(folder, _write_rule(folder), is_rule=True)
@@ -111,7 +111,7 @@ def write_project(folder: Path, model: str = _EXAMPLE_MODEL) -> list[Path]:
 
     Raises:
         ConfigError: a file already exists, or the model is the built-in tiny model. Nothing is
-        written.
+            written.
         StorageError: the folder cannot be written.
     """
     if model == TINY:

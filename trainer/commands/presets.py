@@ -42,7 +42,8 @@ def presets(
     memory estimate.
 
     Raises:
-        ConfigError: there is no such preset or variant.
+        ConfigError: there is no such preset or variant, or the file is invalid.
+        MissingError: there is no such file.
     """
     if spec:
         config = load_config(spec)
@@ -65,7 +66,7 @@ def _show_presets(found: str | list[ListedPreset]) -> None:
 
 def memory_comment(config: TrainConfig, ranks: int | None, gpu_gb: float | None) -> str:
     """Return the memory estimate as YAML comment lines. ``ranks`` defaults to `_DEFAULT_RANKS` with
-    DeepSpeed, else 1.
+    DeepSpeed, else 1. ``gpu_gb`` [GB] defaults to the memory of this machine's GPUs, or 80.
     """
     ranks = ranks or (_DEFAULT_RANKS if config.parallel.strategy == "deepspeed" else 1)
     memory = footprint(config, ranks, _device(config, gpu_gb))

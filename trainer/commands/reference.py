@@ -108,8 +108,8 @@ def run_schema() -> str:
 
 
 def find_options(word: str = "") -> list[ConfigOption]:
-    """Return the options whose key, or whose name in another tool, contains ``word``; if there are
-    none, the keys whose description contains it.
+    """Return the options whose key contains ``word``, or whose name in another tool is ``word``; if
+    there are none, the options whose description contains it.
 
     Raises:
         ConfigError: no match; suggests the nearest key.
@@ -135,7 +135,7 @@ def _find(word: str, names: Sequence[str], command: str) -> list[str]:
 
 def values_of(key: str) -> list[str]:
     """Return the allowed values of an option that has a fixed set of them, such as the names of
-    rules.
+    rules; empty for any other option.
     """
     choices: list[str] = []
     for option in _options():

@@ -40,7 +40,12 @@ class RunOutcome:
 
 
 def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -> RunOutcome:
-    """Train in ``runs_dir/name``. Only rank 0 writes files and shows progress."""
+    """Train in ``runs_dir/name``. Only rank 0 writes files and shows progress.
+
+    Raises:
+        UserError: the run cannot start or continue. Divergence, and Ctrl-C during training, are
+            outcomes instead.
+    """
     free_memory()  # memory of an earlier run in this process
     parallel = make_parallel(config)
     name = parallel.gather([name])[0]  # a time-based name may differ between ranks
@@ -101,8 +106,8 @@ def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -
 def report_outcome(outcome: RunOutcome) -> int:
     """Print the outcome on rank 0 and return the exit code.
 
-    Exit codes: 0 done, 1 diverged, 130 interrupted. After an interruption the last line is the
-    command that resumes the run.
+    Exit codes: 0 done, 1 diverged, 130 interrupted (0 on other ranks than rank 0 if all stopped
+    together). After an interruption the last line is the command that resumes the run.
 
     Raises:
         StorageError: the run is done, but its record in MLflow is incomplete.
@@ -161,7 +166,9 @@ def report_outcome(outcome: RunOutcome) -> int:
 
 
 def schedule_warning(trainer: Trainer, previous: TrainConfig) -> str | None:
-    """Return a warning if the learning rate schedule now ends at a different step than before."""
+    """Return a warning if the learning rate schedule now ends at a different step than before;
+    otherwise, or if the schedule is constant, None.
+    """
     optim = trainer.config.optim
     total = trainer.total_steps
     planned = total_steps(previous, len(trainer.problems))

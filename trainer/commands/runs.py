@@ -36,7 +36,7 @@ class RunSummary:
     step: int = 0
     last_step: int | None = None  # None if epochs determine the last step
     accuracy: float | None = None  # accuracy of the last evaluation
-    best: float | None = None
+    best: float | None = None  # highest accuracy of an evaluation
     rule: str = ""
 
     @property
@@ -237,6 +237,8 @@ def ui(
 
     Raises:
         MissingError: there is no such run, or it is not in MLflow.
+        ConfigError: the port cannot be used.
+        StorageError: the store cannot be reached.
     """
     config = TrainConfig()
     of_run = ""  # suffix of the page's address

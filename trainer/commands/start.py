@@ -302,6 +302,10 @@ def rule_of(config: TrainConfig) -> str:
 def run_name(start: Start) -> str:
     """Return the requested run name, or else the spec name with the time, or on resume the folder
     name.
+
+    Raises:
+        ConfigError: unknown preset, invalid name, or on resume neither a name nor a spec in a run
+            folder.
     """
     file = find_spec(start.spec)
     path = file.path
