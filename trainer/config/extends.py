@@ -84,7 +84,8 @@ def resolve(spec: str, is_section: _IsSection, relative_to: Path = Path()) -> Ya
     replaced. Relative paths are resolved against ``relative_to``.
 
     Raises:
-        ConfigError: unknown preset or variant, or circular ``extends``.
+        ConfigError: unknown preset or variant, circular ``extends``, or a file that `read_yaml`
+            rejects.
         MissingError: a named file does not exist.
     """
     document = _resolve(find_spec(spec, relative_to), is_section, ())

@@ -202,7 +202,12 @@ def load_config(
 def apply_overrides(
     config: TrainConfig, changes: Mapping[str, Any], source: str = "override"
 ) -> TrainConfig:
-    """Return a validated copy of ``config`` with dotted keys replaced."""
+    """Return a validated copy of ``config`` with dotted keys replaced. ``source`` is the place of
+    the changes in errors.
+
+    Raises:
+        ConfigError: unknown key, invalid value, or ``epochs`` although ``max_steps`` is set.
+    """
     data = with_overrides(config, changes, source)
     changed = validate(TrainConfig, YamlDocument(data, {}, source))
     if "epochs" in changes and changed.max_steps is not None:
@@ -221,6 +226,9 @@ def with_overrides(
 ) -> dict[str, Any]:
     """Return ``config`` as JSON values with dotted keys replaced, without validation. Rules are set
     before their parameters.
+
+    Raises:
+        ConfigError: unknown key or rule.
     """
     data = config.model_dump(mode="json")
     for key in sorted(changes, key=lambda key: key.count(".")):
