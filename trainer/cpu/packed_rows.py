@@ -69,7 +69,9 @@ class Segment:
         return rows.view(self.count, self.width, *states.shape[1:])
 
     def blocks(self, size: int) -> Iterator[tuple[slice, slice]]:
-        """Yield (query block, keys up to its last query) slices."""
+        """Yield a slice of at most ``size`` queries, and the slice of the keys up to its last
+        query, prefix included.
+        """
         for start in range(0, self.width, size):
             stop = min(start + size, self.width)
             yield slice(start, stop), slice(self.prefix_length + stop)
@@ -206,7 +208,9 @@ def _matches_padded_rows(model: PreTrainedModel) -> bool:
 
 
 def packed_hidden_states(model: PreTrainedModel, packing: Packing) -> Tensor:
-    """Return the last hidden state at the position before each completion token, [M, H]."""
+    """Return the last hidden state at the position before each completion token, [M, hidden
+    size].
+    """
     hidden: Tensor = model.base_model(
         input_ids=packing.input_ids[None],
         position_ids=packing.position_ids[None],
