@@ -30,7 +30,11 @@ def correctness_record(sets: Mapping[str, tuple[Counts, Counts]]) -> dict[str, A
 
 
 def read_correctness(path: Path) -> Correctness:
-    """Read the per-problem correctness of a run's evaluations; empty if there is no record."""
+    """Read the per-problem correctness of a run's evaluations; empty if there is no record.
+
+    Raises:
+        StorageError: the record is damaged or cannot be read.
+    """
     by_set: Correctness = {}
     try:
         for record in read_records(path):

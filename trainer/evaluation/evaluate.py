@@ -50,7 +50,11 @@ def evaluate(
     completions, and score them by the set's reward.
 
     The sampling seeds do not depend on the training step, so two evaluations in a run differ only
-    in the policy.
+    in the policy. ``rewards`` maps each set to its reward pool. Collective.
+
+    Raises:
+        RewardError: scoring failed for too many completions.
+        EngineError: the engine failed.
     """
     rollouts: dict[str, list[Rollout]] = {}
     for name, problems in sets.items():
@@ -115,7 +119,8 @@ def composite(
     """Return the weighted mean over benchmarks: ``sum_b w_b x_b / sum_b w_b``.
 
     ``weights`` maps an evaluation set to the weight of its accuracy, and ``SET/pass@K`` to the
-    weight of its pass@K. The mean of table 1 of arXiv:2505.12929 has six terms of weight 1.
+    weight of its pass@K. ``values_of_k`` as in `evaluation_metrics`. The mean of table 1 of
+    arXiv:2505.12929 has six terms of weight 1.
     """
     total = 0.0
     for term, weight in weights.items():

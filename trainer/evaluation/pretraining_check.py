@@ -100,7 +100,7 @@ class PretrainingCheck:
         )
 
     def as_json(self, group_sizes: Sequence[int]) -> dict[str, Any]:
-        """Return the results as JSON values."""
+        """Return the results as JSON values, with `zero_variance` for each of ``group_sizes``."""
         right, of = correct_by_problem(self.rollouts)
         completions = [rollout.completion for rollout in self.rollouts]
         lengths = [len(completion.token_ids) for completion in completions]
@@ -196,8 +196,12 @@ def run_pretraining_check(
     problems: int,
     group_sizes: Sequence[int],
 ) -> PretrainingCheck:
-    """Sample ``problems`` random training problems with max(8, largest group size) completions
-    each, and score them.
+    """Sample ``problems`` random training problems, or all if there are fewer, with max(8, largest
+    group size) completions each, and score them.
+
+    Raises:
+        RewardError: scoring failed for too many completions.
+        ConfigError, MissingError, EngineError: as in `build_engine`.
     """
     completions = max(_MIN_COMPLETIONS, *group_sizes)
     chosen = random.Random(config.seed).sample(
