@@ -47,8 +47,8 @@ class LoptiGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
     GRPOTrainer's.
 
     Raises:
-        ConfigError: a value outside [0, 1], or an argument that would change Lopti's loss
-        denominator.
+        ConfigError: a value outside [0, 1], or an argument with which Lopti's passes would share an
+            optimizer step or change the denominator of the loss.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ def _with_two_passes(args: GRPOConfig) -> GRPOConfig:
 
     Raises:
         ConfigError: a pass's mask would change a loss denominator, or both passes would fall into
-        one optimizer step.
+            one optimizer step.
     """
     sequence = "importance_sampling_level"
     incompatible = {
@@ -167,7 +167,8 @@ class RunRecorder(TrainerCallback):  # type: ignore[misc]
 
     Writes to ``folder``: ``metrics.jsonl`` with lines such as ``{"step": 20, "eval/accuracy": 0.61,
     "eval/reward": ...}``, and ``correctness.jsonl`` with per-problem results in the format of
-    `trainer.evaluation.correctness`. With Lopti, both passes count as one step.
+    `trainer.evaluation.correctness`. ``eval/accuracy`` and per-problem results need a reward
+    function wrapped by `accuracy`. With Lopti, both passes count as one step.
     """
 
     def __init__(self, folder: str | Path) -> None:

@@ -19,7 +19,11 @@ LOSS_MODE = "ar"
 
 @dataclass
 class ARPolicyLossConfig(PolicyLossConfig):  # type: ignore[misc]
-    """verl's policy loss settings plus AR's strength and the name of the wrapped loss."""
+    """verl's policy loss settings plus AR's strength and the name of the wrapped loss.
+
+    Raises:
+        ValueError: ``ar_alpha`` is outside [0, 1], or ``ar_loss`` is ``ar`` itself.
+    """
 
     loss_mode: str = LOSS_MODE
     ar_alpha: float = 0.0
@@ -48,7 +52,10 @@ def ar_policy_loss(
     config: Any = None,
     rollout_is_weights: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Any]]:
-    """Compute the loss ``config.policy_loss.ar_loss`` on reweighted advantages [B, T]."""
+    """Compute the loss ``config.policy_loss.ar_loss`` on reweighted advantages [B, T].
+
+    The arguments and the result, a loss [] and its metrics, are those of every policy loss in verl.
+    """
     settings = config.policy_loss
     return get_policy_loss_fn(settings.ar_loss)(  # type: ignore[no-any-return]
         old_log_prob=old_log_prob,

@@ -39,8 +39,8 @@ class ARLoptiTrainer(PPOTrainerSync):  # type: ignore[misc]
     rate by one, so the lengths of warm-up and decay are doubled.
 
     Raises:
-        ConfigError: an unknown key, a value outside [0, 1], or a setting that would change the
-        denominators of Lopti's passes.
+        ConfigError: an unknown key, a value outside [0, 1], several PPO epochs with Lopti, or a
+            setting that would change the denominators of its passes or the losses of other tokens.
     """
 
     def __init__(self, config: DictConfig) -> None:
@@ -101,7 +101,11 @@ def _put(batch: Any, layout: Tensor, **fields: Tensor) -> Any:
 
 
 def _strengths(config: DictConfig) -> list[float]:
-    """Return alpha and eta of ``trainer.v1.ar_lopti``; a missing one is 0."""
+    """Return alpha and eta of ``trainer.v1.ar_lopti``; a missing value is 0.
+
+    Raises:
+        ConfigError: unknown key, or a value outside [0, 1].
+    """
     place = f"trainer.v1.{MODE}"
     settings = OmegaConf.select(config, place) or {}
     for key in settings:
@@ -125,8 +129,11 @@ def _strengths(config: DictConfig) -> list[float]:
 
 
 def _check_denominators(actor: DictConfig) -> None:
-    """Check that masking tokens only removes them from the loss sum: neither its denominator nor
-    the losses of other tokens may change.
+    """Check that masking tokens only removes them from the loss sum: neither the denominator of the
+    sum nor the losses of other tokens may change. Check also that verl makes one epoch per step.
+
+    Raises:
+        ConfigError: a setting does not allow Lopti.
     """
     problems = {
         "loss_agg_mode": (
