@@ -123,9 +123,9 @@ def check_without_training(
 
 
 def check_before_trials(config: TrainConfig, tokenizer: Any, problems: Sequence[Problem]) -> None:
-    """Run the check on the CPU of the machine that starts a sweep, if the model is so small that
-    the check takes only seconds. Trials check the paths of their own ranks, once per distinct
-    configuration.
+    """Run the check on the CPU of the machine that starts a sweep, if the model is small enough to
+    take only seconds and its attention kernel is sdpa or eager. Trials check the paths of their own
+    ranks, once per distinct configuration.
 
     Raises:
         ConfigError: as in `check_at_load`.

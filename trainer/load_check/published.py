@@ -17,7 +17,7 @@ _LONGEST = 8192  # maximum tokens per row; the attention weights of longer rows 
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return the free memory of a device."""
+    """Return the free memory of a device [bytes]."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
         return torch.cuda.mem_get_info(device)[0]

@@ -29,7 +29,8 @@ def check_tokens(
     config: TrainConfig, tokenizer: PreTrainedTokenizerBase, problems: Sequence[Problem]
 ) -> None:
     """Compare the tokens of some prompts and the decoded reference answers with the published
-    tokenizer, and warn if the token that ends a turn in the chat template is not a stop token.
+    tokenizer, and warn if the token that ends a turn in the chat template is not a stop token. A
+    model without ``tokenizer.json`` is not checked.
 
     Raises:
         ConfigError: they differ; the error shows the text.
@@ -80,6 +81,9 @@ def _check_prompt(
 def _check_answer(published: Tokenizer, answer: str, prompt: Sequence[int], decode: Decode) -> None:
     """Check a reference answer as a completion: the reward must receive the text that
     ``tokenizer.json`` decodes after the prompt.
+
+    Raises:
+        ConfigError: the reward would receive other text.
     """
     ids = published.encode(answer, add_special_tokens=False).ids
     before = published.decode(list(prompt), skip_special_tokens=False)
