@@ -67,7 +67,9 @@ def _move_to_host(values: Sequence[dict[str, Tensor]]) -> None:
 
 
 def over_ranks(everyone: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Reduce values over ranks: by maximum if the metric is declared so, else by their sum."""
+    """Reduce the values of ``everyone``, one mapping per rank: by maximum if the metric is declared
+    so, else by their sum.
+    """
     parts: dict[str, list[Tensor]] = defaultdict(list)
     for of_rank in everyone:
         for name, value in of_rank.items():
@@ -100,7 +102,9 @@ def metric_values(totals: Mapping[str, Tensor], count: float) -> dict[str, float
 
 
 def rollout_metrics(sample: SampledGroups, has_stop_strings: bool = False) -> Metrics:
-    """Return the ``rollout/*`` and ``reward/*`` metrics of a step."""
+    """Return the ``rollout/*`` and ``reward/*`` metrics of a step, with ``rollout/stop_strings`` if
+    the run has stop strings.
+    """
     groups = sample.sampled
     rollouts = all_rollouts(groups)
     rewards = torch.tensor([[r.reward for r in group.rollouts] for group in groups])  # [groups, G]
