@@ -289,8 +289,8 @@ def _stage_3_fragments(optimizer: Any, names: Mapping[int, str], rank: int) -> I
 
 
 def optimizer_threads(cores: int, environment: Mapping[str, str]) -> int:
-    """Return the number of threads for CPU-offloaded optimizer steps: OMP_NUM_THREADS if the user
-    set it, else the node's cores divided by its ranks.
+    """Return the number of threads for CPU-offloaded optimizer steps: OMP_NUM_THREADS in
+    ``environment`` if the user set it, else the node's ``cores`` divided by its ranks, at least 1.
 
     torchrun sets OMP_NUM_THREADS=1 if it is unset, which is far too few for a large model, so
     loptune ignores that value.

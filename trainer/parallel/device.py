@@ -33,7 +33,8 @@ def local_device(wanted: Literal["auto", "cuda", "cpu"] = "auto") -> torch.devic
 
     Raises:
         MissingError: a GPU is required but missing; torch cannot use the existing GPU (falling back
-        to the CPU would be too slow); or the node has more ranks than GPUs.
+            to the CPU would be too slow); or this rank sees several GPUs, but fewer than the node
+            has ranks.
     """
     if wanted == "cpu":
         return _use(torch.device("cpu"))
@@ -163,6 +164,9 @@ def _local_index() -> int:
 
     If the scheduler shows each rank only its own GPU (``srun --gpus-per-task=1``), the index is 0.
     LOCAL_RANK is then reset to 0, because accelerate and DeepSpeed read it.
+
+    Raises:
+        MissingError: this rank sees several GPUs, but LOCAL_RANK is not the index of any of them.
     """
     rank = int(os.environ.get("LOCAL_RANK", "0"))
     count = torch.cuda.device_count()

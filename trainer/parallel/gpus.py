@@ -29,7 +29,9 @@ def driver_version() -> str | None:
 
 
 def gpu_bytes() -> int | None:
-    """Return the memory of the smallest GPU [bytes], or None without a GPU."""
+    """Return the memory of the smallest GPU that the driver lists [bytes], or None without a
+    GPU.
+    """
     mebibytes = query_gpus("memory.total")
     return min((int(text) << 20 for text in mebibytes if text.strip().isdigit()), default=None)
 

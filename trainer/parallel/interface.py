@@ -45,7 +45,11 @@ def _interface_with(address: str) -> str:
 
 
 def local_address_for(url: str) -> str:
-    """Return the local address that is used to reach the URL's host."""
+    """Return the local address that is used to reach the URL's host.
+
+    Raises:
+        OSError: unknown host, or no route to it.
+    """
     parts = urlsplit(url)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((parts.hostname, parts.port or 80))  # sends nothing; only resolves the route

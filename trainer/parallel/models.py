@@ -57,8 +57,9 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
     """Load the policy and the reference, and create the optimizer.
 
     Raises:
-        MissingError: no such model.
-        ConfigError: concatenated rows need another attention kernel on this GPU.
+        MissingError, StorageError: as in `load_policy`.
+        ConfigError: as in `load_policy` or `add_adapter`, concatenated rows need another attention
+            kernel on this GPU, or the model has no layers that could be compiled.
     """
     torch.manual_seed(config.seed)
     stored_dtype = parallel.stored_dtype(compute_dtype(config.model, parallel.device))

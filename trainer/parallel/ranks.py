@@ -90,7 +90,7 @@ class Parallel:
 
     def microbatch(self, model: Module, is_last: bool) -> AbstractContextManager[None]:
         """Return the context for a microbatch's forward and backward. Gradients are reduced only in
-        the last microbatch of a step.
+        the last microbatch of a step (``is_last``).
         """
         return nullcontext()
 
@@ -99,9 +99,11 @@ class Parallel:
         loss.backward()
 
     def step(self, model: Module, optimizer: Any, max_grad_norm: float) -> float:
-        """Clip gradients, take an optimizer step, and return the gradient norm before clipping.
+        """Clip gradients to the norm ``max_grad_norm``, take an optimizer step, and return the norm
+        before clipping.
 
-        If the norm is 0 or not finite, the weights are not updated.
+        If the norm is not finite, the weights are not updated; nor if it is 0, except with
+        DeepSpeed.
         """
         norm = float(nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm))
         if 0 < norm < float("inf"):
@@ -129,7 +131,9 @@ class Parallel:
         return {name: copies[id(tensor)] for name, tensor in weights.items()}
 
     def training_tensors(self, causal_lm: PreTrainedModel, optimizer: Any) -> dict[str, Tensor]:
-        """Return a host copy of this rank's training state except the weights."""
+        """Return a host copy of this rank's optimizer state, and of its part of the master weights
+        if they are sharded.
+        """
         return optimizer_tensors(causal_lm, optimizer)
 
     def load_training_tensors(
@@ -232,8 +236,8 @@ class DistributedParallel(Parallel):
 
 
 def join_ranks(timeout_s: float, device: torch.device, servers: Sequence[str] = ()) -> None:
-    """Initialize the process group once per process. A process without RANK becomes a world of size
-    1.
+    """Initialize the process group once per process, with the timeout of its collectives [s]. A
+    process without RANK becomes a world of size 1.
 
     If MASTER_ADDR is the loopback address, all sockets listen on loopback only, unless NCCL sends
     weights to vLLM ``servers`` on other machines. Otherwise gloo uses the interface that routes to
