@@ -28,7 +28,9 @@ class Advice:
 
 
 def ineffective_key_warnings(section: Section, prefix: str = "") -> Iterator[Advice]:
-    """Yield advice for each key that is set but has no effect."""
+    """Yield advice for each key of a section that is set but has no effect. ``prefix`` precedes the
+    keys.
+    """
     for key, needed in ineffective_keys(section, prefix):
         yield Advice(
             f"{key} has no effect with these settings",

@@ -91,8 +91,8 @@ class Footprint:
 def footprint(
     config: TrainConfig, ranks: int, device: Device | None = None, size: ModelSize | None = None
 ) -> Footprint | None:
-    """Estimate a run's footprint. Return None if the model's ``config.json`` is not on this machine
-    or lacks a required field.
+    """Estimate a run's footprint on ``ranks`` ranks. Return None if ``size`` is not given and the
+    model's ``config.json`` is not on this machine, or if it lacks a required field.
 
     The default device is an 80 GB GPU.
     """
@@ -119,7 +119,8 @@ def footprint(
 def check_fits(
     config: TrainConfig, ranks: int, device: Device, quiet: bool = False
 ) -> Footprint | None:
-    """Estimate the memory of a run and, unless ``quiet``, warn if it does not fit.
+    """Estimate the memory of a run and, unless ``quiet``, warn if it does not fit. Return the
+    estimate, or None if the model's size is unknown.
 
     Raises:
         ConfigError: the run does not fit, and `parallel.strict_memory` is set.
