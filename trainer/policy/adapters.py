@@ -55,10 +55,10 @@ def add_adapter(
     """Freeze a model and inject a new adapter into its linear layers. The outputs do not change
     until the adapter is trained.
 
-    ``base`` and ``revision`` are recorded in the adapter's config file.
+    The adapter's weights have ``dtype``. ``base`` and ``revision`` are recorded in its config file.
 
     Raises:
-        ConfigError: unknown target module.
+        ConfigError: unknown target module, no linear layer, or a layer that peft cannot adapt.
     """
     import peft
 
@@ -183,7 +183,8 @@ def load_adapter(model: Module, folder: Path) -> None:
 
 
 def adapter_base(folder: Path) -> tuple[str, str | None]:
-    """Return name and revision of an adapter's base model.
+    """Return name and revision of an adapter's base model; the revision is None if none is
+    recorded.
 
     Raises:
         MissingError: not a LoRA adapter, no base model recorded, or no safetensors weights.
@@ -216,7 +217,8 @@ def adapter_base(folder: Path) -> tuple[str, str | None]:
 
 
 def merge_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
-    """Merge an adapter into the model's weights in place.
+    """Merge an adapter into the model's weights in place. Return the model, whose parameters are
+    all trainable.
 
     Raises:
         ConfigError: the parameters are sharded (ZeRO stage 3).
@@ -266,7 +268,11 @@ def _check_complete(missing: Sequence[str], unused: Sequence[str], folder: Path)
 
 
 def _targets(model: PreTrainedModel, settings: LoraConfig) -> list[str]:
-    """Return the names (last part) of the layers to adapt, after validation."""
+    """Return the names (last part) of the layers to adapt, after validation.
+
+    Raises:
+        ConfigError: the model has no linear layer, or none of a configured name.
+    """
     output = model.get_output_embeddings()
     linear = [
         name

@@ -26,6 +26,9 @@ class CompiledLayers:
     Every forward pass without a cache therefore runs the training graph. Without gradients, each
     layer's saved activations are freed before the next layer. Sampling, which has a cache, is not
     compiled.
+
+    Raises:
+        ConfigError: the model has no decoder layers that could be compiled.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:

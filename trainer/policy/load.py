@@ -62,8 +62,8 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     Raises:
         MissingError: unknown folder or Hub name, or no tokenizer in it.
         StorageError: ``tokenizer.json`` is only a Git LFS pointer.
-        ConfigError: the tokenizer differs from its published file, or has no EOS token, so
-            completions could not end.
+        ConfigError: the tokenizer differs from its published file, has no EOS token, so completions
+            could not end, or needs the model's own code without ``trust_remote_code``.
     """
     source = tokenizer_source(config)
     file = Path(source) / published_tokenizer.FILE
@@ -121,7 +121,7 @@ def _without_class(source: str, config: ModelConfig, error: Exception) -> PreTra
 
 def tokenizer_source(config: ModelConfig) -> str:
     """Return the argument for the tokenizer's `from_pretrained`: for an adapter without its own
-    tokenizer, its base model.
+    tokenizer, its base model. Raises like `model_source`.
     """
     if not is_adapter(config):
         return model_source(config)
@@ -177,7 +177,9 @@ def load_policy(
 
     Raises:
         MissingError: folder, Hub name or weights do not exist, or the weights are damaged.
-        ConfigError: unknown or uninstalled attention implementation.
+        ConfigError: unknown, unsupported or uninstalled attention implementation, a model with its
+            own code without ``trust_remote_code``, or an adapter to merge into sharded parameters.
+        StorageError: as in `model_source`.
     """
     if is_adapter(config):
         return merge_adapter(
@@ -274,7 +276,9 @@ def model_source(config: ModelConfig) -> str:
     For an adapter folder, return the source of its base model.
 
     Raises:
-        MissingError: the path does not exist or has no config.json.
+        MissingError: the path does not exist, has no config.json or one that is too large; or as in
+            `ensure_converted`, `ensure_gguf` or `base_of`.
+        StorageError: as in `ensure_converted` or `ensure_gguf`.
     """
     if is_adapter(config):
         return model_source(base_of(config))

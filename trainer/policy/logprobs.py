@@ -38,6 +38,15 @@ class LogprobModel(nn.Module):
     exists. If the model takes packed rows (float32 on a CPU), adjacent rows with the same prompt
     compute it once. Otherwise rows are padded, or with ``in_line`` computed as one sequence without
     padding. It is an nn.Module so that DDP and DeepSpeed wrap its ``forward``.
+
+    Args:
+        causal_lm: the policy or the reference.
+        temperature: divisor of the logits.
+        chunk_tokens: number of tokens per chunk.
+        compute_dtype: dtype of autocast; float32 turns autocast off.
+        token_statistic: see `PolicyLoss.token_statistic`.
+        in_line: whether to compute rows as one sequence.
+        compiled: the model's compiled layers; None if they are not compiled.
     """
 
     def __init__(
@@ -52,7 +61,7 @@ class LogprobModel(nn.Module):
     ) -> None:
         super().__init__()
         self.causal_lm = causal_lm
-        self.compiled = compiled  # None: the layers are not compiled
+        self.compiled = compiled
         self.head = ScoringHead(
             causal_lm.get_output_embeddings(), temperature, chunk_tokens, token_statistic
         )
@@ -74,10 +83,10 @@ class LogprobModel(nn.Module):
             input_ids: [b, L], rows of prompt, completion, padding.
             prompt_lengths: [b].
             completion_mask: [b, T]. If mask and lengths are on the host, the call does not
-            synchronize with the device.
-            with_entropy: also return the entropy of each next-token distribution, and the gradient
-                norm of each log-probability with respect to ``logits / temperature``:
-                ``|onehot(token) - pi|``.
+                synchronize with the device.
+            with_entropy: also return the entropy of each next-token distribution, the gradient
+                norm of each log-probability with respect to ``logits / temperature``,
+                ``|onehot(token) - pi|``, and the token statistic, if there is one.
         """
         device = input_ids.device
         with torch.autocast(

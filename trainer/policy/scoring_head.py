@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from trainer.cpu.linear import linear
 
-# probabilities [n, V] and scored tokens [n, 1] -> a number for each token [n]
+# probabilities [n, V] and scored tokens [n, 1] -> a number for each token [n], or None
 TokenStatistic = Callable[[Tensor, Tensor], Tensor | None]
 
 
@@ -226,7 +226,7 @@ class _Details:
 
 
 def _add_weight_gradient(total: Tensor, grad_output: Tensor, rows: Tensor) -> None:
-    """Add ``grad_output.T @ rows`` ([n, N] and [n, K], same dtype) to ``total`` [N, K] in
+    """Add ``grad_output.T @ rows`` ([n, V] and [n, H], same dtype) to ``total`` [V, H] in
     float32.
     """
     if grad_output.dtype == torch.float32:

@@ -21,15 +21,14 @@ def end_token_ids(model: ModelConfig) -> tuple[int, ...]:
 
     Raises:
         MissingError: no such model, or its configuration cannot be read.
+        ConfigError: the configuration needs the model's own code without ``trust_remote_code``.
     """
     return _configuration(model)[0]
 
 
 def embedding_rows(model: ModelConfig) -> int:
-    """Return the size of the model's vocabulary: its rows of embeddings and its logits.
-
-    Raises:
-        MissingError: no such model, or its configuration cannot be read.
+    """Return the size of the model's vocabulary: the number of rows of its embedding and of its
+    logits. Raises like `end_token_ids`.
     """
     return _configuration(model)[1]
 

@@ -99,7 +99,8 @@ def load_weights(folder: Path, model: PreTrainedModel) -> None:
     """Load saved weights into the model.
 
     Raises:
-        StorageError: missing or unexpected weights.
+        StorageError: missing or unexpected weights, or an adapter with different layers or a
+            different rank.
     """
     if has_adapter(model):
         load_adapter(model, folder)
