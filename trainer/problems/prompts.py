@@ -143,7 +143,7 @@ class PromptBuilder:
     ``section`` is the key of the data in the configuration, which errors about the data name.
 
     Raises:
-        ConfigError: no usable chat template.
+        ConfigError: ``data.chat_template_kwargs`` is set, but no chat template is used.
     """
 
     def __init__(
@@ -177,8 +177,9 @@ class PromptBuilder:
         published prompt. That start therefore becomes part of the prefill.
 
         Raises:
-            ConfigError: the template rejects the question, or would be applied to an already
-                templated prompt.
+            ConfigError: the tokenizer has no usable template, or the template rejects the question,
+                leaves out a part of it, or would be applied to an already templated prompt; or the
+                question has tools, but no template is used.
         """
         self._built += 1
         self._from_text += question.from_text

@@ -51,7 +51,8 @@ def read_rows(dataset: DatasetConfig) -> list[Row]:
 
     Raises:
         MissingError: the file is missing, unreadable or empty, or the Hub dataset cannot be loaded.
-        ConfigError: unsupported file type, or a line that is not a JSON object.
+        ConfigError: unsupported file type, no such split, content that `read_csv` or `read_json`
+            rejects, or more data than the memory limit allows.
     """
     splits = _local_splits(dataset)
     rows = _read_library(dataset) if splits is None else _read_splits(splits, dataset)
@@ -83,8 +84,8 @@ def read_rows(dataset: DatasetConfig) -> list[Row]:
 def find_column(
     row: Row, field: str, columns: Mapping[str, str], defaults: Sequence[str]
 ) -> str | None:
-    """Return the column for a field: the configured one, or else the first default column in the
-    row.
+    """Return the column for a field: the configured one, or else the first of ``defaults`` in the
+    row; None if the row has none of them. ``columns`` maps fields to configured columns.
 
     Raises:
         ConfigError: the configured column does not exist.
@@ -108,7 +109,7 @@ def require_column(
     """Return the column like `find_column`, but raise if there is none.
 
     Raises:
-        ConfigError: no column for the field.
+        ConfigError: no column for the field, or the configured column does not exist.
     """
     column = find_column(row, field, columns, defaults)
     if column is None:
@@ -129,7 +130,7 @@ def require_column(
 
 
 def value_at(row: Row, column: str) -> Any:
-    """Return the value at a dotted column; None for null, NaN or blank text."""
+    """Return the value at a dotted column; None for null, NaN, blank text or a missing column."""
     value = _at(row.values, column)
     empty = (isinstance(value, float) and math.isnan(value)) or (
         isinstance(value, str) and not value.strip()
@@ -178,6 +179,10 @@ def _local_splits(dataset: DatasetConfig) -> dict[str, list[Path]] | None:
 def _read_splits(splits: Mapping[str, Sequence[Path]], dataset: DatasetConfig) -> Iterator[Row]:
     """Yield the rows of a split, or of parts of splits in the library's notation, such as
     ``train[:10%]+test``. The library itself would guess types: the answer "007" would become 7.
+
+    Raises:
+        ConfigError: the notation is invalid, or as in `read_csv` and `read_json`.
+        MissingError: a file cannot be read.
     """
     if dataset.split in splits:
         yield from _read_files(splits[dataset.split])
@@ -254,13 +259,17 @@ def _read_parquet(path: Path) -> Iterator[Values]:
 
 def _as_written(value: float | None, dtype: type) -> float | None:
     """Return a number of less than double precision with the digits that identify it: 0.1, not
-    0.10000000149011612.
+    0.10000000149011612. None stays None.
     """
     return None if value is None else float(str(dtype(value)))
 
 
 def _read_library(dataset: DatasetConfig) -> Iterator[Row]:
-    """Yield the rows of a Hub dataset, or of a folder that only the datasets library reads."""
+    """Yield the rows of a Hub dataset, or of a folder that only the datasets library reads.
+
+    Raises:
+        MissingError: the dataset cannot be loaded.
+    """
     hub_is_reachable()  # before importing datasets, which contacts the Hub
     from datasets import load_dataset, load_dataset_builder, load_from_disk
 

@@ -10,7 +10,12 @@ from trainer.types import Problem
 
 
 class ProblemSampler:
-    """Iterator over the problems in epochs. The order depends only on (seed, epoch)."""
+    """Iterator over the problems in epochs. The order depends only on (seed, epoch), and is the
+    order of the data unless ``shuffle`` is set.
+
+    Raises:
+        ValueError: no problems.
+    """
 
     def __init__(
         self, problems: Sequence[Problem], seed: int, shuffle: bool, drop_last: bool = False

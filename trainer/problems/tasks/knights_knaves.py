@@ -160,7 +160,7 @@ def read_answer(value: Any) -> str:
 
 
 def difficulty(solution_text: str) -> str:
-    """Return the number of people."""
+    """Return the number of people as text."""
     return str(len(_ROLE.findall(solution_text)))
 
 
@@ -202,6 +202,9 @@ def _all_rows(people: int) -> int:
 def truth_table(statement: Statement, people: int) -> int:
     """Return a bit mask whose bit r is the truth value of the statement when bit i of r says
     whether person i is a knight.
+
+    Raises:
+        ValueError: unknown kind of statement.
     """
     kind = statement[0]
     if kind == "telling-truth":

@@ -20,7 +20,8 @@ def ask(question: str) -> str:
 def read_answer(value: Any) -> Any:
     """Return the accepted answer(s): text, a number, or a list of these.
 
-    For GSM8K-style worked solutions, only the text after ``####`` is kept.
+    For GSM8K-style worked solutions, only the text after ``####`` is kept. A float without a
+    fractional part becomes an int.
 
     Raises:
         ValueError: the answer has the wrong type, is empty, or is not a finite number.

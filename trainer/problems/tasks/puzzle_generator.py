@@ -49,8 +49,8 @@ ReducedTable = tuple[tuple[int, ...], int]
 
 
 def canonical_form(statements: Sequence[Statement]) -> tuple[Statement, ...]:
-    """Return the statements (of person 0, 1, ...) under the numbering of people that makes them
-    lexicographically smallest.
+    """Return the statements (of person 0, 1, ...) under the numbering of people that sorts first
+    among the candidates of `_numberings`.
 
     The result is invariant under renumbering of the people.
     """
@@ -61,7 +61,8 @@ def canonical_form(statements: Sequence[Statement]) -> tuple[Statement, ...]:
 
 
 def logical_form(statements: Sequence[Statement]) -> tuple[ReducedTable, ...]:
-    """Return the truth table of each statement, under the numbering that sorts first.
+    """Return the truth table of each statement, under the numbering that sorts first among the
+    candidates of `_numberings`.
 
     The forms of two puzzles are equal if and only if the puzzles are logically equivalent.
     """
