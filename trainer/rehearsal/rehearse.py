@@ -118,8 +118,9 @@ def rehearse(
 
 
 def shrunken(config: TrainConfig, model: Path, engine: str, device: str = "cpu") -> TrainConfig:
-    """Return the configuration with small sizes and generated puzzles; ``dtype: auto`` becomes
-    bfloat16, as on a GPU.
+    """Return the configuration with small sizes, generated puzzles and the model in the folder
+    ``model``. ``dtype: auto`` becomes bfloat16, as on a GPU. The rollout engine is ``engine``,
+    unless the configuration requires transformers.
     """
     rollout = config.rollout
     attention = config.model.attn_implementation
@@ -147,8 +148,8 @@ def shrunken(config: TrainConfig, model: Path, engine: str, device: str = "cpu")
 
 
 def make_model(config: TrainConfig, folder: Path) -> Path:
-    """Save a small random model of the configuration's architecture, with the tiny model's
-    tokenizer; return its folder.
+    """Save a small random model of the configuration's architecture, or of Qwen2.5's if it is not
+    known on this machine, with the tiny model's tokenizer; return its folder.
     """
     transformers.utils.logging.disable_progress_bar()
     size = model_size(config.model.name_or_path)
@@ -169,7 +170,12 @@ def make_model(config: TrainConfig, folder: Path) -> Path:
 
 
 def run_ranks(folder: Path, size: int, name: str, on_gpus: bool) -> None:
-    """Rehearse a preset on ``size`` ranks in ``folder``; raise if a rank fails."""
+    """Rehearse the preset ``name`` on ``size`` ranks in ``folder``; without ``on_gpus``, GPUs are
+    hidden from them.
+
+    Raises:
+        EngineError: a rank failed; the output of all ranks has been printed to stderr.
+    """
     launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
     # `-m` puts the current folder first on sys.path. The ranks start in the rehearsal's own folder,
     # so that a user's file such as trainer.py does not shadow our package.
