@@ -40,7 +40,7 @@ def balance_groups(
 
 def equal_shares(sizes: Sequence[int], shares: int) -> list[list[int]]:
     """Return the indices of ``sizes`` in each share, in ascending order: equally many indices per
-    share, with about equal sums.
+    share, with about equal sums. ``shares`` must divide the number of sizes.
 
     The sizes are assigned largest first, each to the share that is not full and has the smallest
     sum. Then the largest share exchanges an index with another share as long as that lowers the

@@ -44,10 +44,14 @@ def build_engine(
 ) -> RolloutEngine:
     """Create the configured rollout engine.
 
+    ``full_weights`` gathers the full parameters for the transformers engine, see
+    `TransformersEngine`.
+
     Raises:
-        ConfigError: vLLM is not installed, or a request can exceed the context length.
+        ConfigError: vLLM is not installed, a request can exceed the context length, or vLLM does
+            not support the temperature, the number of excluded token ids, or NCCL on this machine.
         EngineError: vLLM does not start, or a server has the wrong settings.
-        MissingError: a server does not answer.
+        MissingError: a server does not answer, or the model cannot be found.
     """
     engine = config.rollout.engine
     device = next(model.parameters()).device
@@ -108,10 +112,11 @@ def _warn_of_unknown_ids(tokenizer: Any, model: PreTrainedModel) -> None:
 
 
 def build_rewards(config: RewardConfig, max_failure_rate: float = 1.0) -> RewardPool:
-    """Create the reward pool.
+    """Create the reward pool; ``max_failure_rate`` as in `RewardPool`.
 
     Raises:
-        ConfigError: unknown reward function, failed import, or too many workers for this machine.
+        ConfigError: unknown reward function, failed import, a scoring process that does not start,
+            or too many workers for this machine.
     """
     cores = os.cpu_count() or 1
     max_workers = min(

@@ -226,6 +226,7 @@ class RolloutSampler:
         Raises:
             RewardError: scoring failed for too many completions; raised here, or by
                 ``scores.result()``.
+            EngineError: the engine failed.
         """
         rollout = self.config.rollout
         if rollout.dynamic_sampling:  # needs the rewards before it can continue
@@ -244,7 +245,12 @@ class RolloutSampler:
         return StepGroups(groups, scores)
 
     def sync_weights(self, model: nn.Module, stopwatch: Stopwatch) -> None:
-        """Sync the weights to the engine and wake it."""
+        """Sync the weights to the engine and wake it.
+
+        Raises:
+            EngineError: the engine rejected the weights, or its log-probabilities differ from the
+                policy's.
+        """
         with stopwatch("sync"):
             self.engine.sync_weights(model)
             self.engine.wake()

@@ -9,9 +9,9 @@ directly and skips the rest of the transformers forward: for a small model, mask
 cost more than the arithmetic. docs/explanation/benchmarks.md has the speedup.
 
 Shapes: P prompts, L length of the longest prompt, R rows (completions), S maximum rows per prompt,
-H query heads, K key heads, n = H / K, D head size, t completion tokens so far. Heads precede rows,
-[K, R, ...], so that the rows of a prompt are adjacent and [K * R, n, D] can be viewed as [K * P, S
-* n, D] while all prompts have S rows.
+V vocabulary size, H query heads, K key heads, n = H / K, D head size, t completion tokens so far.
+Heads precede rows, [K, R, ...], so that the rows of a prompt are adjacent and [K * R, n, D] can be
+viewed as [K * P, S * n, D] while all prompts have S rows.
 """
 
 import functools
@@ -49,7 +49,9 @@ class Prefill:
 
 
 def prefill_prompts(model: PreTrainedModel, prompts: IntegerRows, pad_token_id: int) -> Prefill:
-    """Prefill the prompts, none of which may be empty."""
+    """Prefill the prompts, none of which may be empty. ``pad_token_id`` may be any valid token
+    id.
+    """
     length = max(map(len, prompts))
     device = next(model.parameters()).device
     padding = torch.tensor([[length - len(prompt)] for prompt in prompts])
@@ -65,8 +67,8 @@ def prefill_prompts(model: PreTrainedModel, prompts: IntegerRows, pad_token_id: 
 def next_logits(
     model: PreTrainedModel, input_ids: Tensor, mask: Tensor, position_ids: Tensor, cache: Cache
 ) -> Tensor:
-    """Run the model on ``input_ids`` [B, T], extend the cache, and return the last position's
-    logits [B, V].
+    """Run the model on ``input_ids`` and ``position_ids`` [B, T], extend the cache, and return the
+    last position's logits [B, V]. ``mask`` covers the cached positions as well: [B, cached + T].
     """
     output = model(
         input_ids=input_ids,
@@ -103,7 +105,8 @@ def _parameters(function: Callable[..., Any]) -> frozenset[str]:
 class CachedBatch:
     """Rows (completions) decoded one token at a time with the model's own forward.
 
-    Row r starts from a copy of the KV cache of prompt ``prompt_of_row[r]``.
+    Row r starts from a copy of the KV cache of prompt ``prompt_of_row[r]``. At most
+    ``max_new_tokens`` tokens can be appended to it.
     """
 
     def __init__(

@@ -22,7 +22,8 @@ def sample_until_varied(
     number of ranks. After the last round, zero-variance groups fill the batch, so its size is
     constant. Rewards are compared before the overlong penalty. ``collect(first, count)`` samples
     this rank's share of the next ``count`` problems, numbered from ``first``. Collective: all ranks
-    must call it, and ``wanted`` must be a multiple of their number.
+    must call it, and ``wanted`` must be a multiple of their number. Each rank gets its share of the
+    chosen groups and the groups that it sampled; ``dropped`` counts the groups of all ranks.
     """
     sampled: list[RolloutGroup] = []
     with_reward_variance: list[RolloutGroup] = []

@@ -10,7 +10,7 @@ from trainer.types import Rollout, RolloutGroup
 
 def overlong_penalty(length: int, max_new_tokens: int, buffer: int) -> float:
     """Return ``clamp((length - (max_new_tokens - buffer)) / buffer, 0, 1)`` [arXiv:2503.14476,
-    equation 13].
+    equation 13]; all lengths in tokens.
     """
     return min(1.0, max(0.0, (length - (max_new_tokens - buffer)) / buffer))
 
@@ -23,7 +23,8 @@ def raw_reward(rollout: Rollout) -> float:
 def apply_overlong_penalty(
     groups: Sequence[RolloutGroup], max_new_tokens: int, config: RewardConfig
 ) -> list[RolloutGroup]:
-    """Subtract the overlong penalty from every reward, and record it in the breakdown.
+    """Subtract the overlong penalty, which is largest at ``max_new_tokens`` tokens, from every
+    reward, and record it in the breakdown.
 
     ``correct`` does not change. The buffer must be positive.
     """

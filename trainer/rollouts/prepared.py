@@ -60,7 +60,8 @@ def prepare(config: TrainConfig, trains: bool = True, max_failure_rate: float = 
     """Check the weights, load tokenizer and data, start the reward pool, and score one problem as a
     test.
 
-    If ``trains`` is False, training data is not loaded.
+    If ``trains`` is False, training data is not loaded, and no problem is scored. The pools use
+    ``max_failure_rate``, see `RewardPool`.
 
     Raises:
         MissingError, ConfigError, RewardError: the run could not start.
@@ -85,7 +86,7 @@ def build_reward_pools(config: TrainConfig, max_failure_rate: float) -> dict[str
     """Create one reward pool for training, and one for each other reward of an evaluation set.
 
     Raises:
-        ConfigError: a reward function cannot be used.
+        ConfigError: a reward function cannot be used, or there are too many workers.
     """
     rewards = [config.reward.functions, *map(config.reward_of_set, config.evaluation.sets)]
     pools: dict[str, RewardPool] = {}
@@ -150,8 +151,8 @@ def load_data(
 
 
 def check_reward(rewards: RewardPool, problem: Problem, config: RewardConfig) -> None:
-    """Score the first problem's reference answer, to detect a reward function that raises or hangs,
-    and warn if it asks for secrets that it does not get.
+    """Score the problem's reference answer, to detect a reward function that raises or hangs, and
+    warn if the function asks for secrets that it does not get.
 
     Raises:
         RewardError: scoring failed; the error shows the text and the answer.
@@ -203,8 +204,8 @@ def check_answers(
     problems: Sequence[Problem],
     sets: Mapping[str, Sequence[Problem]] | None = None,
 ) -> Problem:
-    """Score every answer of the data against itself, if a built-in reward decides correctness.
-    Return the first training problem whose answer can be correct.
+    """Score the answers of data files against themselves, for about 10 s, if a built-in reward
+    decides correctness. Return the first training problem whose answer was not found to be wrong.
 
     Rows whose own answer is not scored as correct would always get the lowest reward. A warning
     lists these rows, and rows whose answer contains extra text. The user's reward functions are not

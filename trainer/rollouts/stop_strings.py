@@ -54,7 +54,9 @@ class StopStrings:
     stop_token_ids: tuple[int, ...] = ()
 
     def cut(self, completion: Completion, prompt_ids: Sequence[int]) -> Completion:
-        """Return the completion with its text, truncated at the first stop string."""
+        """Return the completion with its text, truncated at the stop string that ends first, if
+        there is one.
+        """
         text = self._text(completion.token_ids, prompt_ids)
         found = self._first(text)
         if found is None:

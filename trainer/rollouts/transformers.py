@@ -97,8 +97,8 @@ class TransformersEngine:
         return torch.autocast(self.model.device.type, self.compute_dtype, enabled=is_lower)
 
     def token_budget(self, row_length: int) -> int:
-        """Return the number of KV cache positions that fit in free memory, for rows of
-        ``row_length``.
+        """Return the number of KV cache positions that fit in free GPU memory, for rows of
+        ``row_length`` tokens; a constant on other devices.
         """
         device = self.model.device
         if device.type != "cuda":
@@ -180,7 +180,9 @@ def _at_stop_string(stop: StopStrings, tokens: Tensor, prompts: IntegerRows) -> 
 
 
 def _samples(tokens: Tensor, logprobs: Tensor, stop_ids: Tensor, ends: Tensor) -> list[Completion]:
-    """Truncate every row after its first stop token, or at its stop string: ``ends`` [R]."""
+    """Return the rows as completions, each truncated after its first stop token, or at its stop
+    string: ``ends`` [R] has the lengths.
+    """
     tokens = tokens.masked_fill(torch.arange(tokens.shape[1]) >= ends[:, None], -1)
     stops = torch.isin(tokens, stop_ids)
     lengths = torch.where(stops.any(dim=-1), stops.int().argmax(dim=-1) + 1, ends)

@@ -28,7 +28,8 @@ from trainer.rollouts.vllm.upload import UploadMiddleware
 
 
 def serve(config: TrainConfig, host: str, port: int, gpu_memory_utilization: float) -> NoReturn:
-    """Replace this process with the server; does not return.
+    """Replace this process with the server; does not return. On a GPU, the server may use the
+    fraction ``gpu_memory_utilization`` of its memory.
 
     Raises:
         ConfigError: vLLM is not installed, or a request can exceed its context.

@@ -17,7 +17,8 @@ _MEMORY_WORDS = ("memory", "kv cache", "cache block")
 
 @contextmanager
 def engine_errors(when: str) -> Iterator[None]:
-    """Convert exceptions in this context to EngineError; ``when`` describes the phase.
+    """Convert exceptions in this context to EngineError, or to ConfigError if a request can exceed
+    the model's context; ``when`` describes the phase.
 
     Covers AssertionError (vLLM asserts that sleep freed memory) and CalledProcessError (Triton runs
     a C compiler).

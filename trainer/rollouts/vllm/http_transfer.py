@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from trainer.rollouts.vllm.client import VllmClient, on_all
 from trainer.rollouts.vllm.sync import named_weights
 
-CHUNK_BYTES = 64 << 20  # weights per request; a larger parameter gets its own request
+# a request is sent as soon as it has this many bytes of weights, so a large parameter exceeds it
+CHUNK_BYTES = 64 << 20
 # A server receives the next requests while it loads the weights of the current one. Trainer and
 # server keep this many chunks in host memory.
 REQUESTS_IN_FLIGHT = 4
@@ -79,7 +80,9 @@ def _await_arrival(requests: Sequence[Future[None]]) -> None:
 
 
 def _chunks(model: nn.Module, dtype: torch.dtype) -> Iterator[Chunk]:
-    """Yield all weights in chunks of `CHUNK_BYTES` in ``dtype``, the same on every rank."""
+    """Yield all weights in chunks of at least `CHUNK_BYTES` in ``dtype``, except the last one; the
+    chunks are the same on every rank.
+    """
     chunk: Chunk = {}
     size = 0
     for name, weight in named_weights(model):

@@ -68,7 +68,7 @@ class VllmServerEngine(RequestEngine):
 
         Raises:
             EngineError: a server rejected the weights, or, on the first sync, its log-probabilities
-            differ from the policy's.
+                differ from the policy's.
         """
         self._n_syncs += 1
         try:
@@ -95,7 +95,7 @@ class VllmServerEngine(RequestEngine):
 
         Raises:
             EngineError: a request failed, or was served with weights other than the last synced
-            ones.
+                ones.
         """
         assert self._checked, "the servers have no weights: call sync_weights() first"
         call = uuid.uuid4().hex

@@ -101,7 +101,7 @@ class EngineSetup:
 
 
 def engine_setup(config: TrainConfig, model: PreTrainedModel, ranks: int) -> EngineSetup:
-    """Return the setup of a run's engines.
+    """Return the setup of a run's engines. ``ranks`` is the run's number of ranks.
 
     Raises:
         ConfigError: a request can be longer than the context.
@@ -148,7 +148,7 @@ def _for_shared_gpu(settings: VllmConfig, model: PreTrainedModel, dtype: str) ->
 
 
 def llm_options(setup: EngineSetup, device: torch.device, ranks: int) -> dict[str, Any]:
-    """Return the arguments for `vllm.LLM`."""
+    """Return the arguments for `vllm.LLM` on a rank's device, in a run with ``ranks`` ranks."""
     settings = setup.settings
     on_cpu = device.type == "cpu"
     options: dict[str, Any] = {

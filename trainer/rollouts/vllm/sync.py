@@ -70,7 +70,11 @@ def _converted(model: PreTrainedModel) -> frozenset[str]:
 
 
 def load_weights(llm: Any, model: PreTrainedModel) -> None:
-    """Replace all weights of the engine and reset its prefix cache."""
+    """Replace all weights of the engine and reset its prefix cache.
+
+    Raises:
+        RuntimeError: the prefix cache is in use.
+    """
     with torch.no_grad():
         llm.collective_rpc(_prepare_worker)
         llm.collective_rpc("reload_weights", kwargs={"weights_iterator": named_weights(model)})
@@ -102,12 +106,12 @@ def check_synced_weights(
     """Return the mean |difference| of engine and policy log-probabilities on a prompt [nats].
 
     ``engine_logprobs`` maps tokens [n] to the log-probabilities of all but the first [n - 1].
-    Without a prompt, synthetic tokens are used, on which rounding differences are larger than on
-    real text.
+    Instead of a prompt of fewer than two tokens, synthetic tokens are used, on which rounding
+    differences are larger than on real text.
 
     Raises:
-        EngineError: the difference exceeds rounding, so the sampling policy would not be the
-        trained policy.
+        EngineError: the difference exceeds rounding or is NaN, so the sampling policy would not be
+            the trained policy.
     """
     token_ids = list(prompt[-MAX_CHECK_TOKENS:])
     if len(token_ids) < 2:
