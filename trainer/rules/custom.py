@@ -24,7 +24,8 @@ from rewards.user_code import load_named, place_of
 
 @functools.cache
 def load_rule(name: str, base: type[Any], folder: str) -> type[Any]:
-    """Load ``module:Class`` or ``module:function`` as a subclass of ``base``.
+    """Load ``module:Class`` or ``module:function`` as a subclass of ``base``. The module is looked
+    up on the import path, then in ``folder``.
 
     Cached, so that two configurations with the rule have the same class and can be equal.
 

@@ -78,7 +78,9 @@ def mean_and_variance(
 
 def whiten(values: Tensor, mask: Tensor, sum_over_ranks: SumOverRanks) -> Tensor:
     """Return ``(x - mean) / sqrt(var + 1e-8)`` with mean and unbiased variance over the masked
-    values of all ranks, in float64; 0 if the values are equal up to float32's rounding.
+    values of all ranks; 0 outside the mask, and everywhere if the values are equal up to float32's
+    rounding. Computed in float64, and returned in the dtype of ``values`` or of ``mask``, whichever
+    is wider.
 
     Adam takes a full step for a gradient of any size, so rounding errors must not become a
     gradient.

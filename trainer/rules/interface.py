@@ -97,9 +97,9 @@ class Rule(Section):
 class UpdateTotals(NamedTuple):
     """Size of an update batch over all microbatches and ranks: the loss denominators.
 
-    Dividing by them makes the loss independent of gradient accumulation and data parallelism. They
-    count all tokens of `denominator_mask`, including those that a filter or isolation pass
-    excludes.
+    Dividing by them makes the loss independent of gradient accumulation and data parallelism.
+    ``tokens`` counts all tokens of `denominator_mask`, including those that a filter or isolation
+    pass excludes, and ``sequences`` counts all completions.
     """
 
     tokens: float
@@ -124,7 +124,7 @@ class AdvantageInputs:
     # optim.old_logprobs=rollout
     gradient_norms: Tensor | None = None
     reward_parts: Sequence[Mapping[str, float]]  # [B], weighted parts of each reward
-    part_weights: Mapping[str, float]
+    part_weights: Mapping[str, float]  # part -> its weight in the reward
     kl_coef: float  # KL coefficient if the KL penalty is in the reward, else 0
     sum_over_ranks: SumOverRanks
     step: int = 1  # training step, from 1
@@ -270,7 +270,7 @@ class PolicyLoss(Rule):
     has_regularizer: ClassVar[bool] = False
 
     def __call__(self, tokens: LossInputs) -> TokenLosses | Tensor:
-        """Return the loss of every token, [B, T]."""
+        """Return the loss of every token, [B, T], alone or with the masks of clipped tokens."""
         raise NotImplementedError
 
     def token_statistic(self, probabilities: Tensor, tokens: Tensor) -> Tensor | None:

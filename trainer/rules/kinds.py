@@ -36,7 +36,7 @@ class RuleKind:
 
         Raises:
             ValueError: neither a built-in rule nor an importable ``module:Class`` or
-            ``module:function``.
+                ``module:function``.
         """
         if ":" in name:
             return load_rule(name, self.base, str(Path.cwd()))
@@ -51,7 +51,7 @@ class RuleKind:
         """Parse a setting and return the rule.
 
         Raises:
-            ValueError: unknown rule or parameter.
+            ValueError: unknown rule or parameter, or neither a name nor a mapping.
             pydantic.ValidationError: invalid parameter value.
         """
         if isinstance(setting, Rule):

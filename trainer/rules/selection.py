@@ -22,8 +22,8 @@ def largest(values: Tensor, candidates: Tensor, count: int, gather: Gather) -> T
 
 
 def quantile(values: Tensor, fraction: float, gather: Gather) -> float:
-    """Return a linearly interpolated quantile of the values [N] over all ranks; inf if there are
-    none.
+    """Return the linearly interpolated ``fraction`` quantile of the values [N] over all ranks; inf
+    if there are none.
     """
     everywhere = gather(values.double().tolist())
     return float(np.quantile(everywhere, fraction)) if everywhere else np.inf
