@@ -91,6 +91,9 @@ def change_tags(folder: Path) -> dict[str, str]:
 def recorded_files(folder: Path) -> dict[str, dict[str, str]]:
     """Return the recorded files of a run or sweep: path -> ``role``, ``sha256``, ``size``; empty
     without a record.
+
+    Raises:
+        StorageError: the record is damaged or cannot be read.
     """
     return dict(_recorded(folder)["files"])
 
@@ -171,7 +174,9 @@ def input_files(configs: Iterable[TrainConfig]) -> Iterator[tuple[Path, str]]:
 
 
 def module_files(module: str, role: str, root: Path) -> Iterator[tuple[Path, str]]:
-    """Yield a module's file and the project files that it imports, without importing them."""
+    """Yield a module's file with ``role``, and the project files that it imports with the role
+    ``imported by MODULE``, without importing them. The last place to look for modules is ``root``.
+    """
     search = [*filter(None, sys.path), str(root)]  # same order as in the scoring processes
     finder = _ImportFinder(
         [place for place in search if _is_of_project(Path(place))], excludes=LOPTUNE_PACKAGES

@@ -282,8 +282,8 @@ def connect(uri: str, *, records: bool = True) -> "MlflowClient":
 
 
 def retry(action: Callable[[], T], uri: str, *, records: bool = True) -> T:
-    """Retry ``action`` until it succeeds or a time limit is reached, which is longer for SQLite
-    locks than for servers. ``records`` as for `connect`.
+    """Retry ``action`` on the store ``uri`` until it succeeds or a time limit is reached, which is
+    longer for SQLite locks than for servers. ``records`` as for `connect`.
 
     Raises:
         StorageError: time limit reached, or a permanent error.
@@ -457,6 +457,9 @@ def _system_tags() -> dict[str, str]:
 def _schema_exists(path: Path) -> bool:
     """Return whether the database has MLflow's schema. Waits for locks itself, because MLflow would
     wait 100 s.
+
+    Raises:
+        StorageError: the database stays locked, or the file is not a database.
     """
     if not path.exists():
         return False

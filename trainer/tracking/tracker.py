@@ -66,6 +66,8 @@ class Tracker:
         StorageError: MLflow is not reachable, the SQLite store has no schema (call
             `prepare_store`), the run folder is not writable, or a newer attempt owns the run. Every
             method that writes also raises this last error.
+        ConfigError: the tracking URI is invalid, or a package of ``tracking.report_to`` is missing
+            or fails to start.
     """
 
     def __init__(
@@ -198,8 +200,9 @@ class Tracker:
         return moved
 
     def close(self, status: str = "FINISHED") -> bool:
-        """Upload the remaining records within ``close_limit_s`` and close. Return False if the
-        record in MLflow is incomplete, unless it was left to `upload` on purpose.
+        """Upload the remaining records and the run's ``status`` (FINISHED, FAILED or KILLED) within
+        ``close_limit_s``, and close. Return False if the record in MLflow is incomplete, unless it
+        was left to `upload` on purpose.
         """
         if self._closing.is_set():
             return True
@@ -275,8 +278,8 @@ class Tracker:
 
 
 def _failure(action: Callable[[], None]) -> Exception | None:
-    """Run an action and return its exception, because an MLflow failure must not stop training: the
-    record is on disk.
+    """Run an action and return its exception, or None. An MLflow failure must not stop training:
+    the record is on disk. Only a `SupersededError` is raised.
     """
     try:
         action()
@@ -306,7 +309,8 @@ class NullTracker:
 def upload(run_dir: Path, uri: str | None = None, tags: Mapping[str, str] | None = None) -> str:
     """Upload to MLflow a finished run that was recorded offline or whose server failed.
 
-    ``uri`` overrides the tracking URI of the run's configuration.
+    ``uri`` overrides the tracking URI of the run's configuration, and ``tags`` are added to the
+    run's tags.
 
     Returns:
         The id of the MLflow run.

@@ -67,7 +67,7 @@ def metrics_record(
 
     Raises:
         KeyError: with ``declared``, a metric that ``loptune/declared_metrics.yaml`` does not
-        declare.
+            declare.
     """
     record: Record = {"step": int(step), "time": round(time.time(), 3)}
     if attempt:
