@@ -69,6 +69,9 @@ def _summary_of_rank_0(folder: Path) -> RunSummary:
     default name may differ, because it contains the time.
 
     Rank 0 never waits for the other ranks: they may have been interrupted.
+
+    Raises:
+        StorageError: rank 0 did not finish in time, on other ranks.
     """
     import torch  # takes seconds to import
 
@@ -100,5 +103,6 @@ def load_metrics(name: str, runs_dir: str | Path = "runs") -> pd.DataFrame:
 
     Raises:
         MissingError: there is no such run.
+        StorageError: the record of the metrics is damaged or cannot be read.
     """
     return pd.DataFrame(read_records(RunFolder(existing_run(Path(runs_dir), name)).metrics))

@@ -27,7 +27,12 @@ class Attempt:
     number: int = 0
 
     def check(self) -> None:
-        """Raise SupersededError if a newer attempt has started."""
+        """Check that no newer attempt has started.
+
+        Raises:
+            SupersededError: a newer attempt has started.
+            StorageError: its number cannot be read.
+        """
         if self.number and (newest := newest_attempt(self.run_dir)) > self.number:
             raise SupersededError(
                 f"a newer attempt ({newest}) of {self.run_dir.name} runs elsewhere",

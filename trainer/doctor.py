@@ -106,8 +106,8 @@ def examine(folder: Path, torch_report: TorchReport) -> list[Finding]:
 
 
 def installed_version(module: str) -> str:
-    """Return the version of an installed module, whose distribution may have a different name: vLLM
-    for CPUs is not called vllm.
+    """Return the version of an installed module, or ``version unknown`` without a distribution. The
+    distribution may have a different name: vLLM for CPUs is not called vllm.
     """
     names = importlib.metadata.packages_distributions().get(module, [])
     if not names:

@@ -74,12 +74,21 @@ def total_steps(config: TrainConfig, problems: int) -> int:
 class Trainer:
     """One training run: Algorithm 1 of arXiv:2505.12929 with the configured update rule.
 
+    Args:
+        config: configuration of the run.
+        context: folders and name of the run.
+        tracker: record of the metrics; None records nothing.
+        progress: receiver of progress events; None ignores them.
+        parallel: this process's rank; None creates it from the environment, see `make_parallel`.
+
     Raises:
         ConfigError, MissingError: invalid model, data, memory or settings, before the first step.
         DivergedError: during training, if a loss, gradient norm, reward or log-probability is not
             finite.
         RewardError: scoring fails on the first problem, or for too many completions during
             training.
+        EngineError: the rollout engine does not start, or fails.
+        StorageError: a checkpoint or the record cannot be written.
     """
 
     def __init__(
@@ -301,8 +310,11 @@ class Trainer:
         )
 
     def save_checkpoint(self) -> Path:
-        """Write ``checkpoints/step-N`` unless it was already written, and wait until it is on
-        disk.
+        """Write ``checkpoints/step-N`` unless it was already written, wait until it is on disk, and
+        return its folder.
+
+        Raises:
+            StorageError: the checkpoint could not be written.
         """
         self._start_checkpoint()
         self._checkpoint.wait()
@@ -349,8 +361,9 @@ class Trainer:
         """Resume from the newest intact checkpoint, if any, and return its step.
 
         Raises:
-            ConfigError: the run has finished and only its weights were kept.
-            StorageError: all checkpoints are damaged.
+            ConfigError: the run has finished and only its weights were kept, or the number of
+                training problems has changed.
+            StorageError: all checkpoints are damaged, or the newest one does not fit the model.
         """
         root = RunFolder(self.context.run_dir).checkpoints
         parallel = self.parallel
@@ -371,8 +384,9 @@ class Trainer:
         return self.step
 
     def close(self, status: str = "FINISHED") -> bool:
-        """Shut down checkpoint writer, scoring processes, engine and tracker. Return False if part
-        of the run is missing from MLflow.
+        """Shut down checkpoint writer, scoring processes, engine and tracker, which records the
+        ``status``: FINISHED, FAILED or KILLED. Return False if part of the run is missing from
+        MLflow.
         """
         self._checkpoint.close()
         self.source.close()
