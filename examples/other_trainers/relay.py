@@ -2,7 +2,7 @@
 
     python relay.py FILE METRIC -- COMMAND ...
 
-FILE is the trainer's file of JSON lines: {"step": 5, "reward": 0.4}, or verl's
+FILE is the trainer's file of JSON lines, a .jsonl: {"step": 5, "reward": 0.4}, or verl's
 {"step": 5, "data": {"reward": 0.4}}. It may also be the folder of the trainer's TensorBoard events.
 Lines without METRIC, such as training steps without an evaluation, are left out.
 """

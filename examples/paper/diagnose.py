@@ -152,8 +152,8 @@ class Diagnosis:
         ]
 
     def fraction_rows(self) -> list[dict[str, Any]]:
-        """Return a row per update, with the fraction of tokens that moved in the direction of their
-        advantage.
+        """Return a row per update with the values of `band_rows` over all tokens, such as the
+        fraction that moved in the direction of their advantage (figure 3).
         """
         everything = torch.ones_like(self.bands, dtype=torch.bool)
         return [{"update": update.name, **self._row(update, everything)} for update in self.updates]
