@@ -141,7 +141,9 @@ class StoppedError(UserError):
 
 
 class RewardError(UserError):
-    """Scoring failed for too many completions, exit code 2."""
+    """Scoring failed for too many completions, or for the first problem's reference answer; exit
+    code 2.
+    """
 
 
 class EngineError(UserError):

@@ -34,7 +34,7 @@ class OwnPackages(MetaPathFinder):
 
 def find_own_packages_first() -> None:
     """Make this process find loptune's packages first, whatever files the current folder contains.
-    Cluster nodes do not need it: Ray unpacks each package into its own folder and puts these
+    Cluster nodes do not need this: Ray unpacks each package into its own folder and puts these
     folders first on ``sys.path``.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Create private temporary folders, and remove those that killed processes left behind.
+"""Create private temporary folders, and remove folders that killed processes left behind.
 
 A folder is locked while its process is alive. Error marks of ranks are files without a lock.
 Scratch folders of sweeps have a separate lock: `sweep.driver.guard`.

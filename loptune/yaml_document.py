@@ -81,8 +81,8 @@ class Place:
 
 @dataclass(frozen=True)
 class YamlDocument:
-    """A parsed YAML mapping with the place of each key. A file that extends another one has keys of
-    both.
+    """A parsed YAML mapping with the place of each key. The mapping of a file that extends another
+    file has the keys of both.
     """
 
     data: dict[str, Any]
