@@ -170,7 +170,8 @@ class RunContext:
     """Location of a run on disk and in MLflow.
 
     ``run_dir`` is the folder of this run; ``runs_dir`` contains all runs and the local MLflow
-    store. The tags identify the MLflow run after a restart.
+    store. After a restart, the MLflow run is found by the tag ``loptune.run`` of ``tags``, or else
+    by the id in ``run_dir``, see `loptune.identity`.
     """
 
     run_dir: Path

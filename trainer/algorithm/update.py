@@ -42,7 +42,8 @@ class UpdateStatistics:
     """
 
     times_updated: Tensor  # [B, T], number of optimizer steps that each token was in
-    times_clipped: Tensor  # [B, T], number of updates in which its importance ratio was clipped
+    # [B, T], number of optimizer steps in which each token's importance ratio was clipped
+    times_clipped: Tensor
     # Kept on the device: reading a value after every microbatch would stall the GPU.
     loss: Tensor  # [] float64
     ratio_max: Tensor  # []

@@ -29,9 +29,10 @@ def stage_training_state(
     """Copy the training state to host memory. Return a function that writes the copy to a folder
     while training continues.
 
-    Weights (or adapter) and tokenizer are written in Hugging Face format, everything else as
-    safetensors. Rank 0 writes everything that is not sharded; with a sharded optimizer every rank
-    writes its shard. Do not use this tokenizer elsewhere during the write.
+    Weights (or adapter) and tokenizer are written in Hugging Face format, optimizer and random
+    states as safetensors, and ``state`` as JSON. Rank 0 writes everything that is not sharded; with
+    a sharded optimizer every rank writes its shard. Do not use this tokenizer elsewhere during the
+    write.
     """
     weights = parallel.weights(model)
     metadata = layout_metadata(parallel.fragments(model, optimizer))

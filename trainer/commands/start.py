@@ -242,7 +242,7 @@ def _prepare_folder(config: TrainConfig, name: str, start: Start, changes: Seque
             print(
                 f"starting over; moved the earlier checkpoints and record to {earlier}", flush=True
             )
-    # on resume it is saved later, after all ranks have read the old one
+    # on resume, the configuration is saved later, after all ranks have read the old one
     if not start.resume:
         save_config(config, folder.config)
         save_config(config, folder.first_config)

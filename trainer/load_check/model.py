@@ -365,7 +365,7 @@ def _verdict(
     otherwise: Part,
 ) -> tuple[Part, float]:
     """Return the part at fault and the difference in nats. A part is at fault if the path agrees
-    without it; if there is no such part, it is ``otherwise``.
+    without it; ``otherwise`` is returned if there is no such part.
     """
     kind, nats = fault
     if kind == "boundary":

@@ -98,8 +98,8 @@ def describe_device(device: torch.device) -> Device:
 def memory_in_use(device: torch.device) -> int:
     """Return a rank's memory use [bytes].
 
-    On a GPU, this is all memory in use on it, including torch's cache, other libraries and other
-    processes. On a CPU, it is the peak resident set size of this process.
+    On a GPU, this is all of the GPU's memory in use, including torch's cache, other libraries and
+    other processes. On a CPU, it is the peak resident set size of this process.
     """
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)

@@ -112,7 +112,7 @@ def adapter_disabled(model: Module) -> Iterator[None]:
 
 
 class BaseParameter(NamedTuple):
-    """A base model parameter under its name without an adapter."""
+    """A parameter of the base model, with the name that it has without an adapter."""
 
     name: str
     parameter: nn.Parameter

@@ -36,8 +36,8 @@ class LogprobModel(nn.Module):
     Computes ``log_softmax(logits / temperature)`` at completion tokens only, in float32 and in
     chunks whose logits are recomputed in the backward pass. A full [B, T, vocabulary] tensor never
     exists. If the model takes packed rows (float32 on a CPU), adjacent rows with the same prompt
-    compute it once. Otherwise rows are padded, or with ``in_line`` computed as one sequence without
-    padding. It is an nn.Module so that DDP and DeepSpeed wrap its ``forward``.
+    compute the prompt once. Otherwise rows are padded, or with ``in_line`` computed as one sequence
+    without padding. It is an nn.Module so that DDP and DeepSpeed wrap its ``forward``.
 
     Args:
         causal_lm: the policy or the reference.
@@ -145,8 +145,8 @@ class CachedForward:
     Until the weights change, the update would recompute exactly the forward pass that produced the
     old log-probabilities. Only one microbatch is cached: the update keeps only one graph at a time
     anyway, so peak memory does not grow. docs/explanation/benchmarks.md has the time of a step
-    without it. It saves nothing if the update skips rows of the microbatch, such as zero-variance
-    groups.
+    without the cache. The cache saves nothing if the update skips rows of the microbatch, such as
+    zero-variance groups.
     """
 
     def __init__(self) -> None:

@@ -86,7 +86,7 @@ def hidden_states_in_line(model: PreTrainedModel, input_ids: Tensor, line: RowsI
         input_ids=input_ids[line.rows, line.positions][None],
         position_ids=line.positions[None],
         use_cache=False,
-        # with them, flash-attention does not have to find the row bounds, which would synchronize
+        # with the bounds, flash-attention need not find them, which would synchronize
         cu_seq_lens_q=line.bounds,
         cu_seq_lens_k=line.bounds,
         max_length_q=line.longest,

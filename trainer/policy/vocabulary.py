@@ -15,7 +15,7 @@ from trainer.policy.load import LOAD_ERRORS, load_error, model_source
 def end_token_ids(model: ModelConfig) -> tuple[int, ...]:
     """Return the ids that end a completion according to the model's generation configuration.
 
-    Chat models often list several, and the tokenizer's EOS is only one of them: Llama 3 ends a turn
+    Chat models often list several ids, of which the tokenizer's EOS is one: Llama 3 ends a turn
     with ``<|eot_id|>``, Gemma with ``<end_of_turn>``. Without a ``generation_config.json`` they are
     the ids of ``config.json``, as in transformers.
 

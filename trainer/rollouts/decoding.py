@@ -183,8 +183,8 @@ def _angles_depend_on_length(model: PreTrainedModel) -> bool:
     states = torch.zeros(1, device=model.device, dtype=model.dtype)
     near = torch.arange(8, device=model.device)[None]
     far = torch.cat([near, near.new_full((1, 1), _FAR)], dim=-1)
-    # distant positions first, so that the module is left with the angles of near ones: it keeps
-    # those of its last call
+    # distant positions first, because the module keeps the angles of its last call, which must be
+    # those of near positions
     with_far: Tensor = rotary(states, far)[0]
     alone: Tensor = rotary(states, near)[0]
     return not torch.equal(with_far[:, : near.shape[1]], alone)

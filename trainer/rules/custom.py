@@ -1,6 +1,7 @@
 """User-defined rules, named ``module:Class`` or ``module:function``.
 
-A class can have parameters. A function has none and takes the same argument as ``__call__``::
+A class can have parameters. A function has no parameters and takes the same argument as
+``__call__``::
 
     class Cautious(PolicyLoss):
         strength: NonNegative = Field(0.5, description="...")
