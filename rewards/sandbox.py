@@ -154,7 +154,7 @@ class RewardPool:
             ScoringFailedError: more than ``max_failure_rate`` of the completions failed. Raised as
                 soon as that is certain, because each failure may take the full time limit. Also
                 raised if a worker that must be replaced dies or does not start in time.
-            ScoringRefusedError: a replaced worker cannot use the reward function.
+            ScoringRefusedError: a new worker cannot use the reward function.
             PoolClosedError: the pool is closed.
         """
         if not self._workers:

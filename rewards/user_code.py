@@ -34,7 +34,7 @@ def load_named(name: str, kind: str, folder: str | Path | None = None) -> Any:
         folder: folder of the user's modules; the current folder if None.
 
     Raises:
-        UserCodeError: the module cannot be imported, has no such name, or has None under it.
+        UserCodeError: the module cannot be imported or has no such name, or the object is None.
     """
     module_name, _, attribute = name.partition(":")
     module = _import_module(module_name, f"{kind} {name}", Path(folder or Path.cwd()))
