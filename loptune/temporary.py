@@ -39,8 +39,8 @@ def temporary_folder(purpose: str) -> Iterator[Path]:
 
 
 def remove_leftovers() -> list[Path]:
-    """Remove this user's folders that no process has locked, and marks, if they are older than an
-    hour; return their paths.
+    """Remove this user's folders that no process has locked, and error marks, if they are older
+    than an hour; return the removed paths.
     """
     removed = []
     for parent in {Path(tempfile.gettempdir()), Path("/tmp")}:

@@ -39,7 +39,9 @@ def print_json(value: Any) -> None:
 
 
 def json_text(value: Any) -> str:
-    """Return a value as JSON; NaN and infinity become null, and values of other types text."""
+    """Return a value as JSON; NaN and infinity become null, and values that JSON does not support
+    become text.
+    """
     return json.dumps(_finite(value), indent=2, default=str)
 
 
