@@ -71,7 +71,7 @@ def _summary_of_rank_0(folder: Path) -> RunSummary:
     Rank 0 never waits for the other ranks: they may have been interrupted.
 
     Raises:
-        StorageError: rank 0 did not finish in time, on other ranks.
+        StorageError: rank 0 did not finish in time; raised on the other ranks.
     """
     import torch  # takes seconds to import
 

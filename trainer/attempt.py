@@ -31,7 +31,7 @@ class Attempt:
 
         Raises:
             SupersededError: a newer attempt has started.
-            StorageError: its number cannot be read.
+            StorageError: the number of the newest attempt cannot be read.
         """
         if self.number and (newest := newest_attempt(self.run_dir)) > self.number:
             raise SupersededError(

@@ -25,7 +25,7 @@ class RunFolder:
         self.stop = root / "stop"  # if it exists, the run stops at the next step boundary
         self.failure = root / "failure.txt"  # last error of a trial
         self.stdout = root / "stdout.log"  # output of a trial's command
-        self.stderr = root / "stderr.log"  # stderr of a trial's ranks
+        self.stderr = root / "stderr.log"  # stderr of a trial's ranks and of its command
 
     def checkpoint(self, step: int) -> Path:
         """Return the checkpoint folder of a step."""

@@ -111,8 +111,8 @@ def score_batch(
     """Return the log-probabilities of all rows, [B, T], computed in the same microbatches as the
     update.
 
-    With ``with_entropy`` also entropies, gradient norms and token statistics. ``cached_forward``
-    caches the first microbatch. ``computed`` of the result is not set.
+    ``with_entropy`` adds entropies, gradient norms and token statistics. ``cached_forward`` caches
+    the first microbatch. ``computed`` of the result is not set.
     """
     fields: dict[str, Any] = {}
     for update_batch in plan:

@@ -104,8 +104,8 @@ class Updater:
         clipped. In the second case DeepSpeed takes the step anyway.
 
         Raises:
-            DivergedError: the gradient norm is not finite; the error shows the loss if it is not
-                finite, either. The weights are unchanged.
+            DivergedError: the gradient norm is not finite; the error shows the loss instead if the
+                loss is not finite, either. The weights are unchanged.
         """
         # select rows on the host, so that no microbatch synchronizes with the device
         in_pass = token_mask.cpu()

@@ -106,8 +106,8 @@ def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -
 def report_outcome(outcome: RunOutcome) -> int:
     """Print the outcome on rank 0 and return the exit code.
 
-    Exit codes: 0 done, 1 diverged, 130 interrupted (0 on other ranks than rank 0 if all stopped
-    together). After an interruption the last line is the command that resumes the run.
+    Exit codes: 0 done, 1 diverged, 130 interrupted. If all ranks were stopped together, ranks other
+    than 0 return 0. After an interruption the last line is the command that resumes the run.
 
     Raises:
         StorageError: the run is done, but its record in MLflow is incomplete.

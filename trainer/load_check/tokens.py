@@ -83,7 +83,7 @@ def _check_answer(published: Tokenizer, answer: str, prompt: Sequence[int], deco
     ``tokenizer.json`` decodes after the prompt.
 
     Raises:
-        ConfigError: the reward would receive other text.
+        ConfigError: the reward would receive different text.
     """
     ids = published.encode(answer, add_special_tokens=False).ids
     before = published.decode(list(prompt), skip_special_tokens=False)

@@ -102,8 +102,7 @@ class Parallel:
         """Clip gradients to the norm ``max_grad_norm``, take an optimizer step, and return the norm
         before clipping.
 
-        If the norm is not finite, the weights are not updated; nor if it is 0, except with
-        DeepSpeed.
+        The weights are not updated if the norm is not finite or, without DeepSpeed, if it is 0.
         """
         norm = float(nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm))
         if 0 < norm < float("inf"):
@@ -236,8 +235,8 @@ class DistributedParallel(Parallel):
 
 
 def join_ranks(timeout_s: float, device: torch.device, servers: Sequence[str] = ()) -> None:
-    """Initialize the process group once per process, with the timeout of its collectives [s]. A
-    process without RANK becomes a world of size 1.
+    """Initialize the process group once per process; its collectives time out after ``timeout_s``
+    seconds. A process without RANK becomes a world of size 1.
 
     If MASTER_ADDR is the loopback address, all sockets listen on loopback only, unless NCCL sends
     weights to vLLM ``servers`` on other machines. Otherwise gloo uses the interface that routes to

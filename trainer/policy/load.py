@@ -276,7 +276,7 @@ def model_source(config: ModelConfig) -> str:
     For an adapter folder, return the source of its base model.
 
     Raises:
-        MissingError: the path does not exist, has no config.json or one that is too large; or as in
+        MissingError: the path does not exist, or its config.json is missing or too large; or as in
             `ensure_converted`, `ensure_gguf` or `base_of`.
         StorageError: as in `ensure_converted` or `ensure_gguf`.
     """

@@ -175,7 +175,7 @@ def input_files(configs: Iterable[TrainConfig]) -> Iterator[tuple[Path, str]]:
 
 def module_files(module: str, role: str, root: Path) -> Iterator[tuple[Path, str]]:
     """Yield a module's file with ``role``, and the project files that it imports with the role
-    ``imported by MODULE``, without importing them. The last place to look for modules is ``root``.
+    ``imported by MODULE``, without importing them. Modules are looked up in ``root`` last.
     """
     search = [*filter(None, sys.path), str(root)]  # same order as in the scoring processes
     finder = _ImportFinder(

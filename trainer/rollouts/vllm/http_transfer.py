@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from trainer.rollouts.vllm.client import VllmClient, on_all
 from trainer.rollouts.vllm.sync import named_weights
 
-# a request is sent as soon as it has this many bytes of weights, so a large parameter exceeds it
+# a request is sent once it has at least this many bytes of weights
 CHUNK_BYTES = 64 << 20
 # A server receives the next requests while it loads the weights of the current one. Trainer and
 # server keep this many chunks in host memory.

@@ -106,8 +106,8 @@ def check_synced_weights(
     """Return the mean |difference| of engine and policy log-probabilities on a prompt [nats].
 
     ``engine_logprobs`` maps tokens [n] to the log-probabilities of all but the first [n - 1].
-    Instead of a prompt of fewer than two tokens, synthetic tokens are used, on which rounding
-    differences are larger than on real text.
+    Synthetic tokens replace a prompt of fewer than two tokens. Rounding differences are larger on
+    them than on real text.
 
     Raises:
         EngineError: the difference exceeds rounding or is NaN, so the sampling policy would not be
