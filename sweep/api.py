@@ -28,7 +28,7 @@ def run(
 
     Raises:
         UserError: the sweep cannot start or continue.
-        KeyboardInterrupt: the sweep was stopped; ``sweep resume`` continues it.
+        KeyboardInterrupt: the user stopped the sweep; ``sweep resume`` continues it.
     """
     require("ray", "sweep run")
     set_up_logging("normal")
@@ -46,9 +46,12 @@ def load_results(name: str, runs_dir: str | Path = "runs") -> pd.DataFrame:
         Columns ``trial``, ``configuration``, ``seed``, ``state`` (WAITING, RUNNING, COMPLETE,
         PRUNED, FAIL), ``step``, ``score`` (NaN if there is none), ``second`` (value of the second
         objective, or None), ``reason`` (of a failure), and one column for every searched key.
+        An empty table without columns if no trial was proposed.
 
     Raises:
         MissingError: there is no such sweep.
+        StorageError: its event log or search space is damaged or missing.
+        ConfigError: the name is invalid, or the search space was edited and is no longer valid.
     """
     sweep = open_sweep(Path(runs_dir), name)
     is_running = lock_owner(sweep.folder.root) is not None

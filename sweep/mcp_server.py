@@ -118,7 +118,8 @@ def report(
 
     Raises:
         MissingError: there is no such sweep.
-        StorageError: a record is damaged.
+        StorageError: a record is damaged or missing.
+        ConfigError: the name is invalid, or the search space was edited and is no longer valid.
     """
     from dashboards.judging import Judgement  # pandas and SciPy take a second to import
     from sweep.record.results import read_results
@@ -230,7 +231,9 @@ def _check_names(tool: Tool, values: dict[str, Any]) -> None:
 
 
 def _call_of(tool: Tool, *, allow_outside: bool, time_limit_s: float) -> Callable[..., Any]:
-    """Return the function that a tool calls. It raises loptune's errors as `ToolError`."""
+    """Return the function that a tool calls. It raises `ToolError` for loptune's errors, at the
+    time limit, and if it is interrupted.
+    """
     import anyio
     from mcp.server.mcpserver.exceptions import ToolError
 
