@@ -25,7 +25,7 @@ from trainer.types import RunContext
 
 ABSENT: Final = object()  # marks a key that a configuration does not have
 Overrides = Mapping[str, Any]  # searched key -> its value in one configuration
-# searched key -> the values that trials have, of a range its two bounds
+# searched key -> the values that trials can have; for a range, its two bounds
 Values = Mapping[str, Sequence[Any]]
 
 
@@ -159,6 +159,9 @@ class SearchableProgram(Section, ABC):
     def resolved(self, folder: Path, document: YamlDocument) -> Self:
         """Return the program as stored in ``space.lock.yaml``; file paths are relative to
         ``folder``.
+
+        Raises:
+            ConfigError: the settings of the program are invalid or contradict each other.
         """
         return self
 
@@ -190,7 +193,9 @@ class SearchableProgram(Section, ABC):
         max_concurrent: int | None,
         document: YamlDocument,
     ) -> None:
-        """Raise ConfigError for resources that the program cannot use."""
+        """Raise ConfigError for resources that the program cannot use. ``max_concurrent`` is the
+        maximum number of concurrent trials, None for no limit.
+        """
 
     @abstractmethod
     def with_settings(self, settings: Overrides, command: Sequence[str] | None) -> Self:
@@ -227,7 +232,7 @@ class DescribedProgram(SearchableProgram):
 
     always_shown: ClassVar[tuple[str, ...]] = ()  # keys that tables always show
     rule_keys: ClassVar[tuple[str, ...]] = ()  # keys that are part of the update rule's name
-    # axis -> metrics of a step whose sum is its amount
+    # axis, such as tokens -> metrics whose sum is the amount that a step uses
     amounts: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     # whether the seed determines the problems, their order and the initial model in every
     # configuration
@@ -249,7 +254,7 @@ class DescribedProgram(SearchableProgram):
 
     def is_plain(self, resolved: Overrides) -> bool:
         """Return whether a configuration is the baseline if none is listed: all of its
-        `always_shown` keys are off.
+        `always_shown` keys are off. False for a program without such keys.
         """
         shown = self.values(resolved, self.always_shown)
         return bool(shown) and not any(shown.values())
@@ -267,8 +272,8 @@ class PlannableProgram(Section, ABC):
     estimates_sizes: ClassVar[bool] = False
 
     def steps(self, possible: Values) -> tuple[int | None, bool]:
-        """Return the training steps of the longest trial, and whether a searched key changes
-        them.
+        """Return the training steps of the longest trial (None if unknown), and whether a searched
+        key changes them.
         """
         return None, False
 
@@ -327,7 +332,11 @@ class RunnableProgram(Section, ABC):
     def check_early(
         self, searched: Values, resources: ResourcesSpec, metrics: Sequence[str]
     ) -> None:
-        """Check everything that could prevent a trial from running, before Ray starts."""
+        """Check everything that could prevent a trial from running, before Ray starts.
+
+        Raises:
+            UserError: a file, module, setting or metric is missing or invalid.
+        """
 
     @abstractmethod
     def files(self, searched: Values) -> Iterator[tuple[Path, str]]:
@@ -356,6 +365,10 @@ class RunnableProgram(Section, ABC):
     @abstractmethod
     def held_out_run(self, metric: str, test: str | None) -> Self:
         """Return the program that also, or only, evaluates on held-out problems.
+
+        Args:
+            metric: metric of the objective.
+            test: file of held-out problems; None: the ones that the program declares.
 
         Raises:
             ConfigError: there are no held-out problems, or ``test`` cannot be used.

@@ -143,8 +143,8 @@ class CommandProgram(Program):
         return self.model_copy(update={"tracking": self.tracking.model_copy(update=changes)})
 
     def resolved(self, folder: Path, document: YamlDocument) -> "CommandProgram":
-        """Return the program unchanged, or raise ConfigError if the held-out values equal the
-        values of the search.
+        """Return the program unchanged, or raise ConfigError if the held-out values of a search
+        equal the defaults.
         """
         if self.is_held_out and not document.data.get("confirms"):
             raise document.error(
@@ -198,7 +198,9 @@ class CommandProgram(Program):
         max_concurrent: int | None,
         document: YamlDocument,
     ) -> None:
-        """Raise ConfigError for more than one worker."""
+        """Raise ConfigError for more than one worker, and for a fractional number of GPUs
+        above 1.
+        """
         if resources.workers_per_trial > 1:
             raise document.error(
                 "a command has to start its ranks itself",
@@ -283,7 +285,11 @@ class CommandProgram(Program):
         return {key: values.get(key, ABSENT) for key in keys}
 
     def configure(self, overrides: Overrides) -> CommandConfig:
-        """Return the configuration of a trial: each value has its default's type."""
+        """Return the configuration of a trial: each value has its default's type.
+
+        Raises:
+            ConfigError: a value has a different type; its key is the ``key`` of the error.
+        """
         changes = dict(overrides)
         seed = int(changes.pop(_SEED, 0))
         for key, value in changes.items():
@@ -336,7 +342,7 @@ class CommandProgram(Program):
 
     def rule_of(self, resolved: Overrides) -> tuple[str, str]:
         """Return an empty algorithm, because all trials run the same program. The update rule is
-        named by the non-numeric values, or by the command if there are none.
+        named by the values that are strings or booleans, or by the command if there are none.
         """
         chosen = []
         for key, value in resolved.items():
@@ -349,7 +355,9 @@ class CommandProgram(Program):
         return self._name, "your own command"
 
     def files(self, searched: Values) -> Iterator[tuple[Path, str]]:
-        """Yield the scripts, the modules of the function, and the files in ``inputs``."""
+        """Yield the modules of the function or of ``python -m``, the scripts, and the files in
+        ``inputs``.
+        """
         if self.function:
             yield from module_files(self.function.partition(":")[0], "program", Path.cwd())
         for module in run_modules(self.command):
@@ -377,11 +385,13 @@ class CommandProgram(Program):
         return bool(self.held_out) and self.held_out.items() <= self.defaults.items()
 
     def count_evaluations(self, possible: Values) -> int | None:
-        """Return the space's `program.evaluations`."""
+        """Return the space's `program.evaluations`; None if it is not set."""
         return self.planned
 
     def advice(self, searched: Values) -> Iterator[Advice]:
-        """Yield advice on searched keys that are missing from a command that uses other keys."""
+        """Yield advice on searched and held-out keys that are missing from a command that uses
+        other keys.
+        """
         for key in {**searched, **self.held_out}:
             if self._places and key not in self._places:
                 yield Advice(

@@ -207,8 +207,8 @@ class LoptuneProgram(Program):
         max_concurrent: int | None,
         document: YamlDocument,
     ) -> None:
-        """Raise ConfigError for workers that share a GPU, batches that cannot be split, and
-        shared vLLM servers.
+        """Raise ConfigError for workers without a GPU each, several workers without a parallel
+        strategy, batches that cannot be split, shared vLLM servers, and missing GPUs.
         """
         check_workers(self.base, searched, resources, max_concurrent, document)
 
@@ -380,8 +380,8 @@ class LoptuneProgram(Program):
         return None if steps is None else math.ceil(steps / int(every))
 
     def score_step(self, metric: str) -> float | None:
-        """Return how much one correct answer adds to an accuracy; None if the number of problems is
-        unknown.
+        """Return how much one correct answer adds to the accuracy on an evaluation set; None for
+        other metrics, or if the number of problems is unknown.
         """
         evaluation = self.base.evaluation
         if metric != _ACCURACY and not metric.startswith(f"{_ACCURACY}/"):

@@ -119,8 +119,8 @@ def check_workers(
     max_concurrent: int | None,
     document: YamlDocument,
 ) -> None:
-    """Raise ConfigError for workers that share a GPU, batches that cannot be split, and shared
-    vLLM servers.
+    """Raise ConfigError for workers without a GPU each, several workers without a parallel
+    strategy, batches that cannot be split, shared vLLM servers, and missing GPUs.
     """
     workers = resources.workers_per_trial
     gpus = resources.gpus_per_trial
@@ -182,6 +182,10 @@ def check_inputs(
 
     Warn if a trial seems too large for its GPUs. If data or rewards are searched, no row is scored;
     each trial then checks them itself.
+
+    Raises:
+        UserError: a model, data file, reward or rule cannot be used, no evaluation measures one of
+            ``metrics``, or a trial is too large and `parallel.strict_memory` is set.
     """
     # torch and transformers take seconds to import; missing GPUs are reported before that
     from trainer.algorithm.rule_check import check_rules

@@ -105,6 +105,9 @@ class CommandRun:
     def resume(self) -> int:
         """Read the lines that an earlier process wrote after the last recorded line, and return the
         last recorded step. These lines are reported first; then a new process starts.
+
+        Raises:
+            ProgramError: a line is not a metric line.
         """
         self._folder.mkdir(exist_ok=True)
         self._is_used = any(self._folder.iterdir())
@@ -174,13 +177,15 @@ class CommandRun:
 
     def train_until_evaluation(self) -> MetricValues:
         """Record lines until every metric of the score has a value at the same step, and return
-        everything that was logged at this step.
+        everything that was logged at this step; only ``step`` if the trial was stopped or the
+        command has ended.
 
         Raises:
-            ProgramError: a line cannot be read, or the command ended without an evaluation.
+            ProgramError: a line cannot be read, steps decrease, the command line is too long for
+                Linux, or the command ended without logging a metric of the score.
             CommandError: the command failed.
             RuntimeError: it was killed or ran out of memory, or wrote no line for too long.
-            OSError: the command failed, and the disk is full.
+            OSError: the command cannot be started, or it failed and the disk is full.
         """
         stall_s = self._assignment.stall_timeout_s
         if self._process is None:

@@ -33,7 +33,7 @@ _REREADING = re.compile(
     r"|pdsh|clush|tmux|screen|flock|fish|csh|tcsh|pwsh|env\s+(-\S+\s+)*-\w*S|env\s+.*--split-string"
     rf"|({'|'.join(_SHELLS)})\s+(-\S+\s+)*-\w*c)(?!{_IN_WORD})"
 )
-# programs whose options -c and -e take code in another language
+# program -> options that take code in the program's own language
 _CODE_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "python": ("-c",),
     "perl": ("-e", "-E"),

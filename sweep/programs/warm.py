@@ -107,7 +107,9 @@ def _unsafe() -> str:
 def _become_trial(
     words: list[str], environment: dict[str, str], descriptors: list[int], supervisor: Any
 ) -> None:
-    """Run a Python command line in this process, supervised like any command."""
+    """Run a Python command line in this process, supervised like any command. ``descriptors`` are
+    its standard output, its standard error and the lifeline.
+    """
     output, errors, lifeline = descriptors
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDONLY)

@@ -119,6 +119,12 @@ class WarmInterpreter:
     ) -> WarmProcess:
         """Fork a trial and return it.
 
+        Args:
+            words: the command line, without the interpreter.
+            environment: environment of the trial.
+            output: file for its standard output.
+            lifeline: read end of a pipe; the trial is killed when the other end is closed.
+
         Raises:
             CannotForkError: this interpreter cannot run the trial; a new process must run it.
         """
@@ -184,9 +190,9 @@ def start_warm(
     output: BinaryIO,
     lifeline: int,
 ) -> WarmProcess | None:
-    """Start a trial in a fork of this rank's interpreter. If that is not possible, print the reason
-    to standard error and return None. The first call starts the interpreter; a call with a
-    different environment replaces it.
+    """Start a trial in a fork of this rank's interpreter. If that is not possible, log the reason
+    as a warning and return None. The first call starts the interpreter; a call with other modules,
+    another environment or another working directory replaces it.
     """
     global _current
     shared = {name: value for name, value in environment.items() if name not in _PER_TRIAL}
