@@ -71,6 +71,7 @@ def measure(folder: Path, seeds: int, repeats: int, *, program: str, resume: str
 
     Raises:
         ConfigError: fewer than two runs have a score.
+        UserError: the runs could not start or finish.
         KeyboardInterrupt: the user interrupted the runs; call again to continue.
     """
     first = _batch(f"{FIRST_RUNS}{program}", seeds)

@@ -41,8 +41,8 @@ class BatchResults:
 
 
 def batch_name(label: str, seeds: Sequence[int]) -> str:
-    """Return the name of the sweep for the given seeds. The name contains the seeds, or a hash if
-    it would be too long, so a batch is resumed only if it has the same runs.
+    """Return the name of the sweep for the given seeds, after a ``label``. It contains all seeds,
+    or a hash of them if they are too many, so a batch is resumed only if it has the same runs.
     """
     name = f"{label}-seeds-{'-'.join(map(str, seeds))}"
     if len(name) <= MAX_NAME_LENGTH:
@@ -74,7 +74,7 @@ def batch_space(folder: Path, batch: Batch) -> SweepSpec:
 
 
 def unfinished(runs_dir: Path, name: str) -> str:
-    """Return a description of the unfinished trials of a batch; empty if there are none."""
+    """Return why a batch is unfinished; empty if all its trials have ended."""
     if not (runs_dir / name / "space.lock.yaml").is_file():
         return "it has not started"
     sweep = open_sweep(runs_dir, name)

@@ -16,8 +16,9 @@ def check_words(words: Sequence[str], before: Sequence[str]) -> None:
         before: command line of the program.
 
     Raises:
-        ConfigError: the command line is a single string, contains options of
-            `sweep gate propose`, or has no seed.
+        ConfigError: the command line is a single string, contains an option of `sweep gate
+            propose` that the program's command line does not contain, or lacks the ``{seed}`` that
+            the program's command line contains.
     """
     where = shlex.join(words)
     if len(words) == 1 and len(words[0].split()) > 1:

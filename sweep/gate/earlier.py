@@ -28,7 +28,7 @@ def as_records(earlier: Sequence[Earlier]) -> list[Record]:
 
 
 def positions(earlier: Sequence[Record]) -> tuple[int, list[int]]:
-    """Return the number of proposals in all earlier campaigns and, for each kept one, how many
+    """Return the number of proposals in all earlier campaigns and, for each kept proposal, how many
     proposals existed when it was kept. Proposals are counted across campaigns.
     """
     made = 0

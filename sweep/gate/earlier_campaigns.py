@@ -19,13 +19,15 @@ def earlier_campaigns(
 
     Args:
         folder: folder of the new campaign. The folders in its parent folder are searched.
-        space: search space of the new campaign; other campaigns with the same one are found.
+        space: search space of the new campaign. Campaigns with the same space and metric are
+            found; None: only the ``named`` ones are continued.
         metric: metric of the new campaign.
         named: folders of further campaigns.
 
     Raises:
         ConfigError: an earlier campaign is damaged, or has an open proposal or re-check.
         MissingError: a named folder contains no campaign.
+        StorageError: the events of a named campaign are damaged.
     """
     campaigns = [Campaign.read(path) for path in named]
     if space is not None:

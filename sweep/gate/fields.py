@@ -138,5 +138,5 @@ def _changed(campaign: Campaign, proposal: Proposal) -> str:
 
 
 def mean_of(scores: dict[int, float]) -> float | None:
-    """Return the mean of an arm's scores; None before its first run."""
+    """Return the mean of an arm's scores or of its values of a guard; None if there are none."""
     return mean(list(scores.values())) if scores else None

@@ -1,4 +1,8 @@
-"""Check out the git revisions that a campaign runs, each in its own folder."""
+"""Check out the git revisions that a campaign runs, each in its own folder.
+
+If git fails, the functions raise the MissingError of `run_git`, unless their docstrings say
+otherwise.
+"""
 
 import os
 import shutil
@@ -36,7 +40,9 @@ def full_revision(text: str) -> str:
 
 
 def head() -> str | None:
-    """Return the commit of the current folder, or None outside of a repository with commits."""
+    """Return the commit of the current folder. Return None outside of a repository with commits,
+    or if git is not installed.
+    """
     try:
         return full_revision("HEAD")
     except MissingError:

@@ -9,7 +9,8 @@ from sweep.gate.verdict import GateVerdict
 
 
 def read_deadline(text: str) -> str:
-    """Return a date and time in ISO 8601 format with a time zone, as the campaign records it.
+    """Return a date and time in ISO 8601 format with a time zone (the local one if the text has
+    none), as the campaign records it.
 
     Raises:
         ConfigError: the text is not a date.
@@ -27,7 +28,8 @@ def read_deadline(text: str) -> str:
 
 
 def spent(state: State, spec: CampaignSpec, now: float, *, further_runs: int = 0) -> str:
-    """Return a description of the limit that is reached; an empty string if none is.
+    """Return a description of the limit that is reached or that the next runs would exceed; an
+    empty string if there is none.
 
     Args:
         state: state of the campaign.
@@ -55,8 +57,8 @@ def are_all_made(state: State, spec: CampaignSpec) -> bool:
 def within_limits(
     verdict: GateVerdict, state: State, spec: CampaignSpec, now: float
 ) -> GateVerdict:
-    """Return the verdict, or the end of the campaign if a limit does not allow the required runs.
-    Decisions that need no further runs are still made after the end.
+    """Return the verdict, or the end of the campaign if a limit does not allow the required runs or
+    a further proposal. Decisions that need no further runs are still made after the end.
     """
     if verdict.outcome not in ("more", "ready"):
         return verdict

@@ -118,13 +118,13 @@ def read_record(path: Path, metric: str | None, mode: Literal["max", "min"] | No
         metric: score column of a table (JSON lines contain the name of their metric). None:
             ``metric_value`` if the table has this column, else the first column that can hold a
             score.
-        mode: direction of the metric; None: as declared in the file, or else inferred from the
-            metric's name.
+        mode: direction of the metric; None: for a table, inferred from the metric's name; for JSON
+            lines, as declared in the file, or min without a declaration.
 
     Raises:
         MissingError: there is no such file.
-        ConfigError: the file has neither format, a status or score in it is invalid, or the
-            direction of the metric is not clear.
+        ConfigError: the file cannot be read or has neither format, a status or score in it is
+            invalid, or the name of a table's metric does not show its direction.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -316,7 +316,8 @@ def _judged(entry: Entry, number: int, *, gain: float, sd: float | None, level: 
 
 def _estimated_sd(record: LoopRecord) -> tuple[float | None, str]:
     """Return a robust estimate of a score's SD from the discarded changes between two keeps, and
-    its source in words. The estimate is None if there are too few changes.
+    its source in words. The estimate is None if there are too few changes, or if their scores do
+    not vary.
     """
     stretches: list[list[float]] = [[]]
     for entry in record.entries:

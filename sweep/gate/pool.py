@@ -106,13 +106,14 @@ class RunPool:
 
     def wait(self, timeout: float) -> dict[str, BatchResults | UserError]:
         """Wait until a batch has ended. Return batch name -> results for all batches that have
-        ended since the last call, or the error if a batch could not run.
+        ended since the last call, or the error if a batch could not run; empty if none has ended
+        within ``timeout``.
 
         Args:
             timeout: maximum time to wait [s].
 
         Raises:
-            UserError: no batch can run.
+            UserError: no batch can run, or the process of the batches exited.
         """
         deadline = time.monotonic() + timeout
         while not self._ended and self._running and time.monotonic() < deadline:

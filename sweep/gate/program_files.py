@@ -12,12 +12,12 @@ from pathlib import Path
 from loptune.errors import ConfigError
 from sweep.gate import git
 
-_MOST_FILES = 2000  # a folder with more files is not considered part of the program
+_MOST_FILES = 2000  # a folder with more Python files is not considered part of the program
 _SKIPPED = {"__pycache__", "runs", "mlruns", "node_modules", "site-packages"}
 
 
 def tracked_revision(command: Sequence[str]) -> str | None:
-    """Return the current commit, if git tracks the files of a command line.
+    """Return the current commit if git tracks all files of a command line; else None.
 
     Raises:
         ConfigError: tracked files have uncommitted changes.
@@ -64,7 +64,10 @@ def check_protected(paths: Sequence[str]) -> None:
 
 
 def file_digests(command: Sequence[str], campaign: Path) -> dict[str, str]:
-    """Return the SHA-256 of the files of a command line and of the Python files next to them."""
+    """Return path -> SHA-256 of the files of a command line, and of the Python files in and below
+    their folders. Without such files, the Python files of the current folder count. The folder of
+    the campaign and folders with more than `_MOST_FILES` Python files are left out.
+    """
     named = _named(command)
     paths = set(named)
     for folder in {path.parent for path in named} or {Path.cwd()}:

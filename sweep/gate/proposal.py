@@ -47,7 +47,12 @@ class Proposal(Arm):
         return [seed for arm in arms for seed in arm.by_hand]
 
     def compare_with(self, index: int, configuration: Arm) -> None:
-        """Start the comparison with a different baseline, on the seeds of that baseline."""
+        """Start the comparison with a different baseline, on the seeds of that baseline.
+
+        Args:
+            index: index of that baseline.
+            configuration: the proposal's change, applied to that baseline.
+        """
         before = Arm(self.settings, self.command, self.revision, self.note, self.files)
         before.scores, before.failed, before.by_hand = self.scores, self.failed, self.by_hand
         before.guards = self.guards

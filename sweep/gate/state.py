@@ -64,13 +64,13 @@ class State:
 
     @property
     def unconfirmed(self) -> list[int]:
-        """The numbers of the proposals that were kept since the last re-check."""
+        """The numbers of the proposals that were kept since the last decided re-check."""
         later = [each for each in self.proposals if each.baseline >= self._confirmed]
         return [proposal.number for proposal in later if proposal.kept]
 
     @property
     def recheck_due(self) -> bool:
-        """Whether enough proposals were kept since the last re-check."""
+        """Whether no re-check is open, and enough proposals were kept since the last one."""
         return self.open_recheck is None and len(self.unconfirmed) >= DUE_AFTER
 
     @property
@@ -115,7 +115,8 @@ class State:
 
     def moves(self, metric: str | None = None) -> list[tuple[int, Move]]:
         """Return (index, change of the scores in units of the score) for each baseline that was
-        measured again, or the change of a guard's values if ``metric`` is a guard.
+        measured again, or the change of a guard's values if ``metric`` is a guard. A baseline is
+        left out if either measurement has fewer than two scores.
         """
         changes = []
         for before, after in self.repetitions:

@@ -216,7 +216,7 @@ class Judge:
 
     def model(self, guard: "GuardSpec | None" = None) -> SeedModel | None:
         """Return the model of seed variation of the score, or of a guard, estimated from all runs
-        of the campaign.
+        of the campaign; None if no configuration has two scores.
         """
         baselines = self._state.baselines
         arms: list[Arm] = [*baselines, *self._state.proposals]
@@ -458,7 +458,7 @@ def _decision_on_recheck(answer: gate.Answer) -> GateVerdict:
 
 
 def numbers(answer: gate.Answer | None) -> Record:
-    """Return the fields of an answer that are recorded in an event."""
+    """Return the fields of an answer that are recorded in an event; empty without an interval."""
     if answer is None or answer.difference.interval is None:
         return {}
     low, high = answer.difference.interval
