@@ -128,8 +128,13 @@ class Display(Protocol):
         """Show that a trial has evaluated its model."""
 
     def retried(self, trial: str, reason: str, failures: int | None, most: int) -> None:
-        """Show that a trial restarts after this failure; ``failures`` is None if the failure is not
-        counted.
+        """Show that a trial restarts after a failure.
+
+        Args:
+            trial: name of the trial.
+            reason: why it failed.
+            failures: number of its failures so far; None if this failure is not counted.
+            most: maximum number of retries.
         """
 
     def failed(self, trial: str, reason: str) -> None:
@@ -196,8 +201,8 @@ class Attempts:
         return action
 
     def failure(self, trial: str, error: Exception | None) -> Failure:
-        """Return a trial's failure with this error; if the error cannot be read, with the note that
-        the attempt has left.
+        """Return a trial's failure with this error; if the error cannot be read (None), with the
+        note that the attempt has left, if any.
         """
         if error is not None:
             cause = cause_of(error)
@@ -255,7 +260,9 @@ class TrialEvents(tune.Callback):  # type: ignore[misc]
         return {**self.__dict__, "_changed": None, "_trials": ()}
 
     def scores(self) -> dict[str, float | None]:
-        """Return the trials that have resources now, each with its latest score."""
+        """Return the trials that have resources now, each with its latest score, or None if it has
+        no score.
+        """
         scores = {}
         for trial in self._trials:
             if trial.status == Trial.RUNNING:
@@ -298,7 +305,9 @@ class TrialEvents(tune.Callback):  # type: ignore[misc]
             trial.max_failures = 0 if action is AfterFailure.END else -1
 
     def on_step_end(self, trials: list[Trial], **info: Any) -> None:
-        """Update the set of trials, ten times a second."""
+        """Store Tune's trials, and notify the display of the ones that have resources or wait for
+        them. Tune calls this method ten times a second.
+        """
         self._trials = trials
         running = [trial.config["trial"] for trial in trials if trial.status == Trial.RUNNING]
         pending = [trial.config["trial"] for trial in trials if trial.status == Trial.PENDING]

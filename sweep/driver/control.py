@@ -144,11 +144,11 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
 def graceful_signals(
     control: StopControl, show: Callable[[str], None]
 ) -> AbstractContextManager[None]:
-    """Stop at the next training step after the first SIGINT, SIGTERM or SIGHUP. On the second,
-    raise KeyboardInterrupt.
+    """Stop at the next training step after a SIGINT, SIGTERM or SIGHUP. If the sweep is stopping
+    already, raise KeyboardInterrupt instead.
 
-    The resume command is printed on the first signal. If the signal also reaches Ray's processes
-    (at the end of a batch job), Ray kills this process before it can print its last line.
+    ``show`` prints the resume command on the first signal. If the signal also reaches Ray's
+    processes (at the end of a batch job), Ray kills this process before it can print its last line.
     """
 
     def handle(received: signal.Signals) -> None:

@@ -94,7 +94,8 @@ def _own_file(path: Path) -> TextIO:
     followed, and a named pipe must not block.
 
     Raises:
-        OSError: the file is not a regular file of this user.
+        OSError: the file is missing or is not a regular file, or another user owns it or its
+            folder.
     """
     if path.parent.lstat().st_uid != os.getuid():
         raise PermissionError(f"{path.parent} belongs to another user")

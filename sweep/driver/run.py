@@ -150,7 +150,7 @@ def start_sweep(sweep: SweepRecord, options: Options) -> int:
     """Run a new sweep and return the exit code.
 
     Raises:
-        ConfigError: a sweep or a run of that name exists.
+        ConfigError: a sweep or a run of that name exists, or the program cannot run.
         MissingError, StorageError, NameInUseError: a resource, the storage or the name is
             unavailable.
     """
@@ -193,6 +193,7 @@ def resume_sweep(sweep: SweepRecord, options: Options) -> int:
     """Resume a sweep, possibly with more configurations than before, and return the exit code.
 
     Raises:
+        ConfigError: data or reward files have changed, or the program cannot run.
         MissingError, StorageError, NameInUseError: a resource, the storage or the name is
             unavailable.
     """
