@@ -65,7 +65,8 @@ class Plan:
     disk: Disk | None  # None if sizes are unknown or the program manages its own checkpoints
     free_bytes: int
     short: list[str]  # a description of each missing resource
-    memory: Footprint | None  # memory per rank; None for the built-in tiny model
+    # memory per rank; None if it is unknown, or small as for the built-in tiny model on the CPU
+    memory: Footprint | None
     step_seconds: float | None
     trial_seconds: float | None  # time of a trial, without evaluations if computed from steps
     step_source: str  # source of the estimate
@@ -81,8 +82,9 @@ def make_plan(
 ) -> Plan:
     """Make a plan, without starting anything or importing Ray or torch.
 
-    Noise and, unless given, the time per training step come from recorded sweeps: those in the runs
-    folder, including the first trials of this sweep, and those of ``sweep noise``.
+    The noise, and the time per training step without ``given_step_seconds``, come from recorded
+    sweeps: those in the runs folder, including the first trials of this sweep, and those of ``sweep
+    noise`` in ``noise_folder``. If the number of steps is unknown, the time per trial is used.
     """
     spec = sweep.spec
     folder = sweep.folder
@@ -378,8 +380,8 @@ def _measured(
     is_like: Callable[[Program], bool],
     seconds: Callable[[SweepRecord], list[float]],
 ) -> tuple[float | None, str]:
-    """Return the median seconds from the newest similar sweep with measurements, and that sweep's
-    name.
+    """Return the median seconds from the newest similar sweep with measurements, and the source
+    with that sweep's name; None and an empty string if there is no such sweep.
     """
     newest_first = sorted(
         earlier, key=lambda sweep: sweep.folder.space.stat().st_mtime, reverse=True

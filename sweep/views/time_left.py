@@ -13,10 +13,12 @@ from sweep.search.history import ENDED, STARTED, TrialKey
 def seconds_left(
     sweep: SweepRecord, trials: Sequence[TrialRecord]
 ) -> tuple[dict[str, float], float | None]:
-    """Return the seconds left for each running trial and for the sweep; unknown ones are left out.
+    """Return the seconds left for each running trial and for the sweep. Trials of unknown length
+    are left out, and the sweep's time is None if it is unknown.
 
-    A trial's total time is the median of the complete trials. Before the first one completes, it is
-    extrapolated from the running trials' fraction of steps. Early stopping may shorten both.
+    A trial's total time is the median time of the complete trials. Before the first trial
+    completes, it is extrapolated from the running trials' fraction of steps. Early stopping may
+    shorten both times.
     """
     running = [trial for trial in trials if trial.state == "RUNNING"]
     fractions: dict[str, float] = {}  # trial name -> fraction of its steps completed
