@@ -66,7 +66,7 @@ class ConfigurationOutcome:
 
 
 def replay(records: Iterable[Record]) -> list[Configuration]:
-    """Return the configurations by number, ignoring other records."""
+    """Return the configurations in order of their numbers, with their results."""
     configurations: list[Configuration] = []
     for record in records:
         if record.get("event") == PROPOSED:

@@ -40,9 +40,9 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
     """Proposes (configuration, seed) pairs to Tune and records how they ended.
 
     ``suggest`` returns ``{"trial": "c003-s0", "configuration": 3, "seed": 0, "attempt": 1,
-    "parameters": {...}, "overrides": {...}}``: ``overrides`` are the dotted trainer keys, seed
-    included; ``parameters`` are the active parameters with the switches. Use it with
-    ``num_samples=-1``: it ends with ``Searcher.FINISHED``.
+    "parameters": {...}, "overrides": {...}}``: ``overrides`` are the values of the program's
+    searched keys and the seed; ``parameters`` are the active parameters with the switches. Use it
+    with ``num_samples=-1``: it ends with ``Searcher.FINISHED``.
 
     A new searcher on an existing event log resubmits every pair without a result. Use it with a new
     Tuner; ``Tuner.restore``, which restores its own trials, is not supported.
@@ -80,7 +80,8 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         """Return the next trial, None if no more trials may run now, or ``Searcher.FINISHED``.
 
         Raises:
-            StorageError: the event log or the trial's folder cannot be written.
+            StorageError: the event log or the trial's folder cannot be written, or the sweep's
+                files have disappeared.
         """
         self._raise_failure()
         if not self.stopped and len(self.running) >= self._capacity():
@@ -102,7 +103,9 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         }
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Raise if the event log failed; intermediate results are not recorded."""
+        """Raise the StorageError of an earlier write to the event log, if any; intermediate results
+        are not recorded.
+        """
         self._raise_failure()
 
     def on_trial_complete(

@@ -71,7 +71,8 @@ class TrialReport:
     """
 
     step: int = 0  # training step
-    # objective: mean of the last `window` evaluations; None without a new evaluation
+    # score so far, as the objective defines it; None without a new evaluation, or if there is no
+    # score
     score: float | None = None
     no_score: str = ""  # why an evaluation has given no score
     second: float | None = None  # second objective so far
