@@ -28,7 +28,7 @@ def finalists_of(sweep: SweepRecord, finalists: int) -> list[Configuration]:
     """Return the baseline and the best ``finalists`` other configurations.
 
     Raises:
-        MissingError: no configuration is complete.
+        MissingError: no configuration is complete or, with arms, no configuration of the first arm.
     """
     chosen = choose(sweep.spec, sweep.configurations, finalists)
     name = sweep.folder.name
@@ -52,8 +52,8 @@ def finalists_of(sweep: SweepRecord, finalists: int) -> list[Configuration]:
 
 
 def again_of(sweep: SweepRecord, numbers: Sequence[int]) -> list[Configuration]:
-    """Return the baseline and the configurations with these numbers, for another confirmation; by
-    default all of the last one.
+    """Return the baseline and the configurations with these numbers, for another confirmation;
+    without numbers, all configurations of the last confirmation.
 
     Raises:
         MissingError: there is no confirmation yet, or the last one has not ended.
@@ -121,12 +121,19 @@ def fresh_space(
     """Return the space of a confirmation.
 
     The chosen configurations become its baselines, on seeds that neither the sweep nor an earlier
-    confirmation has used; nothing is searched. ``test`` is a file of held-out problems, and
-    ``folder`` the folder of the confirmation (default: the latest one, or the first if there is
-    none).
+    confirmation has used; nothing is searched.
+
+    Args:
+        sweep: the sweep to confirm.
+        chosen: the configurations, baseline first.
+        seeds: number of fresh seeds.
+        test: file of held-out problems; None: the ones that the program declares.
+        held_out: whether the runs evaluate on held-out problems.
+        folder: folder of the confirmation; None: the latest one, or the first if there is none.
 
     Raises:
-        ConfigError: the program has no held-out problems.
+        ConfigError: ``held_out`` is set, and the program has no held-out problems or cannot use
+            ``test``.
     """
     spec = sweep.spec
     program = (
@@ -149,8 +156,8 @@ def fresh_space(
 
 
 def choose(spec: SweepSpec, proposed: list[Configuration], finalists: int) -> list[Configuration]:
-    """Return the baseline, if complete, and the best other configurations that are complete on all
-    seeds; with arms, the best of each.
+    """Return the baseline, if complete, and the best ``finalists`` other configurations that are
+    complete on all seeds. With arms, only the best configuration of each arm is considered.
     """
     complete = ranked(proposed, spec.seeds, spec.objective)
     if spec.search.tune_within is not None:

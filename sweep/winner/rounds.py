@@ -56,8 +56,9 @@ def decide(
     returns an exit code; ``say`` prints a line.
 
     Raises:
-        MissingError: the sweep has no complete baseline, or no other complete configuration.
-        ConfigError: its finalists already run on a fixed number of seeds.
+        MissingError: the sweep has no complete baseline or no other complete configuration, or the
+            baseline failed on every fresh seed.
+        ConfigError: its finalists already ran on a fixed number of seeds.
     """
     fresh, rounds = _open_confirmation(sweep, options, say)
     say(_plan_text(rounds, sweep.spec))
@@ -275,8 +276,8 @@ def _missing(fresh: SweepRecord) -> int:
 
 
 def _price(fresh: SweepRecord, sweep: SweepRecord) -> float:
-    """Return the device hours of all rounds including the next, which is estimated from the mean
-    trial so far.
+    """Return the device hours of all rounds including the next one, which is estimated from the
+    mean of the trials so far; 0 if no trial has run.
     """
     spent = fresh.device_hours()
     sample = list(spent.values()) or list(sweep.device_hours().values())
