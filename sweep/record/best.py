@@ -118,7 +118,9 @@ def front_of(sweep: SweepRecord) -> list[int]:
 
 
 def scored_configuration(sweep: SweepRecord, configuration: str | None) -> BestConfiguration | None:
-    """Return a configuration with its score; None if it has no score."""
+    """Return the configuration with a number, as text, and its score; None if the number is None or
+    unknown, or the configuration has no score.
+    """
     for each in sweep.configurations:
         if str(each.number) == configuration:
             return _with_score(sweep, each)

@@ -27,7 +27,7 @@ def shrink_ended(sweep: SweepRecord, shrunk: set[str], all_have_closed: bool = F
     Ended trials are found in the event log, so a resumed sweep catches up. A failed trial may be
     retried and keeps everything. A trial that the scheduler stopped may still be writing a
     checkpoint, so its checkpoints are not reduced until no partial one is left or all processes
-    have ended.
+    have ended (``all_have_closed``).
     """
     if sweep.spec.trainer is None:
         return  # a command or function manages its own files

@@ -77,7 +77,7 @@ class SweepFolder:
         """Check that the event log exists, and is not empty, if trials were started.
 
         Raises:
-            StorageError: it is missing.
+            StorageError: it is missing or empty.
         """
         is_empty = not self.event_log.exists() or self.event_log.stat().st_size == 0
         if is_empty and self.trials.exists():
@@ -144,11 +144,12 @@ def newest_sweep(runs_dir: Path) -> str:
 
 
 def read_spec(folder: SweepFolder) -> SweepSpec:
-    """Return the search space a sweep was started with.
+    """Return the search space that a sweep was started with. A file without the checksum line is
+    read unchecked.
 
     Raises:
-        StorageError: the checksum differs, or a different version of loptune wrote the file; a file
-        without the checksum line is read unchecked.
+        MissingError: the file is missing.
+        StorageError: the checksum differs, or a different version of loptune wrote the file.
         ConfigError: the file was edited and is no longer valid.
     """
     # load_space reports a missing file

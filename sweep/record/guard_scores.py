@@ -59,8 +59,8 @@ def missed_guards(sweep: SweepRecord) -> list[str]:
 
 
 def guard_scores(sweep: SweepRecord) -> Mapping[str, Scores]:
-    """Return guard metric -> configuration -> seed -> value of the ended trials; NaN if a trial
-    failed or did not log the metric.
+    """Return guard metric -> configuration -> seed -> value of the ended trials; NaN if a trial is
+    not complete or did not log the metric.
     """
     guards = guards_by(sweep.spec)
     scores: dict[str, dict[str, dict[Hashable, float]]] = {metric: {} for metric in guards}

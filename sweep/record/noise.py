@@ -49,7 +49,8 @@ class NoiseForecast:
     sd: float  # standard deviation of a score between seeds
     dof: int  # degrees of freedom of ``sd``
     source: str
-    detectable: float | None  # gain detected with 80% power; None with one seed
+    # gain detected with 80% power; None with one seed or one configuration
+    detectable: float | None
     wanted: dict[str, WantedGain]  # ``worthwhile`` or ``published`` -> that gain
     # whether problems or seeds are cheaper; None if no earlier sweep recorded which problems were
     # solved on several seeds
@@ -77,8 +78,8 @@ def sweep_noise(sweep: SweepRecord) -> Noise:
 
 
 def unpaired_noise(sweep: SweepRecord) -> Noise:
-    """Return the noise within each configuration; it includes seed effects that are common to all
-    configurations.
+    """Return the pooled noise within configurations; it includes seed effects that are common to
+    all configurations.
     """
     noise = Noise(math.nan, 0)
     for configuration in sweep.configurations:
@@ -90,7 +91,7 @@ def unpaired_noise(sweep: SweepRecord) -> Noise:
 
 
 def score(configuration: Configuration, seed: int) -> float:
-    """Return the score of one trial; NaN if it failed."""
+    """Return the score of one trial; NaN if it failed or was stopped early."""
     result = configuration.results[seed]
     return result.score if result.state == "COMPLETE" else math.nan
 
@@ -208,7 +209,7 @@ def _cheaper_text(found: ProblemsOrSeeds) -> str:
 
 def noise_overrides(spec: SweepSpec, planned: int) -> list[str]:
     """Return the command-line words that turn a sweep into a measurement of its seed noise; empty
-    if this would not need fewer trials than the sweep.
+    if this would not need fewer trials than the sweep, or if the sweep has one configuration.
 
     Two configurations are measured, or all baselines if there are more.
     """
@@ -228,8 +229,8 @@ def noise_overrides(spec: SweepSpec, planned: int) -> list[str]:
 
 
 def _measured(spec: SweepSpec, earlier: Iterable[SweepRecord]) -> tuple[Noise, str] | None:
-    """Return the pooled noise of earlier sweeps with the same training and scoring; searched
-    parameters may differ.
+    """Return the pooled noise of earlier sweeps with the same training and scoring, and its source
+    in words; None if no such sweep measured any. Searched parameters may differ.
     """
     paired: dict[str, Noise] = {}
     unpaired: dict[str, Noise] = {}

@@ -44,6 +44,7 @@ def read_results(sweep: SweepRecord, *, may_run: bool = True) -> Results:
 
     Raises:
         StorageError: a record is damaged.
+        ConfigError: the search space of the confirmation was edited and is no longer valid.
     """
     results = _results(sweep)
     if not may_run:
@@ -145,8 +146,8 @@ def _with_scores(spec: SweepSpec, results: Results) -> Results:
 
 
 def _baseline(sweep: SweepRecord, results: Results) -> str | None:
-    """Return the number of the baseline; if none is listed, of the first plain configuration with a
-    score. None if rules are tuned separately, or if there is none.
+    """Return the number of the listed baseline; if none is listed, of the first plain configuration
+    with a score. None if there is no such configuration, or if arms are tuned.
     """
     spec = sweep.spec
     if spec.baselines:
@@ -188,7 +189,7 @@ class _TrialReader:
     running: bool  # whether a driver runs the sweep
 
     def read(self, configuration: Configuration, seed: int) -> TrialRecord | None:
-        """Return a trial; None before the trial has started."""
+        """Return a trial; None if it has neither a result nor a line of metrics."""
         ended = configuration.results.get(seed)
         trial = ended or open_trial(configuration, seed)
         run_dir = self.sweep.folder.trial(trial.name)
@@ -325,7 +326,7 @@ def _latest(records: list[Record]) -> dict[str, float]:
 
 def _solved(path: Path, objective: Objective) -> tuple[float, ...] | None:
     """Return the fraction correct per problem over the evaluations in the score; None if the score
-    is not the accuracy of one set.
+    is not the accuracy on one set, or if the trial did not record the problems of that set.
     """
     metric = objective.metric
     if not metric.startswith(_ACCURACY):

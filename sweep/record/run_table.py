@@ -40,6 +40,7 @@ def table_of_sweep(folder: SweepFolder, score: str) -> pd.DataFrame:
 
     Raises:
         StorageError: a record of the sweep is damaged.
+        ConfigError: its search space was edited and is no longer valid.
     """
     sweep = open_sweep(folder.runs_dir, folder.name)
     results = read_results(sweep)

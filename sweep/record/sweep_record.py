@@ -203,8 +203,8 @@ def failure_note(run_dir: Path) -> str:
 
 
 def last_record(run_dir: Path) -> Record:
-    """Return the last complete line of a trial's ``metrics.jsonl``, reading from the end; empty if
-    there is none.
+    """Return the last complete line of a trial's ``metrics.jsonl``; empty if the last 8 KiB of the
+    file contain none.
     """
     path = RunFolder(run_dir).metrics
     with contextlib.suppress(OSError), path.open("rb") as file:
