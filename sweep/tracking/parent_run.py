@@ -169,7 +169,7 @@ def open_parent_run(
 
 
 def find_parent(sweep: SweepRecord) -> ParentRun | None:
-    """Return the sweep's existing run in MLflow; None if there is none.
+    """Return the sweep's existing run in MLflow; None if there is none, or if tracking is offline.
 
     Raises:
         StorageError: MLflow cannot be reached.

@@ -20,7 +20,9 @@ BEST_FILE = "best.yaml"
 
 
 def write_report(sweep: SweepRecord, results: Results) -> Path:
-    """Write a sweep's report and `best.yaml`, and return the path of the page."""
+    """Write a sweep's report and `best.yaml`, and return the path of the page. Without a best
+    configuration, `best.yaml` is removed.
+    """
     path = write_pages(results, sweep.folder.report)
     write_atomically(sweep.folder.report / RESULTS_FILE, pack(results))
     best = choose_best(sweep, results).best
