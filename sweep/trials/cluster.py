@@ -159,6 +159,12 @@ def ray_running(
 
     Ray's own messages go to ``log``, because they would bury the sweep's output.
 
+    Args:
+        address: address of the cluster; None: start Ray on this machine.
+        cpus: number of CPUs of this machine to use; None: all.
+        folder: folder of Ray's files on this machine.
+        log: file for Ray's messages.
+
     Raises:
         MissingError: no cluster at that address.
         RuntimeError: Ray does not start on this machine.

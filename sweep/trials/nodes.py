@@ -34,7 +34,7 @@ _silent: dict[str, float] = {}
 
 
 class WorkerLostError(RuntimeError):
-    """A rank died, hung or could not be placed."""
+    """A rank died, hung, could not be placed, or is at another step than the other ranks."""
 
 
 class NodeLostError(WorkerLostError):

@@ -21,7 +21,8 @@ def check_shared_files(sweep: SweepRecord) -> None:
 
     Raises:
         ConfigError: the MLflow store is a local file, which other machines cannot write.
-        MissingError: a node does not see a path; the error names both.
+        MissingError: a node does not see a path (the error names both), does not answer, or cannot
+            import loptune.
     """
     spec = sweep.spec
     folder = sweep.folder

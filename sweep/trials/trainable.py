@@ -119,8 +119,8 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             ``step``, ``score``, ``evaluation`` and all ``eval/*`` metrics. ``done`` is true
             together with ``finished`` after the last step, with ``stopped`` if the sweep should
             stop (and with ``storage`` if the reason is an error such as a full disk), or with
-            ``reason`` if the trial failed and a retry would fail again (divergence, invalid
-            configuration).
+            ``reason`` if the trial failed and is not retried: a retry would fail again (divergence,
+            invalid configuration, missing file, failed rewards), or no retry is left.
 
         Raises:
             Exception: any other failure, which the driver counts. Failures to start and
@@ -288,7 +288,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         begin_attempt(context.run_dir, context.attempt)
 
     def _check_inputs(self) -> None:
-        """Raise if files have changed since the sweep started."""
+        """Raise StorageError if files have changed since the sweep started."""
         folder = self.plan.folder
         try:
             check_inputs(folder.root, "sweep", False, self.plan.working_dir)

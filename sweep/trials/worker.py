@@ -77,7 +77,9 @@ class RankWorker:
         }
 
     def set_environment(self, environment: Mapping[str, str], shares_gpu: bool) -> None:
-        """Set the variables that torch and its libraries read while they are imported."""
+        """Set the variables that torch and its libraries read while they are imported. If the rank
+        shares its GPU with other ranks, it gets a vLLM cache of its own.
+        """
         assert "torch" not in sys.modules, "the environment must be set before torch is imported"
         os.environ.update(environment)
         if shares_gpu:
@@ -114,7 +116,9 @@ class RankWorker:
             The report of the trial; only rank 0, which keeps the record, adds the score.
 
         Raises:
-            DivergedError, ConfigError: see `TrialReport.scored`.
+            DivergedError, ProgramError: see `TrialReport.scored`; the latter also if the finished
+                trial has no value of the second objective.
+            Exception: the unchanged exception of the program.
         """
         run = self._run
         context = self._context
@@ -168,7 +172,14 @@ class RankWorker:
 
 
 class WorkerGroup:
-    """The ranks of a trial: started, called and ended together."""
+    """The ranks of a trial: started, called and ended together.
+
+    Args:
+        group: resources of the trial; the ranks take its last bundles, one each.
+        workers: number of ranks.
+        cpus: CPU cores per rank.
+        gpus: GPUs per rank; below 1: a fraction of one GPU.
+    """
 
     def __init__(self, group: PlacementGroup, workers: int, cpus: float, gpus: float) -> None:
         bundles = group.bundle_count
@@ -225,6 +236,7 @@ class WorkerGroup:
 
         Raises:
             WorkerLostError: a rank died, or made no ``progress`` for ``timeout`` seconds.
+            Exception: the unchanged exception of a rank.
         """
         seen = progress()
         moved = time.monotonic()  # not the wall clock, which may jump
@@ -297,9 +309,9 @@ def rank_environments(
     """Return the rendezvous and device variables of each rank, from the results of
     ``RankWorker.describe``.
 
-    ``threads`` is the number of reserved cores. A rank with a GPU gets at least the node's cores
-    per GPU. A CPU-offloaded AdamW runs on them, and no other trial can use them while this trial
-    has the GPU.
+    ``threads`` and ``gpus`` are the reserved cores and GPUs of one rank. A rank with a GPU gets at
+    least the node's cores per GPU. A CPU-offloaded AdamW runs on them, and no other trial can use
+    them while this trial has the GPU.
 
     Ranks that are all on one node meet on its loopback address. Ranks on one node see all GPUs of
     the trial on that node, so that LOCAL_RANK picks one and peer-to-peer transfers work.
