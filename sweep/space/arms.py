@@ -44,6 +44,8 @@ def arm_name(spec: SweepSpec, parameters: Parameters) -> str:
 
 
 def arm_of(spec: SweepSpec, parameters: Parameters) -> str:
-    """Return the name of a point's arm."""
+    """Return the name of a point's arm; empty if the space itself searches no arms, as in a
+    confirmation of arms.
+    """
     key = spec.search.tune_within
     return "" if key is None else str(parameters[key])

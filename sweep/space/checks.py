@@ -96,7 +96,8 @@ def check_recorded(metric: str, key: str, spec: SweepSpec, document: YamlDocumen
         document: file of the space.
 
     Raises:
-        ConfigError: trials do not record it; the error suggests the nearest choice.
+        ConfigError: trials do not record it (the error suggests the nearest choice), or a parameter
+            changes how it is measured.
     """
     amounts = axes(spec)
     if metric in amounts:

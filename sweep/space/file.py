@@ -75,8 +75,8 @@ def load_space(path: Path, overrides: Sequence[str] = ()) -> SweepSpec:
 
 
 def resolve_space(document: YamlDocument, folder: Path, overrides: Sequence[str] = ()) -> SweepSpec:
-    """Check a document as `load_space` does; the path of its trainer file is relative to
-    ``folder``.
+    """Check a document as `load_space` does, with the same errors; the path of its trainer file is
+    relative to ``folder``.
     """
     document = _apply_space_overrides(document, overrides)
     spec = validate(SweepSpec, document)

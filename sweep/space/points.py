@@ -121,7 +121,8 @@ class Space:
         return {key: value for key, value in values.items() if value is not ABSENT}
 
     def complete(self, baseline: Overrides, program: SearchableProgram) -> Parameters:
-        """Complete a baseline to a point: missing keys get the default of the program.
+        """Complete a baseline to a point: a missing key gets the constant of its ``value`` or
+        ``by``, else the default of the program.
 
         Raises:
             MissingValueError: an active switch has no value, or the program has no default for an

@@ -47,7 +47,8 @@ _OVERRIDES = "trainer.overrides"
 
 def edits_since(root: Path, spec: SweepSpec) -> list[str]:
     """Return a line for each key whose value in the space file differs from the sweep's own copy.
-    Empty if the file was not recorded or is missing.
+    Empty if the file was not recorded or is missing; one line with the error if it is no longer
+    valid.
     """
     path = root / _NAME
     if not path.is_file():

@@ -112,7 +112,7 @@ class ObjectiveSpec(Section):
 
     @property
     def place(self) -> str:
-        """The evaluations of a run that make up its score."""
+        """The evaluations that make up a run's score, or the place on the axis, in words."""
         if self.at is not None:
             return f"at {self.axis} {self.at:.6g}"
         return f"last {counted(self.window, 'evaluation').removeprefix('1 ')}"
@@ -295,10 +295,10 @@ class SweepSpec(Section):
 
     def values_of_trials(self, *, listed: bool = False) -> dict[str, list[Any]]:
         """Return the values of each searched key over all trials, baselines included, without
-        repetitions; of a range its first and its last value.
+        repetitions; for a range, only its first and its last value.
 
         Args:
-            listed: return every value of a range that has steps.
+            listed: whether to return every value of a range that has steps.
         """
         found: dict[str, list[Any]] = {key: [] for key in self.searched}
         if self.search.configurations != 0:
@@ -329,8 +329,8 @@ class SweepSpec(Section):
         return self.program.tracking_settings.experiment or self.name
 
     def reported(self, configuration: int) -> int:
-        """Return a configuration's number in MLflow; a finalist keeps the number from its
-        search.
+        """Return a configuration's number in reports and in MLflow; a finalist keeps the number
+        from its search.
         """
         if self.confirms is None:
             return configuration
@@ -354,8 +354,8 @@ class SweepSpec(Section):
 
     @property
     def evaluations(self) -> int | None:
-        """Number of evaluations of the longest trial after its first step; None if it depends on
-        the data.
+        """Number of evaluations of the longest trial after its first step; None if it is unknown,
+        for example because it depends on the data.
         """
         return self.program.count_evaluations(self.values_of_trials())
 
