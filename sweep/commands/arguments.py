@@ -58,8 +58,12 @@ def exit_code_of(ended: Ended) -> int:
 def planned_nodes(
     address: str | None, cpus: int | None, gpus: int | None, nodes: int | None
 ) -> list[Node]:
-    """Return the machines to plan for: the nodes of a cluster, or ``nodes`` copies of this machine
-    with ``gpus`` GPUs.
+    """Return the machines to plan for: the nodes of the cluster at ``address``, or ``nodes`` copies
+    of this machine with ``cpus`` CPUs and ``gpus`` GPUs (None: as many as it has).
+
+    Raises:
+        ConfigError: the address is invalid.
+        MissingError: there is no cluster at the address.
     """
     if address is None:
         machine = local_node(cpus)
@@ -74,7 +78,8 @@ def prepare(spec: SweepSpec, address: str | None, cpus: int | None) -> None:
 
     Raises:
         ConfigError: an invalid address, or a current folder that shadows a loptune package.
-        MissingError: a trial needs more resources than this machine has.
+        MissingError: there is no cluster at the address, or a trial needs more resources than this
+            machine has.
     """
     check_address(address)
     check_folder(Path.cwd())

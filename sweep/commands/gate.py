@@ -535,7 +535,7 @@ def withdraw(
     spent.
 
     Raises:
-        UserError: no proposal is open.
+        UserError: no proposal is open, or the proposal with this number is not.
     """
     from sweep.gate.campaign import Campaign
 

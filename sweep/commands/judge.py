@@ -396,7 +396,7 @@ def show(judgement: "Judgement") -> None:
 
 
 def fields(judgement: "Judgement") -> dict[str, Any]:
-    """Return a verdict under the keys of ``--json``."""
+    """Return a verdict with the keys of ``--json``."""
     page = judgement.page
     return {**judgement.fields(), "report": None if page is None else str(page)}
 

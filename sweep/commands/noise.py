@@ -118,7 +118,7 @@ def _cost(report: "NoiseReport", seeds: int) -> str:
 
 
 def fields(noise: Noise) -> dict[str, Any]:
-    """Return the noise under the keys of ``--json``."""
+    """Return the noise with the keys of ``--json``."""
     report = noise.report
     interval = [0.0, 0.0]
     detectable = {}

@@ -142,6 +142,7 @@ def upload(name: SweepName, *, runs_dir: RunsDir = Path("runs")) -> Uploaded:
 
     Raises:
         MissingError: there is no such sweep.
+        NameInUseError: the sweep is running.
         StorageError: MLflow cannot be reached.
     """
     from sweep.tracking.upload import upload_sweep

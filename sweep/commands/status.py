@@ -68,7 +68,7 @@ def status(
 
 
 def status_fields(found: SweepStatus) -> dict[str, Any]:
-    """Return the progress under the keys of ``--json``."""
+    """Return the progress with the keys of ``--json``."""
     best = found.chosen.best
     return {
         "name": found.sweep.folder.name,

@@ -286,8 +286,8 @@ def export(
 
     Raises:
         ConfigError: the file exists already.
-        MissingError: there is no such sweep, or the evidence does not identify a best
-        configuration.
+        MissingError: there is no such sweep, the requested configuration is not complete, or the
+            evidence does not identify a best configuration.
         StorageError: the file cannot be written.
     """
     from sweep.record.results import read_results  # pandas takes a second to import
@@ -349,7 +349,12 @@ def _requested(sweep: SweepRecord, number: int) -> BestConfiguration:
 
 
 def _baseline_number(sweep: SweepRecord) -> int:
-    """Return the number of the baseline; 0, the first listed one, if it is not complete."""
+    """Return the number of the baseline if it is complete; else 0, the number of the first listed
+    baseline.
+
+    Raises:
+        MissingError: no configuration is complete.
+    """
     first = finalists_of(sweep, 1)[0]
     return first.number if is_baseline(sweep.spec, first) else 0
 
