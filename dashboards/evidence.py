@@ -52,8 +52,8 @@ class RuleComparison:
 
 
 def rule_comparisons(results: Results) -> list[RuleComparison]:
-    """Compare each rule that a sweep tried with the baseline's rule. Its finalist with the best
-    search score stands for the rule.
+    """Compare each rule that a sweep tried with the baseline's rule. The rule's finalist with the
+    best search score stands for it.
 
     Fresh seeds must not choose among several finalists of a rule: the best one would be biased
     upward.
@@ -121,9 +121,9 @@ def _judged(results: Results, number: str, nothing: RuleComparison) -> RuleCompa
 def collect_comparisons(
     sweeps: Sequence[Results],
 ) -> tuple[list[RuleComparison], list[RuleComparison]]:
-    """Return the included comparisons (largest improvement first within a rule), and the excluded
-    ones. Each pair of model and task is included once per rule: the sweep with the most fresh seeds
-    is used.
+    """Return the included comparisons (by metric, rule and baseline, and among equals the largest
+    improvement first), and the excluded ones. Each pair of model and task is included once per
+    metric, rule and baseline: the sweep with the most fresh seeds is used.
     """
     rows: list[RuleComparison] = []
     for results in sweeps:

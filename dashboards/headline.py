@@ -34,8 +34,10 @@ class Headline:
 
     sentence: str
     step: str = ""  # the next step, with one command
-    confirmed: bool = False  # whether fresh seeds confirmed an improvement
-    configuration: str | None = None  # chosen by fresh seeds; None if they are undecided
+    confirmed: bool = False  # whether seeds that selected nothing show an improvement
+    # configuration that these seeds single out; None if they are undecided, or if they keep a
+    # baseline that is a number
+    configuration: str | None = None
 
 
 def verdict_sentences(results: Results) -> list[str]:

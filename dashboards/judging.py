@@ -33,7 +33,9 @@ class Judgement:
 
     @property
     def arms(self) -> "list[ArmRow]":
-        """Every configuration compared with the baseline, the baseline first."""
+        """Every configuration compared with the baseline, the baseline first; empty in the cases of
+        `Results.arm_table`.
+        """
         return self.results.arm_table
 
     @property
@@ -46,7 +48,12 @@ class Judgement:
         return self.results.answer
 
     def write_report(self, folder: str | Path) -> Path:
-        """Write ``report.html`` and ``trials.csv``, and return the path of the page."""
+        """Write ``report.html`` and ``trials.csv``, and return the path of the page.
+
+        Raises:
+            StorageError: the folder cannot be created.
+            OSError: the files cannot be written.
+        """
         from dashboards.pages.report import write_pages
 
         return write_pages(self.results, Path(folder))

@@ -197,7 +197,9 @@ def _after_tuning(results: Results) -> NextStep | None:
 
 
 def _before_fresh_rules(results: Results) -> NextStep | None:
-    """Advise on separately tuned rules that are not compared on fresh seeds yet."""
+    """Advise on separately tuned rules that are not compared on fresh seeds yet; None if they are
+    compared on a grid.
+    """
     if results.tuned_rules.grid is not None:
         return None
     if results.fresh_finished:
@@ -217,7 +219,9 @@ def _before_fresh_rules(results: Results) -> NextStep | None:
 
 
 def _after_fresh_rules(results: Results) -> NextStep | None:
-    """Advise on separately tuned rules that are compared on fresh seeds."""
+    """Advise on separately tuned rules that are compared on fresh seeds; None before all fresh
+    seeds have run, for runs of other programs, and if no rule has an interval.
+    """
     compared = results.tuned_rules.compared
     base = results.arms[0]
     if not results.fresh_finished or not results.name:

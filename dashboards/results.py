@@ -65,8 +65,8 @@ class Guard:
 class Results(TrialSet):
     """Trials, and the settings that a verdict on them needs."""
 
-    # whether seeds are blocks, for runs of other programs; None for a sweep, which plans every seed
-    # for all configurations
+    # how runs are paired by seed (auto, paired or unpaired), for runs of other programs; None for a
+    # sweep, which plans every seed for all configurations
     pairing: Pairing | None = None
     # seed -> task, if every task has its own seeds; differences are then averaged over tasks
     task_of: Mapping[Hashable, str] = field(default_factory=dict)
@@ -220,7 +220,8 @@ class Results(TrialSet):
     @cached_property
     def answer(self) -> Verdict | None:
         """The verdict of the best evidence: on fresh seeds if they were run, else on the search's
-        seeds. If rounds of fresh seeds have a winner, it is the verdict on the winner.
+        seeds. If rounds of fresh seeds have a winner, it is the verdict on the winner. None if the
+        baseline has no score.
         """
         rounds = None if self.fresh is None else self.fresh.rounds
         if rounds is not None and rounds.winner is not None:
@@ -300,7 +301,9 @@ class Results(TrialSet):
         return {number for number in numbers if self.guard_state(number) == "holds"}
 
     def verdict_on_fresh(self, finalist: str) -> Verdict | None:
-        """Return the verdict of fresh seeds on one finalist, as if it were the only one."""
+        """Return the verdict of fresh seeds on one finalist, as if it were the only one; None
+        without fresh seeds, or if the baseline has no score on them.
+        """
         fresh = self.fresh
         if fresh is None:
             return None
@@ -367,7 +370,7 @@ class Results(TrialSet):
 
     def changed(self, number: str) -> dict[str, tuple[Any, Any]]:
         """Return the parameters in which a configuration differs from the baseline: name -> (value,
-        baseline's value).
+        baseline's value). Empty if one of the two did not run.
         """
         settings = self.table.drop_duplicates("configuration").set_index("configuration")
         if number not in settings.index or self.compared_with not in settings.index:

@@ -148,7 +148,9 @@ class TrialSet:
         return scores.agg(mean).drop(failed, errors="ignore")
 
     def best_of(self, trials: pd.DataFrame) -> str | None:
-        """Return the configuration with the best mean score among the ones with the most seeds."""
+        """Return the configuration with the best mean score among the ones with the most seeds;
+        None if ``trials`` is empty.
+        """
         scores = trials.groupby("configuration", sort=False).score
         table = scores.agg(mean=mean, count="count")
         means = table[table["count"] == table["count"].max()]["mean"]

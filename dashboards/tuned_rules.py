@@ -68,7 +68,9 @@ class TunedRules:
         return tournament.Tuning(list(means), parameters, chosen_by=chosen_by)
 
     def setting_of(self, arm: str) -> str:
-        """Return the configuration of an arm that ran on fresh seeds, else its first one."""
+        """Return the configuration of an arm that ran on fresh seeds, else the arm's first
+        configuration.
+        """
         numbers = [number for number, of in self.arm_of.items() if of == arm]
         confirmed = () if self.fresh is None else self.fresh.seed_scores
         return next((number for number in numbers if number in confirmed), numbers[0])

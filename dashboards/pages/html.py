@@ -39,7 +39,7 @@ def render_page(
         chapters: title -> figures. The very first figure goes below the headline; empty chapters
             are left out.
         trials: headings and rows of the table at the end.
-        confirmed: whether fresh seeds confirmed an improvement.
+        confirmed: whether seeds that selected nothing show an improvement.
         questions: questions about the verdict with their answers.
     """
     pictures: list[Picture] = []

@@ -70,7 +70,12 @@ _NEXT_SEARCH = "where to search next, and which parameters to leave out"
 
 
 def write_pages(results: Results, out_dir: Path) -> Path:
-    """Write ``report.html`` and ``trials.csv``, and return the path of the page."""
+    """Write ``report.html`` and ``trials.csv``, and return the path of the page.
+
+    Raises:
+        StorageError: the folder cannot be created.
+        OSError: the files cannot be written.
+    """
     try:
         out_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -168,7 +173,9 @@ def _plain(value: Any) -> Any:
 
 
 def trials_table(results: Results) -> tuple[list[str], list[list[Cell]]]:
-    """Return the table of all trials, the best first, failed ones last with their reason."""
+    """Return headings and rows of the table of all trials: the best first, trials without a score
+    last.
+    """
     trials = _all_trials(results)
     parameters = [name for name in results.searched if name in trials.columns]
     named = ["trial", "configuration", "seed"]
