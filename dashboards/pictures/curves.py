@@ -32,7 +32,7 @@ _CURVE_TITLES = {
 
 def learning_curves(results: Results) -> Picture | None:
     """Plot the objective metric over training steps, or over the axis of the comparison, with one
-    line per trial.
+    line per trial. None if no trial has a curve of it.
     """
     metric = results.objective.metric
     values = results.history(metric)
@@ -108,7 +108,9 @@ def _coinciding(values: pd.DataFrame) -> str:
 
 
 def training_health(results: Results) -> Picture | None:
-    """Plot training metrics over training steps; metrics that are always 0 are left out."""
+    """Plot training metrics over training steps; metrics that are always 0 are left out. None if
+    none is left.
+    """
     drawings = []
     ends = []
     for metric in TRAINING_CURVES:

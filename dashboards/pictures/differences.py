@@ -134,7 +134,9 @@ def _interval_of(arms: list[ArmRow]) -> str:
 
 
 def differences(results: Results) -> Picture | None:
-    """Plot each arm's difference from the baseline with its interval, and its seeds as dots."""
+    """Plot each arm's difference from the baseline with its interval, and its seeds as dots.
+    Without a table of arms, plot `seed_differences`. None if nothing can be compared.
+    """
     if not results.arm_table:
         return seed_differences(results)
     arms = [arm for arm in results.arm_table if arm.outcome not in ("baseline", "not compared")]
@@ -209,7 +211,8 @@ def _sentence(arms: list[ArmRow], judged: Results) -> str:
 def seed_differences(results: Results) -> Picture | None:
     """Plot the differences from the baseline on the same seed, using fresh seeds if they were run.
 
-    Used for rules tuned separately and for interim analyses, which have their own intervals.
+    Used for rules tuned separately and for interim analyses, which have their own intervals. None
+    if no seed is shared.
     """
     rules = results.table.rule
     if results.fresh is not None and not baseline_pairs(results.fresh).empty:

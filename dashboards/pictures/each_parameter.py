@@ -22,7 +22,9 @@ def each_parameter(results: Results) -> Picture | None:
     """Compare the values of each parameter, averaged over the settings of the other parameters that
     ran with all of these values, as `sweep judge --by PARAMETER --task OTHERS` does.
 
-    None unless two parameters were crossed and no score chose or stopped a trial.
+    None unless two parameters were crossed, all trials have ended, and no score chose or stopped a
+    trial. Also None with arms, with tasks that have their own seeds, or if the runs are compared
+    with a number.
     """
     # for a table of runs, ``adaptive`` only means that the seeds are not fresh
     is_adaptive = results.adaptive and bool(results.name)

@@ -17,7 +17,9 @@ _QUANTITIES = {
 
 
 def probability_bands(results: Results) -> Picture | None:
-    """Plot gradient norm and advantage mass by band of token probability."""
+    """Plot gradient norm and advantage mass by band of token probability; None if no trial logged
+    the ``tokens/*`` metrics.
+    """
     table = band_means(results)
     # no such metrics, or only under the names of older versions
     if "token_fraction" not in set(table.quantity):

@@ -19,7 +19,9 @@ def scores_against(results: Results) -> list[Picture | None]:
 
 
 def score_against(results: Results, parameter: str) -> Picture | None:
-    """Plot the score against one parameter on its search scale, with a color per update rule."""
+    """Plot the score against one parameter on its search scale, with a color per update rule; None
+    without comparable trials.
+    """
     trials = results.comparable
     if trials.empty:
         return None

@@ -15,7 +15,9 @@ from loptune.terminal.table import counted
 
 
 def fitted_peaks(results: Results) -> Picture | None:
-    """Plot each rule's mean scores and fitted parabola, with a table of peaks."""
+    """Plot each rule's mean scores and fitted parabola, with a table of peaks; None without a
+    grid.
+    """
     grid = results.tuned_rules.grid
     if grid is None:
         return None

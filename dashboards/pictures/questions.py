@@ -50,7 +50,9 @@ def _seeds(results: Results) -> str:
 
 
 def _best(results: Results) -> str | None:
-    """Return the number of the configuration that the headline is about."""
+    """Return the number of the configuration that the headline is about; None without a verdict,
+    or if that configuration is not among the results of the search.
+    """
     judged = results.fresh_verdict
     if judged is not None:
         return judged.best if judged.best in results.labels else None

@@ -44,7 +44,7 @@ class _RuleRow:
 
 def tournament(results: Results) -> Picture | None:
     """Plot the best score so far against tuning trials, one line per rule; then the differences on
-    fresh seeds, and a table.
+    fresh seeds, and a table. None without arms.
     """
     if not results.arms:
         return None
