@@ -48,17 +48,19 @@ class ArmRow:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The interval of the difference, simultaneous over all arms."""
+        """The interval of the difference, simultaneous over all arms; None if there is none."""
         return None if self.found is None else self.found.measured_interval(self.sign)
 
     @property
     def coverage(self) -> float | None:
-        """The coverage of the interval; higher after earlier confirmations."""
+        """The coverage of the interval, higher after earlier confirmations; None for the baseline
+        and for an arm that cannot be compared.
+        """
         return None if self.found is None else self.found.coverage
 
     @property
     def p_value(self) -> float | None:
-        """The two-sided p value, corrected for the number of arms."""
+        """The two-sided p value, corrected for the number of arms; None without a test."""
         return None if self.found is None else self.found.two_sided_p
 
     @property

@@ -50,7 +50,8 @@ def learned(scores: Scores) -> Blocks:
 
     The estimate is the intraclass correlation of the additive model, with its 90% interval from the
     F distribution (Shrout and Fleiss, Psychological Bulletin 86, 1979). Seeds are blocks if the
-    interval excludes 0 and the correlation is at least ``WORTHWHILE_CORRELATION``.
+    interval excludes 0 and the correlation is at least ``WORTHWHILE_CORRELATION``. `UNKNOWN` if the
+    scores do not allow an estimate.
     """
     effects = seed_effects([scores])
     if effects is None:

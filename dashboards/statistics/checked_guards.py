@@ -32,8 +32,8 @@ class CheckedGuard:
         return cls(metric, margin, sign, guard_outcome(found, margin), found)
 
     def fields(self) -> dict[str, Any]:
-        """Return the result under the keys of ``--json``, in units of the metric; an infinite bound
-        is None.
+        """Return the result with the keys of ``--json``, in units of the metric. An infinite bound
+        is None, and so are difference and interval if there are none.
         """
         interval = None
         if self.found is not None:

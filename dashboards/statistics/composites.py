@@ -55,7 +55,7 @@ def interquartile_mean(values: Sequence[float]) -> float:
 
 
 def _weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
-    """Return the weighted mean of the values; those with a weight of 0 are left out."""
+    """Return the weighted mean of the values; values with a weight of 0 are left out."""
     parts = []
     for value, weight in zip(values, weights, strict=True):
         if weight > 0:

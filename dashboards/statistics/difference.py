@@ -32,7 +32,8 @@ class Difference:
     # interval of the gain, simultaneous over all comparisons; None if the seeds cannot decide
     interval: tuple[float, float] | None = None
     level: float = SIGNIFICANCE_LEVEL  # error probability of each bound of the interval
-    # one-sided p value, corrected for the number of comparisons; None in interim analyses
+    # one-sided p value, corrected for the number of comparisons; None in interim analyses, and if
+    # the seeds cannot decide
     p: float | None = None
     # the same p value for the claim that the configuration is worse than the baseline
     p_worse: float | None = None
@@ -71,7 +72,7 @@ class Difference:
 
     @property
     def two_sided_p(self) -> float | None:
-        """The p value of a difference in either direction."""
+        """The p value of a difference in either direction; None without one-sided p values."""
         if self.p is None or self.p_worse is None:
             return None
         return min(1.0, 2 * min(self.p, self.p_worse))
@@ -81,7 +82,7 @@ class Difference:
         return sign * self.gain
 
     def measured_interval(self, sign: int) -> tuple[float, float] | None:
-        """Return the interval in units of the score."""
+        """Return the interval in units of the score; None if there is none."""
         if self.interval is None:
             return None
         low, high = sorted(sign * bound for bound in self.interval)

@@ -62,7 +62,8 @@ class Answer:
     """The interim decision on a proposal."""
 
     difference: Difference  # the interval's lower bound is minus infinity before `FIRST_CLAIM`
-    next_seeds: int | None  # number of seeds at the next interim analysis; None if decided
+    # number of seeds at the next interim analysis; None if decided, or after the last analysis
+    next_seeds: int | None
     guards: tuple[CheckedGuard, ...] = ()
 
     @property
@@ -74,7 +75,7 @@ class Answer:
 
     @property
     def guard_state(self) -> GuardState:
-        """Whether all guards hold; without guards they do."""
+        """The joint state of all guards; ``holds`` without guards."""
         return state_of(list(self.guards))
 
 

@@ -1,7 +1,7 @@
 """Significance levels for a stream of proposals, which bound the fraction of false keeps.
 
-Proposals arrive sequentially, and how many will come is unknown. Each is tested at a level
-that depends on how long ago earlier ones were kept. With LORD++ [JMLR 2018; arXiv:1710.00499], the
+Proposals arrive sequentially, and how many will come is unknown. Each is tested at a level that
+depends on how long ago earlier proposals were kept. With LORD++ [JMLR 2018; arXiv:1710.00499], the
 expected fraction of kept proposals that are not improvements stays below ``rate``, whatever the
 number of proposals.
 """

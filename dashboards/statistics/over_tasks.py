@@ -97,7 +97,9 @@ def compare_over_tasks(
 
 
 def mean_over_tasks(row: Mapping[Hashable, float], tasks: Tasks) -> tuple[float, float]:
-    """Return the mean of the tasks' means, and the standard deviation within tasks."""
+    """Return the mean of the tasks' means, and the standard deviation within tasks; NaN if no task
+    has two scores.
+    """
     parts = [_Part.of(list(part.values())) for part in _by_task(row, tasks).values()]
     known = [part.variance for part in parts if part.runs > 1]
     deviation = math.sqrt(float(np.mean(known))) if known else math.nan

@@ -36,6 +36,9 @@ def minimum_detectable_effect(
         known_dof: degrees of freedom that other seeds add for two configurations.
         repeats: factor of the p-value after earlier confirmations (`levels.repeats_factor`).
         blocks: whether seeds are treated as blocks.
+
+    Raises:
+        ValueError: fewer than 2 seeds or 2 configurations.
     """
     if seeds < 2 or configurations < 2:
         raise ValueError("power needs at least 2 seeds and 2 configurations")

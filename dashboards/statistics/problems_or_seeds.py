@@ -34,8 +34,8 @@ def problems_or_seeds(
 
     Args:
         splits: variance components of pairs of configurations, each on several seeds.
-        training_s: seconds of a trial spent in training steps.
-        evaluation_s: seconds of a trial spent evaluating.
+        training_s: seconds spent in training steps, by one trial or by all trials together.
+        evaluation_s: seconds that the same trials spent evaluating.
     """
     known = [part for part in splits if part.training is not None]
     training = math.fsum(part.training or 0.0 for part in known)

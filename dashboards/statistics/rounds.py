@@ -53,8 +53,8 @@ def make_design(noise: Noise | None, worthwhile: float, finalists: int, max_seed
     """Plan interim analyses that distinguish a worthwhile gain from no gain, and their boundaries.
 
     Args:
-        noise: noise of a score between seeds, from earlier trials; if None, analyses go up to
-            ``max_seeds``.
+        noise: noise of a score between seeds, from earlier trials; if None or without degrees of
+            freedom, analyses go up to ``max_seeds``.
         worthwhile: the smallest difference that matters.
         finalists: configurations other than the baseline.
         max_seeds: upper limit on seeds, even if the design needs more.
@@ -142,7 +142,11 @@ def null_paths(analyses: Sequence[int], finalists: int) -> Vector:
 
 def interim_results(design: Design, scores: Scores, baseline: str, mode: Mode) -> list[Difference]:
     """Return the difference of each finalist at the latest interim analysis that its seeds have
-    reached. Its interval follows from the boundaries of the plan; it has no p value.
+    reached. Its interval follows from the boundaries of the plan; it has no p value. Before the
+    first analysis, there is no interval either.
+
+    Raises:
+        ValueError: the baseline has no score.
     """
     gains = oriented(scores, sign_of(mode))
     require_baseline(finite_scores(gains), baseline)

@@ -141,7 +141,8 @@ class Scoring:
 
         Raises:
             ProgramError: it did not log a metric, or never all metrics at the same step; the axis
-            decreases; or the run ended before the amount of the axis.
+                decreases; the run ended before the amount of the axis; or its first evaluation is
+                after the start of the score's window.
         """
         self._check_axis_grows(values)
         budget = self.budget

@@ -59,6 +59,9 @@ class Noise(NamedTuple):
 def paired_differences(scores: Scores, baseline: str) -> dict[str, PairedDifference]:
     """Return each configuration's differences from the baseline on shared seeds; configurations
     without a shared seed are left out.
+
+    Raises:
+        ValueError: the baseline has no score.
     """
     finite = finite_scores(scores)
     require_baseline(finite, baseline)

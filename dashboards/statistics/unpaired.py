@@ -46,7 +46,7 @@ class Unpaired:
 def compare_unpaired(
     counted: Scores, baseline: str, names: Sequence[str], comparisons: int
 ) -> dict[str, Unpaired]:
-    """Compare the arms ``names`` with the baseline, except for arms that need another test.
+    """Return arm -> comparison with the baseline; arms that need another test are left out.
 
     Args:
         counted: arm -> seed -> score, larger is better; without failed runs.
@@ -112,8 +112,8 @@ def _one(
 def _noisier(
     values: Mapping[str, np.ndarray], variances: Mapping[str, float], names: Sequence[str]
 ) -> set[str]:
-    """Return the arms whose scores are clearly noisier than those of all other arms, noisiest
-    first.
+    """Return the arms whose scores are clearly noisier than the scores of the other arms. The
+    noisiest arm is tested first, and the first arm that is not noisier ends the search.
     """
     noisier: set[str] = set()
     for name in sorted(names, key=lambda name: -variances[name]):

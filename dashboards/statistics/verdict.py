@@ -68,12 +68,16 @@ class Conclusion:
 
     @property
     def difference(self) -> float:
-        """The mean of best - baseline over shared seeds, in units of the score."""
+        """The mean difference of the best configuration from the baseline, over shared seeds if
+        runs are paired, in units of the score.
+        """
         return self.found.measured(self.sign)
 
     @property
     def seeds(self) -> int:
-        """The number of seeds shared by the best configuration and the baseline."""
+        """The number of seeds shared by the best configuration and the baseline; if unpaired, the
+        smaller number of runs.
+        """
         return self.found.seeds
 
     @property
