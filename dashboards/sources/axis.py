@@ -27,7 +27,8 @@ def check_axis(columns: RunColumns) -> None:
     """Reject options that contradict each other.
 
     Raises:
-        ConfigError: two options cannot be combined, or the window is not a number of evaluations.
+        ConfigError: an option needs the axis or cannot be combined with it, or the window is not a
+            number of evaluations.
     """
     if not columns.axis:
         if columns.at is not None:
@@ -61,7 +62,8 @@ def with_axis(runs: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFrame, li
     rate, by at most one interval between two values. Other scores without a value are left out.
 
     Raises:
-        ConfigError: the axis has no numbers, or decreases within a run.
+        ConfigError: the axis has no numbers, has no value in a run with a score, decreases within a
+            run, or does not grow in any run.
     """
     amounts = pd.to_numeric(runs[columns.axis], errors="coerce").astype(float)
     if not np.isfinite(amounts).any():
@@ -147,14 +149,16 @@ def at_budget(
     trials: Sequence[TrialRecord], columns: RunColumns
 ) -> tuple[list[TrialRecord], Budget | None, list[str]]:
     """Return the trials with their scores at the common budget, the budget itself, and notes on it.
+    Without a complete trial, the budget is None and the trials are unchanged.
 
     Args:
         trials: trials of one task, with the score as a curve over the axis.
         columns: roles of the table's columns.
 
     Raises:
-        ConfigError: a run ends before the budget or is first evaluated after it, or every run has a
-            single evaluation.
+        ConfigError: a run ends before the budget, or well before other runs of its configuration;
+            its first evaluation is after the start of the window; or every run has a single
+            evaluation.
     """
     complete = [trial for trial in trials if trial.state == "COMPLETE"]
     if not complete:

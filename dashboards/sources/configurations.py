@@ -63,6 +63,10 @@ def arms_and_baseline(
     """Return the arms, baseline first, and the baseline's configuration number (None if settings
     are tuned). If the baseline is a number, the arms keep their order and the first configuration's
     number is returned.
+
+    Raises:
+        ConfigError: the baseline uses a column that is not in --by, or it does not match exactly
+            one arm.
     """
     if columns.against is not None:  # the baseline is a number, so no configuration is the baseline
         names = list(dict.fromkeys(arm.values()))

@@ -15,9 +15,9 @@ _NO_COSTS = ("per", "max", "min", "mean", "avg", "std", "length", "num", "batch"
 
 
 def cost_columns(runs: pd.DataFrame, columns: RunColumns) -> list[str]:
-    """Return the cost columns, recognized by name. With several rows per run, a cost must also grow
-    within most runs. It need not grow in all, because the counter of a restarted run may start
-    again at 0.
+    """Return the cost columns: recognized by name, with amounts of at least 0. With several rows
+    per run, a cost must also grow within most runs. It need not grow in all, because the counter of
+    a restarted run may start again at 0.
     """
     taken = {*columns.point, *columns.task, columns.score, columns.seed}
     found = []
@@ -55,7 +55,8 @@ def _is_growing(amounts: "pd.Series[float]") -> bool:
 def costs_of(
     rows: pd.DataFrame, names: Sequence[str], columns: RunColumns, end: float
 ) -> dict[str, float]:
-    """Return cost column -> amount that a run had used up to the point of comparison.
+    """Return cost column -> amount that a run had used up to the point of comparison. A column
+    without amounts, or whose amounts decrease in this run, is left out.
 
     Args:
         rows: rows of the run.

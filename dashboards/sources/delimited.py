@@ -31,7 +31,8 @@ def read_delimited(path: Path) -> pd.DataFrame:
     episode.
 
     Raises:
-        ConfigError: a column name is repeated, or a row has too many values.
+        ConfigError: a column name is repeated, a row has too many values, or a comma in the numbers
+            may be a decimal comma or a thousands separator.
         StorageError: see `read_text`.
     """
     text = _without_comments(read_text(path))

@@ -86,6 +86,7 @@ _OPPOSITE: dict[Reading, Reading] = {"max": "min", "min": "max", "unclear": "unc
 
 def direction(score: str, mode: Mode | None, of_source: Mode | None) -> tuple[Mode, list[str]]:
     """Return whether larger or smaller scores are better, and a note if the source determined it.
+    Larger is better if nothing specifies the direction and the name does not suggest another one.
 
     Raises:
         ConfigError: the direction is not specified, and the name of the score suggests that smaller
@@ -111,7 +112,8 @@ def direction(score: str, mode: Mode | None, of_source: Mode | None) -> tuple[Mo
 
 def usual_direction(metric: str, mode: Mode | None, where: str, fix: str) -> Mode:
     """Return whether larger or smaller values of a metric are better: as specified, or else
-    inferred from its name. For costs, such as lengths and times, smaller is better.
+    inferred from its name. For costs, such as lengths and times, smaller is better. If the name has
+    no known word, larger is better.
 
     Args:
         metric: the name.

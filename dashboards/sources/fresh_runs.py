@@ -16,8 +16,9 @@ def with_fresh(results: Results, table: pd.DataFrame, columns: RunColumns) -> Re
     """Add a second table as results on fresh seeds.
 
     Raises:
-        ConfigError: the second table repeats a seed, has other configurations, or does not have
-            exactly one setting of each tuned arm.
+        ConfigError: the second table cannot be read as runs, repeats a seed of the first table, has
+            a configuration that the first table lacks, has several settings of a tuned arm, or has
+            none of the baseline's arm.
     """
     chosen = read_runs(
         table, replace(columns, problems=None, source="second table"), adaptive=False

@@ -38,6 +38,7 @@ def read_json_table(path: Path) -> pd.DataFrame:
 
     Raises:
         ConfigError: invalid JSON, or a list of something other than records.
+        StorageError: see `read_text`.
         ValueError: the content cannot be converted to rows.
     """
     try:

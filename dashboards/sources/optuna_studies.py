@@ -36,6 +36,7 @@ def read_study(path: Path) -> pd.DataFrame:
     wrote the file, the copy is upgraded.
 
     Raises:
+        MissingError: optuna is not installed.
         StorageError: Optuna cannot read the file, or the file is too large or has no trial.
     """
     require("optuna", str(path))

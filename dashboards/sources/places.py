@@ -60,7 +60,8 @@ def select(table: pd.DataFrame, where: str, names: str = "") -> pd.DataFrame:
     the parts of run names that match the pattern ``names`` as columns.
 
     Raises:
-        ConfigError: a condition is invalid, or its column does not exist.
+        ConfigError: a condition or the pattern is invalid, or the column of a condition does not
+            exist.
     """
     notes = list(table.attrs.get(NOTES, ()))
     if names:

@@ -128,6 +128,9 @@ def step_columns(table: pd.DataFrame, columns: RunColumns) -> list[str]:
 def with_step(columns: RunColumns, table: pd.DataFrame) -> tuple[RunColumns, list[str]]:
     """Return ``columns`` with the step column filled in, and a note if it was detected rather than
     given. If there is an axis and no other step column, the axis is used as the step.
+
+    Raises:
+        ConfigError: a run repeats steps, as after a restart, and no column names the runs.
     """
     if columns.step in table:
         return columns, []

@@ -79,7 +79,7 @@ class RunColumns:
         return WINDOW if self.window is None else int(self.window)
 
     def best(self, values: Sequence[float]) -> float:
-        """Return the best of the values; at least one must be finite."""
+        """Return the best of one or more values, none of which is NaN."""
         return max(values, key=lambda value: sign_of(self.mode or "max") * value)
 
     @property

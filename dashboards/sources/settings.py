@@ -28,10 +28,12 @@ MAX_JSON_BYTES = 1 << 20
 
 def settings_beside(path: Path) -> dict[str, Any]:
     """Return the settings in the folder that contains ``path``, or else in that folder's parent, as
-    columns ``FILE:KEY`` such as ``config.yaml:optim.lr``.
+    columns ``FILE:KEY`` such as ``config.yaml:optim.lr``. For a file in the folder of a W&B run,
+    the settings next to the ``wandb`` folder are added.
 
     Raises:
         ValueError: a settings file cannot be read.
+        StorageError: a settings file is too large, or has another encoding than UTF-8 or UTF-16.
     """
     settings = _settings_in(path.parent, path.name)
     if "wandb" in path.parts[-4:-1]:  # RUN/wandb/run-ID/files/: the run's own settings, too

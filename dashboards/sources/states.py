@@ -64,7 +64,12 @@ def state_column(table: pd.DataFrame, columns: RunColumns) -> str | None:
 
 
 def row_states(table: pd.DataFrame, columns: RunColumns) -> "pd.Series[str]":
-    """Return the state of each row's run: COMPLETE, FAIL, RUNNING or PRUNED."""
+    """Return the state of each row's run: COMPLETE, FAIL, RUNNING or PRUNED. A row without a known
+    state counts as COMPLETE.
+
+    Raises:
+        ConfigError: see `state_column` and `Condition.holds`.
+    """
     states = pd.Series("COMPLETE", index=table.index, dtype=object)
     column = state_column(table, columns)
     if column is not None:

@@ -11,7 +11,9 @@ from dashboards.trial import TrialRecord, joint_state
 from loptune.errors import ConfigError, listed
 from loptune.terminal.table import counted
 
-_SHARED = 0.5  # tasks share seeds if at least this fraction of an arm's seeds ran on all tasks
+# Tasks share seeds if at least this fraction of an arm's seeds on one task ran on all tasks. The
+# task on which the arm ran the fewest seeds counts.
+_SHARED = 0.5
 _MAX_NAMED = 4
 
 
@@ -39,7 +41,8 @@ def over_tasks(
 
     Raises:
         ConfigError: the baseline or every other configuration has no runs on some task, or no
-            successful ones; or each task has a single run, so noise cannot be estimated.
+            successful ones; or every configuration has a single run per task, so noise cannot be
+            estimated.
     """
     tasks = list(dict.fromkeys(trial.task for trial in trials))
     cells: Cells = {}
@@ -124,7 +127,9 @@ def _seeds_by_task(cells: Cells) -> tuple[list[TrialRecord], dict[Hashable, str]
 
 
 def _share_seeds(cell: Mapping[str, Sequence[TrialRecord]]) -> bool:
-    """Return whether at least half of a configuration's seeds ran on all tasks."""
+    """Return whether at least half of a configuration's seeds on the task with the fewest seeds ran
+    on all tasks.
+    """
     seeds = [{trial.seed for trial in runs} for runs in cell.values()]
     return len(set.intersection(*seeds)) >= _SHARED * min(map(len, seeds))
 

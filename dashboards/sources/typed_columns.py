@@ -15,7 +15,12 @@ _TOO_LARGE = (1e100, np.finfo(float).max)  # finite, but too large to square
 
 
 def typed(table: pd.DataFrame, columns: RunColumns) -> pd.DataFrame:
-    """Convert columns that contain only numbers, and write seeds as strings."""
+    """Convert columns that contain only numbers, and write seeds as strings.
+
+    Raises:
+        ConfigError: a row has no seed, a row with a score has no valid step, or a score is neither
+            a number nor a mark of a failed run.
+    """
     runs = table.copy()
     for column in columns.point:
         setting = runs[column]

@@ -20,7 +20,12 @@ def check_unlisted_settings(
     """Reject runs that differ in a setting outside --by and --tuned.
 
     If --by is a run-name column, such as W&B's ``Name``, a configuration stands for all of its
-    settings. The result is then a note on the settings that differ between configurations.
+    settings. The result is then a note on the settings that differ between configurations; it is
+    empty if there are none, and in all other cases. ``state`` is the column with the end state of
+    each run, None without one.
+
+    Raises:
+        ConfigError: runs differ in such a setting; the error names it.
     """
     explained = explained_columns(runs, columns, state)
     others = [str(column) for column in runs if column not in explained]

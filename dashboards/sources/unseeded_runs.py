@@ -17,7 +17,8 @@ def with_labels(table: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFrame,
     """Return the table with run numbers in the column `LABELS`, which is used as the seed column.
 
     Raises:
-        ConfigError: pairing is requested, or rows are evaluations of unnamed runs.
+        ConfigError: pairing is requested, rows are repeated, or rows are evaluations that cannot be
+            assigned to runs.
     """
     if columns.pairing == "paired":
         raise ConfigError(

@@ -45,7 +45,7 @@ def run_summaries(folder: Path) -> list[Path]:
 def _melt_chart(table: pd.DataFrame) -> pd.DataFrame:
     """Return a chart's table, which has a column ``NAME - metric`` for each run, as rows with the
     columns Name, step (its horizontal axis, which keeps its own name too) and metric. The columns
-    of its bands (``__MIN``, ``__MAX``) are left out.
+    of its bands, such as ``__MIN``, are left out. Any other table is returned unchanged.
     """
     lines = {}
     for column in table:
