@@ -208,8 +208,8 @@ class SearchableProgram(Section, ABC):
 
     @abstractmethod
     def values(self, overrides: Overrides, keys: Sequence[str]) -> Overrides:
-        """Return the values of keys under some overrides, without validation; ABSENT for a missing
-        key.
+        """Return the values of keys with some overrides applied, without validation; ABSENT for a
+        missing key.
         """
 
     @abstractmethod
@@ -278,8 +278,8 @@ class PlannableProgram(Section, ABC):
         return None, False
 
     def count_evaluations(self, possible: Values) -> int | None:
-        """Return the number of evaluations in the longest trial, without the one before training;
-        None if unknown.
+        """Return the number of evaluations in the longest trial, without the evaluation before
+        training; None if unknown.
         """
         return None
 
@@ -368,7 +368,7 @@ class RunnableProgram(Section, ABC):
 
         Args:
             metric: metric of the objective.
-            test: file of held-out problems; None: the ones that the program declares.
+            test: file of held-out problems; None: the problems that the program declares.
 
         Raises:
             ConfigError: there are no held-out problems, or ``test`` cannot be used.

@@ -49,7 +49,7 @@ def command_environment(path: Path, of_rank: Mapping[str, str]) -> dict[str, str
     """Return the environment of a trial's command, without the rank's own variables.
 
     ``path`` is the file of `write_environment`. Without this file, on a cluster, return the
-    environment of the rank, which is that of the node, without the variables of Ray and Tune.
+    environment that the rank has from its node, without the variables of Ray and Tune.
     """
     if path.is_file():
         typed: dict[str, str] = json.loads(path.read_text("utf-8"))

@@ -231,7 +231,7 @@ class LoptuneProgram(Program):
         )
 
     def _device(self, resources: ResourcesSpec) -> Device:
-        """Return the device of a rank: a GPU, a fraction of one, or the memory of this machine."""
+        """Return the device of a rank: a GPU, a fraction of a GPU, or this machine's memory."""
         if not resources.gpus_per_trial or self.base.parallel.device == "cpu":
             import psutil  # imported here: at the top it would slow down every command
 
@@ -239,8 +239,8 @@ class LoptuneProgram(Program):
         return Device(True, round((gpu_bytes() or GPU_BYTES) * min(1.0, resources.gpus_per_worker)))
 
     def _input_configs(self, searched: Values) -> Iterator[TrainConfig]:
-        """Yield the base configuration, the one with the held-out set, and one per searched set,
-        reward and rule.
+        """Yield the base configuration, the configuration with the held-out set, and a
+        configuration for each searched value of data, rewards, evaluation and rules.
         """
         yield self.base
         if self.held_out_set is not None:
@@ -264,7 +264,7 @@ class LoptuneProgram(Program):
         return self._with(apply_overrides(self.base, settings))
 
     def values(self, overrides: Overrides, keys: Sequence[str]) -> Overrides:
-        """Return the values of keys under some overrides; for an update rule, its name."""
+        """Return the values of keys with some overrides applied; for an update rule, its name."""
         data = with_overrides(self.base, overrides)
         return {key: _lookup(data, key) for key in keys}
 
@@ -372,8 +372,8 @@ class LoptuneProgram(Program):
         return training_steps(epochs, problems, prompts, self.base.data.drop_last)
 
     def count_evaluations(self, possible: Values) -> int | None:
-        """Return the number of evaluations in the longest trial, without the one before training;
-        None if unknown.
+        """Return the number of evaluations in the longest trial, without the evaluation before
+        training; None if unknown.
         """
         steps, _ = self.steps(possible)
         every = min(possible_values(self.base, possible, "evaluation.every_steps"))

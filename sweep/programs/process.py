@@ -267,7 +267,7 @@ class CommandRun:
         the same file.
 
         The score is the mean of the evaluations at the largest steps. If steps decrease, as in a
-        countdown, those would be the first evaluations.
+        countdown, the largest steps would be the steps of the first evaluations.
         """
         if self._process is None:
             return

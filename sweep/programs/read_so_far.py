@@ -84,7 +84,7 @@ def _digest(content: bytes) -> str:
 
 
 def _step_of(line: bytes) -> float:
-    """Return the step of a correctness line; minus infinity for a line without one."""
+    """Return the step of a correctness line; minus infinity for a line without a step."""
     try:
         return float(json.loads(line)["step"])
     except (ValueError, TypeError, KeyError):

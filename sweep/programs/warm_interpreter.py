@@ -145,7 +145,7 @@ class WarmInterpreter:
 
     def answer(self, timeout: float | None) -> dict[str, Any] | None:
         """Return the interpreter's next message: an empty mapping if it has exited, None after
-        ``timeout`` seconds without one.
+        ``timeout`` seconds without a message.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
