@@ -57,7 +57,7 @@ class NoiseReport:
 
 
 def measure(folder: Path, seeds: int, repeats: int, *, program: str, resume: str) -> NoiseReport:
-    """Run a program's own settings on ``seeds`` seeds, and the first ``repeats`` of them again.
+    """Run a program's own settings on ``seeds`` seeds, and again on the first ``repeats`` seeds.
 
     The folder must contain the search space (`PROGRAM`). Earlier runs of the same program in it are
     reused.

@@ -1,4 +1,4 @@
-"""Check the guards that a new campaign adds to those of its search space."""
+"""Check the guards that a new campaign adds to the guards of its search space."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ def check_added(metrics: Sequence[str], spec: SweepSpec, file: Path) -> None:
         file: file of the space.
 
     Raises:
-        ConfigError: the space has a guard on the metric, or its program does not measure it.
+        ConfigError: the space has a guard on the metric, or its program does not record it.
     """
     document = read_yaml(file)
     for metric in metrics:

@@ -42,7 +42,7 @@ class BatchResults:
 
 def batch_name(label: str, seeds: Sequence[int]) -> str:
     """Return the name of the sweep for the given seeds, after a ``label``. It contains all seeds,
-    or a hash of them if they are too many, so a batch is resumed only if it has the same runs.
+    or a hash if the name would be too long, so a batch is resumed only if it has the same runs.
     """
     name = f"{label}-seeds-{'-'.join(map(str, seeds))}"
     if len(name) <= MAX_NAME_LENGTH:

@@ -2,7 +2,7 @@
 
 The bound on false keeps holds for one sequence of proposals. If each new campaign had its own
 budget, many short campaigns would keep more false changes than a long one. So the proposals of a
-new campaign are counted after those of the earlier ones.
+new campaign are counted after the proposals of the earlier campaigns.
 """
 
 from collections.abc import Sequence

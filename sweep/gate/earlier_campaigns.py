@@ -104,7 +104,7 @@ def _refuse_open(campaign: Campaign) -> None:
 
 def _latest(records: Iterable[Earlier]) -> dict[float, Earlier]:
     """Return start time -> latest record of each campaign: the record with the most proposals and,
-    among those, the fewest kept proposals, because a re-check may discard some.
+    among such records, the fewest kept proposals, because a re-check may discard some.
     """
     latest = {}
     for each in sorted(records, key=lambda record: (record.proposals, -len(record.kept))):

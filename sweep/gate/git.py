@@ -177,7 +177,7 @@ def _check_out_submodules(root: Path, target: Path) -> None:
         source = root / name
         inside = target / name
         obstacle = _in_the_way(target, inside)
-        if obstacle is not None:  # made by a run: git has replaced those of other revisions
+        if obstacle is not None:  # made by a run: git has replaced obstacles of other revisions
             obstacle.unlink()
         if not _is_checkout_of(inside, revision) or not _reset(inside, revision):
             shutil.rmtree(inside, ignore_errors=True)

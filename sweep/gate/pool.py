@@ -41,7 +41,7 @@ class Place:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment variables that the runs need in addition to those of this process."""
+        """The environment variables that the runs need in addition to the process's own."""
         return {"PYTHONPATH": _import_path(self.folder)} if self.is_checkout else {}
 
 

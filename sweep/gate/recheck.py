@@ -3,7 +3,7 @@ one.
 
 Each change was compared only with the baseline at that time. A re-check compares the current
 baseline with the first one on fresh seeds, without the scores that led to earlier decisions. It is
-a group-sequential test, like that of a proposal. If the chain is not confirmed, the campaign
+a group-sequential test, like the test of a proposal. If the chain is not confirmed, the campaign
 returns to the last confirmed baseline, and the changes kept since then are discarded.
 """
 
@@ -15,7 +15,8 @@ from sweep.gate.arm import Arm
 from sweep.gate.seeds import Seeds
 
 DUE_AFTER = 5  # number of kept changes after which the next re-check is due
-SEEDS_APART = 500  # distance from the number of a baseline's first run to that of its re-check
+# distance from the number of a baseline's first run to the number of its re-check's first run
+SEEDS_APART = 500
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """The seeds of a campaign's runs.
 
 Runs are numbered: baseline k and the proposals that are compared with it have the numbers 1000 k
-and above. Without a secret, the number is the seed. With one, the seed follows from number and
+and above. Without a secret, the number is the seed. With a secret, the seed follows from number and
 secret. Nobody who does not read the secret knows the seeds of a baseline before it runs, so changes
 cannot have been chosen for their scores on these seeds.
 """

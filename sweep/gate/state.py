@@ -127,7 +127,7 @@ class State:
         return changes
 
     def baseline_of(self, seed: int) -> Arm:
-        """Return the baseline that runs on a seed; for other seeds the current one."""
+        """Return the baseline that runs on a seed; for any other seed the current baseline."""
         index = self.seeds.baseline(seed)
         return self.baselines[index] if 0 <= index < len(self.baselines) else self.baseline
 
@@ -137,7 +137,7 @@ class State:
         Args:
             arm: name of the arm.
             seed: seed of the run.
-            number: number of the proposal, for `PROPOSAL`; None: the latest open one.
+            number: number of the proposal, for `PROPOSAL`; None: the latest open proposal.
         """
         if self.open_recheck is not None:
             checked: dict[str, Arm] = {
