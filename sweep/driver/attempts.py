@@ -98,7 +98,7 @@ class AttemptGate:
         self._shrunk: set[str] = set()
 
     def admit(self, trial: str, running: Sequence[str]) -> int:
-        """Return the number of the trial's next attempt, which fences off earlier ones; 0 after
+        """Return the number of the trial's next attempt, which fences off earlier attempts; 0 after
         stopping the sweep because there is not enough space for the trial's checkpoints.
 
         Raises:

@@ -438,7 +438,7 @@ def _run(attempt: _Attempt, slot: PooledTrial) -> TuneResult:
 @contextlib.contextmanager
 def _import_path(variables: Mapping[str, str]) -> Iterator[None]:
     """Within the block, find modules where the commands of a batch find them. Otherwise the checks
-    would read the modules of an editable install instead of those of a checkout.
+    would read the modules of an editable install instead of the modules of a checkout.
     """
     before = list(sys.path)
     sys.path[:0] = filter(None, variables.get("PYTHONPATH", "").split(os.pathsep))

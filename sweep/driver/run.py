@@ -234,7 +234,7 @@ def check_program(spec: SweepSpec) -> None:
 
 def check_and_record_inputs(sweep: SweepRecord, options: Options) -> None:
     """Reject data and reward files that changed since the sweep started, unless accepted; record
-    the current ones.
+    the current files.
 
     Raises:
         ConfigError: files have changed.
