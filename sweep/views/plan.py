@@ -83,8 +83,9 @@ def make_plan(
     """Make a plan, without starting anything or importing Ray or torch.
 
     The noise, and the time per training step without ``given_step_seconds``, come from recorded
-    sweeps: those in the runs folder, including the first trials of this sweep, and those of ``sweep
-    noise`` in ``noise_folder``. If the number of steps is unknown, the time per trial is used.
+    sweeps: the sweeps in the runs folder, including the first trials of this sweep, and the runs of
+    ``sweep noise`` in ``noise_folder``. If the number of steps is unknown, the time per trial is
+    used.
     """
     spec = sweep.spec
     folder = sweep.folder

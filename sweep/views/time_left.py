@@ -39,8 +39,8 @@ def seconds_left(
 
 
 def _trial_durations(sweep: SweepRecord, fractions: Mapping[str, float]) -> list[float]:
-    """Return the seconds of each complete trial. Without one, extrapolate the times of the running
-    trials from their ``fractions`` of steps.
+    """Return the seconds of each complete trial. Without a complete trial, extrapolate the times of
+    the running trials from their ``fractions`` of steps.
     """
     started: dict[str, float] = {}  # trial name -> time of its last start
     durations = []
