@@ -22,8 +22,8 @@ _ADVICE = (
 
 
 class EventLog:
-    """The only writer of an event log. The folder must exist; the arguments and errors are those
-    of `JsonLines`.
+    """The only writer of an event log. The folder must exist; the arguments and errors are the same
+    as for `JsonLines`.
     """
 
     def __init__(self, path: Path, *, create: bool = True) -> None:
@@ -103,7 +103,7 @@ def rounds_of_another_version(difference: str, where: str) -> StorageError:
     """Return the error for the record of a sequential confirmation with other fields.
 
     Args:
-        difference: how the record differs from those of this version.
+        difference: how the record differs from the records of this version.
         where: the event log, or its line.
     """
     return StorageError(

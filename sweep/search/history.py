@@ -132,10 +132,10 @@ def _take_back(configurations: list[Configuration], record: Record) -> None:
 def outcome(configuration: Configuration, seeds: Sequence[int]) -> ConfigurationOutcome:
     """Return the state and score of a configuration.
 
-    It is RUNNING until all seeds have ended. Then it is FAIL if one seed failed (the mean of the
-    others would favor configurations that fail on hard seeds), PRUNED if one was stopped early
-    (score: the mean of the last scores; step: the earliest), and COMPLETE otherwise (score: the
-    mean). `second` is the mean over the seeds; None if a seed has no value.
+    It is RUNNING until all seeds have ended. Then it is FAIL if a seed failed (the mean of the
+    other seeds would favor configurations that fail on hard seeds), PRUNED if a seed was stopped
+    early (score: the mean of the last scores; step: the earliest), and COMPLETE otherwise (score:
+    the mean). `second` is the mean over the seeds; None if a seed has no value.
     """
     if configuration.open_seeds(seeds):
         return ConfigurationOutcome("RUNNING")
@@ -181,7 +181,7 @@ def ranked(
 
 def front_numbers(spec: SweepSpec, configurations: Iterable[Configuration]) -> list[int]:
     """Return the complete configurations on the Pareto front of both objectives, ordered by the
-    first one; empty if the sweep records no second objective.
+    first objective; empty if the sweep records no second objective.
     """
     if spec.objective.second is None:
         return []

@@ -182,7 +182,9 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
                 return waiting
 
     def _propose(self) -> bool:
-        """Propose and record the next configuration; return whether there is one."""
+        """Propose and record the next configuration; return whether there was another
+        configuration.
+        """
         number = len(self.configurations)
         baselines = self.spec.baselines
         if number < len(baselines):

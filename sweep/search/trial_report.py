@@ -76,7 +76,8 @@ class TrialReport:
     score: float | None = None
     no_score: str = ""  # why an evaluation has given no score
     second: float | None = None  # second objective so far
-    # number of evaluations so far, without the one before training; the scheduler's time attribute
+    # number of evaluations so far, without the evaluation before training; the scheduler's time
+    # attribute
     evaluation: int | None = None
     total_steps: int = 0  # 0 if unknown
     finished: bool = False  # trained to its end
