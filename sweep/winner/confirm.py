@@ -127,9 +127,10 @@ def fresh_space(
         sweep: the sweep to confirm.
         chosen: the configurations, baseline first.
         seeds: number of fresh seeds.
-        test: file of held-out problems; None: the ones that the program declares.
+        test: file of held-out problems; None: the problems that the program declares.
         held_out: whether the runs evaluate on held-out problems.
-        folder: folder of the confirmation; None: the latest one, or the first if there is none.
+        folder: folder of the confirmation; None: the folder of the latest confirmation, or of the
+            first if none was started.
 
     Raises:
         ConfigError: ``held_out`` is set, and the program has no held-out problems or cannot use

@@ -199,7 +199,7 @@ def _analyze(fresh: SweepRecord, rounds: RecordedRounds) -> RecordedRounds:
 
 
 def _scores(fresh: SweepRecord) -> dict[str, dict[Hashable, float]]:
-    """Return configuration -> seed -> score of the trials that have ended; NaN for a failed one."""
+    """Return configuration -> seed -> score of the ended trials; NaN for a failed trial."""
     scores: dict[str, dict[Hashable, float]] = {}
     for configuration in fresh.configurations:
         ended = [seed for seed in fresh.spec.seeds if seed in configuration.results]
