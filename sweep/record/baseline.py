@@ -23,6 +23,8 @@ def is_baseline(spec: SweepSpec, configuration: Configuration) -> bool:
 def first_baseline(
     spec: SweepSpec, configurations: Iterable[Configuration]
 ) -> Configuration | None:
-    """Return the baseline with the lowest number among ``configurations``; None without one."""
+    """Return the baseline with the lowest number among ``configurations``; None if none of them is
+    a baseline.
+    """
     baselines = (each for each in configurations if is_baseline(spec, each))
     return min(baselines, key=lambda configuration: configuration.number, default=None)

@@ -110,8 +110,8 @@ def _compared(
 
 
 def front_of(sweep: SweepRecord) -> list[int]:
-    """Return the configurations on the Pareto front of both objectives, ordered by the first one;
-    empty if the sweep records no second objective.
+    """Return the configurations on the Pareto front of both objectives, ordered by the first
+    objective; empty if the sweep records no second objective.
     """
     members = front_numbers(sweep.spec, sweep.configurations)
     return [sweep.spec.reported(member) for member in members]

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def shrink_ended(sweep: SweepRecord, shrunk: set[str], all_have_closed: bool = False) -> None:
-    """Reduce each ended trial's checkpoints to the weights of the ones that the trial keeps
+    """Reduce each ended trial's checkpoints to the weights of the checkpoints that the trial keeps
     (``checkpoint.keep_last``, ``checkpoint.keep_best``), and add the trial to ``shrunk`` so that it
     is skipped next time.
 
@@ -78,8 +78,8 @@ class CheckpointSpace:
             self._largest = max([self._largest, *checkpoint_sizes(trial)])
 
     def shortage(self, trial: str, running: Collection[str]) -> StorageError | None:
-        """Return an error if there is not enough space for a trial in addition to the running ones;
-        else None.
+        """Return an error if there is not enough space for a trial in addition to the running
+        trials; else None.
         """
         held: list[int] = []  # bytes of each trial's checkpoints
         for name in (trial, *running):
@@ -101,8 +101,8 @@ class CheckpointSpace:
 
 
 def checkpoint_sizes(run_dir: Path) -> list[int]:
-    """Return the size in bytes of each checkpoint of a trial; one that is removed concurrently is
-    skipped.
+    """Return the size in bytes of each checkpoint of a trial; a checkpoint that is removed
+    concurrently is skipped.
     """
     sizes = []
     for checkpoint in RunFolder(run_dir).checkpoints.glob("*step-*"):

@@ -44,8 +44,8 @@ class SweepFolder:
 
     @property
     def confirmation(self) -> "SweepFolder":
-        """The folder in which the finalists run on fresh seeds: that of the latest confirmation, or
-        of the first one if none was started.
+        """The folder in which the finalists run on fresh seeds: the folder of the latest
+        confirmation, or of the first confirmation if none was started.
         """
         return [self.numbered_confirmation(1), *self.confirmations][-1]
 

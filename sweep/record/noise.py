@@ -157,7 +157,7 @@ def _total(records: Iterable[Record], key: str) -> float:
 
 
 def _problem_splits(sweep: SweepRecord) -> list[ProblemSplit]:
-    """Return the variances of each configuration's difference from the first one."""
+    """Return the variances of each configuration's difference from the first configuration."""
     answers = read_results(sweep).answers
     if len(answers) < 2:
         return []

@@ -36,8 +36,8 @@ _MAX_POINTS = 200  # maximum number of points per training curve, to keep the pa
 
 
 def read_results(sweep: SweepRecord, *, may_run: bool = True) -> Results:
-    """Return a sweep's results, including those of its finalists on fresh seeds. Also works while
-    the sweep is running.
+    """Return a sweep's results, including the results of its finalists on fresh seeds. Also works
+    while the sweep is running.
 
     ``may_run=False`` treats the sweep as ended, although the driver that is closing it still has
     the lock.

@@ -59,7 +59,7 @@ class SweepRecord:
 
     @property
     def planned(self) -> int:
-        """Number of trials the sweep will have; retired finalists start no new ones."""
+        """Number of trials the sweep will have; retired finalists start no new trials."""
         planned = planned_trials(self.spec)
         for configuration in self.configurations:
             if configuration.retired:

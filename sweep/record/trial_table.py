@@ -99,7 +99,7 @@ def value_text(value: Any) -> str:
 
 
 def score_text(trial: TrialRecord) -> str:
-    """Return a trial's score as text; empty without one."""
+    """Return a trial's score as text; empty without a score."""
     return "" if math.isnan(trial.score) else number(trial.score)
 
 
