@@ -38,8 +38,8 @@ class EndedTrial:
 
 
 def ended_trials(sweep: SweepRecord) -> list[EndedTrial]:
-    """Return the ended trials with the names, tags and colors of their MLflow runs. The colors are
-    those of the report.
+    """Return the ended trials with the names, tags and colors of their MLflow runs. The report uses
+    the same colors.
     """
     spec = sweep.spec
     variants: dict[int, str] = {}

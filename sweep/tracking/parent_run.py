@@ -146,7 +146,7 @@ class ParentRun:
 
 
 def _changed(values: Mapping[str, _T], known: Mapping[str, _T]) -> dict[str, _T]:
-    """Return the values that differ from those of a run. A missing value equals an empty one."""
+    """Return the values that differ from a run's values. A missing value equals an empty one."""
     return {name: value for name, value in values.items() if known.get(name, "") != value}
 
 
