@@ -104,7 +104,7 @@ def check_fit(resources: ResourcesSpec, nodes: list[Node]) -> None:
 
     Raises:
         MissingError: the resources do not suffice; the error lists the required and the available
-            ones.
+            resources.
     """
     if slots(resources, nodes) > 0:
         return

@@ -1,8 +1,8 @@
 """Every private API of Ray that a sweep uses, with the reason.
 
-An upgrade of Ray may remove one: tests/sweep/trials/test_internals.py then fails. Their names are
-the same in Ray 2.52, 2.56 and 2.60 (`GcsClient` and `DrainNodeReason` were looked up in 2.60 only).
-Beyond plain names, an upgrade most easily breaks these:
+An upgrade of Ray may remove any of these APIs: tests/sweep/trials/test_internals.py then fails.
+Their names are the same in Ray 2.52, 2.56 and 2.60 (`GcsClient` and `DrainNodeReason` were looked
+up in 2.60 only). Beyond plain names, an upgrade most easily breaks these:
 
 - `log_errors`: `print_to_stdstream` must stay the function that prints a daemon's error, with a
   mapping that has "lines". `ray.init` has no option for it: ``log_to_driver`` is about the output

@@ -26,7 +26,7 @@ def reserve(resources: ResourcesSpec) -> PlacementGroup:
 
 
 class PooledTrial(SweepTrial):
-    """Runs trials of several sweeps, one at a time, in resources that the first one reserves."""
+    """Runs trials of several sweeps, one at a time, in resources that the first trial reserves."""
 
     def __init__(self) -> None:
         # Tune's own constructor is for objects in Ray's processes; this one is in the driver.

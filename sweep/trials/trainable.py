@@ -98,7 +98,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         self._assign(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Switch to another trial in the same ranks, or in new ones if its vLLM engine cannot be
+        """Switch to another trial in the same ranks, or in new ranks if its vLLM engine cannot be
         shared.
         """
         # the previous trial was stopped by the scheduler; a finished one is already closed
@@ -152,7 +152,8 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
 
     def _after_crash(self, error: Exception) -> TuneResult | None:
         """End the ranks after an error. Return the trial's next result if storage was the reason,
-        or if reused ranks may be: the trial then runs in new ones. None if the attempt has failed.
+        or if reused ranks may be the reason: the trial then runs in new ranks. None if the attempt
+        has failed.
         """
         in_reused_ranks = self._ranks_reused and (not self._built or "memory" in str(error))
         self._note_failure(error)
