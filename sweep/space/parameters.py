@@ -148,7 +148,7 @@ class ParameterSpec(Section):
     @classmethod
     def _read(cls, data: Any) -> Any:
         """Reject the syntax of other tools, and turn `by` into a condition: the parameter is active
-        if the other one has one of the listed values.
+        if the other parameter has one of the listed values.
         """
         if isinstance(data, ParameterSpec):
             return data
