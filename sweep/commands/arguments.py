@@ -59,7 +59,7 @@ def planned_nodes(
     address: str | None, cpus: int | None, gpus: int | None, nodes: int | None
 ) -> list[Node]:
     """Return the machines to plan for: the nodes of the cluster at ``address``, or ``nodes`` copies
-    of this machine with ``cpus`` CPUs and ``gpus`` GPUs (None: as many as it has).
+    of this machine with ``cpus`` CPUs and ``gpus`` GPUs; None means as many as it has.
 
     Raises:
         ConfigError: the address is invalid.
