@@ -68,7 +68,7 @@ def task_cells(results: Results) -> tuple[list[str], list[list[str]]]:
 
 def score_cells(results: Results) -> tuple[list[str], list[list[str]]]:
     """Return headings and rows of the table by benchmark and guard: each configuration's difference
-    in each of them.
+    in each score.
 
     The intervals are not corrected for the number of benchmarks.
     """
