@@ -32,7 +32,7 @@ class ArmRow:
     name: str  # display name
     runs: int  # number of runs with a score and of failed runs
     failed: int
-    missing: int = 0  # number of seeds that other arms ran and this one did not
+    missing: int = 0  # number of seeds that other arms ran and this arm did not
     mean: float = math.nan  # mean of the runs with a score, in units of the score
     sd: float = math.nan  # standard deviation of these scores; NaN for fewer than two
     sign: int = 1  # -1 if smaller scores are better
@@ -65,7 +65,9 @@ class ArmRow:
 
     @property
     def layout(self) -> Layout | None:
-        """The layout of the comparison; None for the baseline and for an arm without one."""
+        """The layout of the comparison; None for the baseline and for an arm that cannot be
+        compared.
+        """
         return None if self.found is None else self.found.layout
 
     @property

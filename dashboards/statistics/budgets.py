@@ -2,9 +2,10 @@
 completions.
 
 Evaluations of two runs are rarely at the same value, so a curve is interpolated linearly between
-neighboring evaluations, and never beyond its last one. A score is the mean of the interpolated
-curve over a window that ends at the budget. The window is a length on the axis, equal for all runs:
-a number of evaluations would reach further back in a run that is evaluated less often.
+neighboring evaluations, and never beyond its last evaluation. A score is the mean of the
+interpolated curve over a window that ends at the budget. The window is a length on the axis, equal
+for all runs: a number of evaluations would reach further back in a run that is evaluated less
+often.
 """
 
 from collections.abc import Sequence
@@ -47,7 +48,7 @@ def common_budget(
     Args:
         curves: curves of the runs to compare.
         axis: name of the axis.
-        at: the budget; by default the largest one that all curves reach.
+        at: the budget; by default the largest budget that all curves reach.
         window: a length on the axis; by default a tenth of the budget, or less if a curve begins
             later.
     """

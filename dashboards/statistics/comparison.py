@@ -314,7 +314,7 @@ def _decided(
     repeats: float,
 ) -> Difference:
     """Add interval, p value and outcome. An interim analysis gives no p value. Before the first
-    one, the difference is returned unchanged.
+    analysis, the difference is returned unchanged.
     """
     sd = difference_noise(variances, comparisons, own_counts_half=thresholds is None)
     error = float(sd[0]) / math.sqrt(difference.seeds)

@@ -135,7 +135,7 @@ def _with_failures(
 
 
 def _larger(first: float | None, second: float | None) -> float | None:
-    """Return the larger p-value; None if one is unknown."""
+    """Return the larger p-value; None if one of the two is unknown."""
     if first is None or second is None:
         return None
     return max(first, second)

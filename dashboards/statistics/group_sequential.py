@@ -140,8 +140,9 @@ def integrated_boundaries(information: tuple[float, ...], spending: Spending) ->
             grid = np.linspace(-_RANGE, bound, _GRID) * math.sqrt(amount)
             density = np.exp(-(grid**2) / (2 * amount)) / math.sqrt(2 * math.pi * amount)
         else:
-            # Before the bound is known, the density here is the last one convolved with a normal
-            # increment. The bound cuts off the probability to be spent, and the grid ends there.
+            # Before the bound is known, the density here is the last density convolved with a
+            # normal increment. The bound cuts off the probability to be spent, and the grid ends
+            # there.
             spread = math.sqrt(amount - information[place - 1])
             weights = density * _trapezoid(score)
             bound = _solve(score, weights, spread, math.sqrt(amount), to_spend)

@@ -16,9 +16,9 @@ NOISIER_LEVEL = 0.1000001
 # Minimum degrees of freedom to average a configuration's own variance with the pooled variance;
 # with fewer, the larger of the two is used. Five seeds have four degrees of freedom.
 _OWN_KNOWN = 4
-# Levels of two F tests, for all configurations and for the best one. Evaluation noise alone is used
-# only if neither detects further training noise. The levels are far above the usual ones, because
-# undetected variance is missing from the interval.
+# Levels of two F tests, for all configurations and for the best configuration. Evaluation noise
+# alone is used only if neither detects further training noise. The levels are far above the usual
+# ones, because undetected variance is missing from the interval.
 POOLING_LEVELS = (0.5, 0.25)
 
 

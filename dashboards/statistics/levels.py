@@ -32,9 +32,9 @@ def level(dof: Degrees) -> Degrees:
 def repeats_factor(earlier_confirmations: int) -> int:
     """Return the factor of p-values after earlier confirmations of the same finalists.
 
-    It doubles with each, so all confirmations together report a false improvement with a
-    probability below twice the level of one: 1 + 1/2 + 1/4 + ... = 2. Intervals use the level
-    divided by the factor, so an interval excludes 0 if and only if p is significant.
+    It doubles with each confirmation, so all confirmations together report a false improvement with
+    a probability below twice the level of one confirmation: 1 + 1/2 + 1/4 + ... = 2. Intervals use
+    the level divided by the factor, so an interval excludes 0 if and only if p is significant.
     """
     return int(2**earlier_confirmations)
 

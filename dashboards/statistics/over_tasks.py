@@ -40,7 +40,7 @@ class _Part:
     mean: float
     median: float
     runs: int
-    variance: float  # variance of one value; NaN if there is only one
+    variance: float  # variance of one value; NaN if there is only one value
 
     @classmethod
     def of(cls, values: Sequence[float], *computed_from: Iterable[float]) -> "_Part":

@@ -57,7 +57,7 @@ class Peak:
 
 @dataclass(frozen=True)
 class PeakDifference:
-    """Difference of a rule from the first one, in units of the score; the interval is simultaneous
+    """Difference of a rule from the first rule, in units of the score; the interval is simultaneous
     over all rules.
     """
 
@@ -67,7 +67,7 @@ class PeakDifference:
 
 @dataclass(frozen=True)
 class PeakResult:
-    """A rule compared with the first one."""
+    """A rule compared with the first rule."""
 
     rule: str
     peak: Peak
@@ -114,7 +114,7 @@ def nearest(grid: Grid, peak: Peak) -> int:
 
 
 def compare_peaks(grid: Grid) -> list[PeakResult]:
-    """Compare every rule with the first one; the result starts with the first rule itself."""
+    """Compare every rule with the first rule; the result starts with the first rule itself."""
     octaves = np.log2(grid.values)
 
     def peak(scores: Floats, rule: int) -> Peak:

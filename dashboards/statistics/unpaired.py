@@ -5,12 +5,12 @@ One arm is compared by Welch's test with Satterthwaite's degrees of freedom f, a
 
 Several arms with at least four runs each share a noise estimate. The variance of an arm is the mean
 of its own variance and the pooled variance within all arms. The baseline's variance is the larger
-of the two, because it is part of every difference. The degrees of freedom are the pooled ones, f,
-and the level is 0.05 f / (f + 4), because half of the variance is estimated from fewer runs than f
-suggests. The correction is Dunnett's if all arms have the same number of runs, otherwise
-Bonferroni's. An arm that is clearly noisier than the others keeps its own variance, and so do arms
-with fewer runs: with three, there would be 6% false positives (research/verdict_on_real_runs.py
---shared).
+of the two, because it is part of every difference. The degrees of freedom are the pooled degrees of
+freedom f, and the level is 0.05 f / (f + 4), because half of the variance is estimated from fewer
+runs than f suggests. The correction is Dunnett's if all arms have the same number of runs,
+otherwise Bonferroni's. An arm that is clearly noisier than the others keeps its own variance, and
+so do arms with fewer runs: with three, there would be 6% false positives
+(research/verdict_on_real_runs.py --shared).
 """
 
 import math

@@ -176,7 +176,7 @@ def verdict(
     pairing: Pairing | None = None,
     earlier: Scores | None = None,
 ) -> Verdict:
-    """Compare the configurations with the baseline and report the best one.
+    """Compare the configurations with the baseline and report the best configuration.
 
     Args:
         scores: configuration -> seed -> score of finished trials; NaN if the trial failed.
@@ -281,7 +281,7 @@ def _claim(best: Difference, *, adaptive: bool) -> Claim:
 
 
 def _noise_of(scores: Scores, name: str) -> float:
-    """Return the standard deviation of one configuration's scores; NaN for a single one."""
+    """Return the standard deviation of one configuration's scores; NaN for a single score."""
     return noise_around_mean(finite_scores(scores)[name].values()).sd
 
 
@@ -331,8 +331,8 @@ def shrunken_difference(
 
     The best of many scores is biased upward. True effects are modeled as normal around their mean;
     their variance is the variance of the differences minus the noise variance. The baseline's noise
-    is common to all differences and cancels there. With fewer than three differences that variance
-    cannot be estimated, and the best one is shrunk toward zero.
+    is common to all differences and cancels in their variance. With fewer than three differences
+    that variance cannot be estimated, and the best difference is shrunk toward zero.
 
     Args:
         gains: configuration -> mean difference from the baseline, larger is better.
