@@ -125,7 +125,7 @@ def _rows(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
 def _one_row_a_step(table: pd.DataFrame) -> pd.DataFrame:
     """Merge the rows of each step: training and evaluation log separate rows, and a final
-    evaluation may repeat one.
+    evaluation may repeat a row.
     """
     if "step" not in table:
         return table

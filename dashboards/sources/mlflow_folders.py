@@ -39,8 +39,8 @@ def is_folder_of_mlflow(place: Path) -> bool:
 
 
 def read_folder(place: Path, experiment: str | None = None) -> list[StoredRun]:
-    """Return the runs of all experiments, or of the named one, oldest first. ``place`` may be the
-    folder of one experiment.
+    """Return the runs of all experiments, or of the named experiment, oldest first. ``place`` may
+    be the folder of one experiment.
 
     Raises:
         MissingError: no such experiment.

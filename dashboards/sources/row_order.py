@@ -18,8 +18,8 @@ def check_order(table: pd.DataFrame, columns: RunColumns) -> None:
 
     Successive scores of independent runs differ as much as any two of them. The test is Bartels'
     rank version of von Neumann's ratio (Bartels, JASA 77, 1982), summed over configurations. A
-    table whose rows are all sorted by score is not informative and is accepted; one that is sorted
-    by configuration and then by score cannot be distinguished from learning curves.
+    table whose rows are all sorted by score is not informative and is accepted; a table that is
+    sorted by configuration and then by score cannot be distinguished from learning curves.
 
     Raises:
         ConfigError: independent rows would be in such an order in fewer than 0.1% of tables.

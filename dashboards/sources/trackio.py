@@ -1,7 +1,7 @@
 """Read the database of a Trackio project: ``~/.cache/huggingface/trackio/PROJECT.db``.
 
-One table has a row per logged step with the metrics as JSON, and another one a row per run with its
-configuration.
+One table has a row per logged step with the metrics as JSON, and another table has a row per run
+with its configuration.
 """
 
 import json
@@ -69,7 +69,9 @@ def read_project(path: Path) -> pd.DataFrame:
 
 
 def _settings(config: str | bytes) -> dict[str, Any]:
-    """Return a run's settings as columns, without those that Trackio adds: user, time, group."""
+    """Return a run's settings as columns, without the settings that Trackio adds: user, time,
+    group.
+    """
     settings = {}
     for key, value in _content(config).items():
         if not key.startswith("_"):

@@ -8,7 +8,7 @@ from dashboards.trial import TrialRecord
 from loptune.errors import ConfigError, listed
 from loptune.parameter_names import shown
 
-# bounds of the ratio between two typical scores; it is about 100 if only one is in percent
+# bounds of the ratio between two typical scores; it is about 100 if only one score is in percent
 _SMALLEST_RATIO = 25
 _LARGEST_RATIO = 400
 

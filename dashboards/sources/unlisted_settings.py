@@ -22,7 +22,7 @@ def check_unlisted_settings(
     If --by is a run-name column, such as W&B's ``Name``, a configuration stands for all of its
     settings. The result is then a note on the settings that differ between configurations; it is
     empty if there are none, and in all other cases. ``state`` is the column with the end state of
-    each run, None without one.
+    each run, None without such a column.
 
     Raises:
         ConfigError: runs differ in such a setting; the error names it.

@@ -23,8 +23,8 @@ def read_project(
     """Return one row per logged value of the score of each run, and one row for a run without any.
 
     Columns: ``Name``, ``ID`` and ``State`` as in W&B's table of runs, ``step``, the score, and
-    ``config.KEY`` for each setting, with dots for nested ones. If a run has the score only in its
-    summary, the summary is its only value.
+    ``config.KEY`` for each setting, with dots for nested settings. If a run has the score only in
+    its summary, the summary is its only value.
 
     Args:
         project: ``ENTITY/PROJECT``, or ``PROJECT`` of the default entity.
