@@ -59,7 +59,7 @@ def guard_fields(results: Results, configuration: str) -> list[dict[str, Any]]:
 
 
 def rule_fields(results: Results, result: RuleResult) -> dict[str, Any]:
-    """Return the ``--json`` fields of a separately tuned rule, with those of its guards."""
+    """Return the ``--json`` fields of a separately tuned rule, with the fields of its guards."""
     found = result.found
     return {
         "rule": result.rule,

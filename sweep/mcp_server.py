@@ -216,7 +216,7 @@ def _check_names(tool: Tool, values: dict[str, Any]) -> None:
     """Reject arguments that a tool does not have.
 
     Raises:
-        ConfigError: an argument is unknown; the error suggests the nearest one.
+        ConfigError: an argument is unknown; the error suggests the nearest argument.
     """
     names = [argument.name for argument in tool.arguments]
     for name in values:
