@@ -162,6 +162,7 @@ class SearchableProgram(Section, ABC):
 
         Raises:
             ConfigError: the settings of the program are invalid or contradict each other.
+            MissingError: a named file does not exist.
         """
         return self
 

@@ -219,7 +219,13 @@ class CommandProgram(Program):
     def check_early(
         self, searched: Values, resources: ResourcesSpec, metrics: Sequence[str]
     ) -> None:
-        """Check the command, its scripts and inputs, and the trackers it reports to."""
+        """Check the command, its scripts and inputs, and the trackers it reports to.
+
+        Raises:
+            MissingError: a file, the command or a module is missing.
+            ConfigError: the package of a tracker is not installed, or the module of the function
+                has a syntax error or does not contain the function.
+        """
         check_installed(self)
         missing = [name for name in [*self._scripts, *self.inputs] if not Path(name).is_file()]
         if self.function:
@@ -264,6 +270,9 @@ class CommandProgram(Program):
     def with_settings(self, settings: Overrides, command: Sequence[str] | None) -> "CommandProgram":
         """Return the program with other `defaults`, and with a different command line if one is
         given.
+
+        Raises:
+            ConfigError: a setting is not listed in `program.defaults`.
         """
         for key, value in settings.items():
             if key not in self.defaults:
@@ -369,7 +378,11 @@ class CommandProgram(Program):
             yield Path(file).resolve(), "input"
 
     def held_out_run(self, metric: str, test: str | None) -> "CommandProgram":
-        """Return the program with the values of `held_out`, if there are any."""
+        """Return the program with the values of `held_out`, if there are any.
+
+        Raises:
+            ConfigError: ``test`` is set, which only loptune's own trainer can use.
+        """
         if test is not None:
             raise ConfigError(
                 "--test works only with loptune's own trainer",
@@ -427,7 +440,11 @@ def _hint_of_type(default: Any, value: Any) -> str:
 
 
 def _check_function(path: Path, name: str) -> None:
-    """Check that a file compiles and contains the function's name, without running it."""
+    """Check that a file compiles and contains the function's name, without running it.
+
+    Raises:
+        ConfigError: the file has a syntax error, or does not contain the name.
+    """
     source = path.read_text(encoding="utf-8", errors="replace")
     try:
         compile(source, path, "exec")

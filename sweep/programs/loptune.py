@@ -139,7 +139,13 @@ class LoptuneProgram(Program):
         return self.model_copy(update={"config": config, "overrides": {}})
 
     def resolved(self, folder: Path, document: YamlDocument) -> "LoptuneProgram":
-        """Return the program with its preset read and its overrides applied."""
+        """Return the program with its preset read and its overrides applied.
+
+        Raises:
+            ConfigError: the preset or an override is invalid, `max_hours` is set, or the held-out
+                set is the first set.
+            MissingError: there is no such preset or file.
+        """
         # File paths are relative to the search space, as for `extends:` in a trainer file.
         base = self.config or load_config(str(self.preset), relative_to=folder)
         try:
@@ -220,6 +226,9 @@ class LoptuneProgram(Program):
 
         Warn if a trial seems too large for its GPUs. If data or rewards are searched, no row is
         scored; each trial then checks them itself.
+
+        Raises:
+            UserError: see `check_inputs`.
         """
         check_inputs(
             self.base,
@@ -253,7 +262,11 @@ class LoptuneProgram(Program):
                     yield self.configure({key: value})
 
     def with_settings(self, settings: Overrides, command: Sequence[str] | None) -> "LoptuneProgram":
-        """Return the program with changed settings; it has no command line."""
+        """Return the program with changed settings; it has no command line.
+
+        Raises:
+            ConfigError: a setting is invalid, or a command line is given.
+        """
         if command:
             raise ConfigError(
                 "loptune's own trainer has no command",
@@ -338,6 +351,9 @@ class LoptuneProgram(Program):
     def held_out_run(self, metric: str, test: str | None) -> "LoptuneProgram":
         """Return the program with an evaluation set ``test``: the file, else the held-out set, else
         the split `test`.
+
+        Raises:
+            ConfigError: ``test`` is None, and the program has no held-out problems.
         """
         sets = self.base.evaluation.sets
         measured = metric.split("/")[-1]  # the set, in a metric such as eval/accuracy/SET
@@ -458,7 +474,11 @@ class LoptuneProgram(Program):
             yield one_step_advice(self.base, "Losses")
 
     def sample(self, possible: Values, problems: int) -> Sample:
-        """Sample with the base configuration, for each possible group size."""
+        """Sample with the base configuration, for each possible group size.
+
+        Raises:
+            ConfigError, MissingError, RewardError: see `check_before_training`.
+        """
         # this import loads torch
         from trainer.evaluation.pretraining_check import check_before_training
 

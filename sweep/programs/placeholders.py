@@ -121,7 +121,11 @@ def _unsafe(place: str, why: str, hint: str = "") -> Exception:
 
 
 def _refuse_wandb_syntax(word: str, is_script: bool) -> None:
-    """Reject W&B's placeholders that loptune does not replace."""
+    """Reject W&B's placeholders that loptune does not replace.
+
+    Raises:
+        PydanticCustomError: there is such a placeholder.
+    """
     if word in _ALL:
         return
     for place in _WANDB.finditer(word):
@@ -139,6 +143,9 @@ def _refuse_wandb_syntax(word: str, is_script: bool) -> None:
 def _refuse_misspelled(word: str, keys: Sequence[str]) -> None:
     """Reject placeholders with a known key in a different form, such as ``{{ lr }}`` or
     ``{lr:g}``.
+
+    Raises:
+        PydanticCustomError: there is such a placeholder.
     """
     nearly = re.compile(rf"(?<!\$)\{{\{{?\s*({_any(keys)})\s*([:!?\[][^{{}}]*)?\}}")
     for near in nearly.finditer(word):
@@ -155,7 +162,11 @@ def _refuse_misspelled(word: str, keys: Sequence[str]) -> None:
 
 
 def _refuse_unknown_keys(word: str, keys: Sequence[str]) -> None:
-    """Reject placeholders with a key that the program does not have."""
+    """Reject placeholders with a key that the program does not have.
+
+    Raises:
+        PydanticCustomError: there is such a placeholder.
+    """
     for place in _UNKNOWN.finditer(_LITERAL.sub("", word)):
         if place[1] not in keys:
             raise refusal(

@@ -268,6 +268,9 @@ class CommandRun:
 
         The score is the mean of the evaluations at the largest steps. If steps decrease, as in a
         countdown, the largest steps would be the steps of the first evaluations.
+
+        Raises:
+            ProgramError: the step is smaller.
         """
         if self._process is None:
             return
@@ -492,7 +495,11 @@ class _Lines:
             start = text.find(self._prefix) if self._prefix else -1
 
     def _parsed(self, text: str) -> tuple[Record, int]:
-        """Return the metrics at the start of a string, and the position after them."""
+        """Return the metrics at the start of a string, and the position after them.
+
+        Raises:
+            ProgramError: the string does not start with a metric line.
+        """
         try:
             # more text may follow on the line, because several ranks may write to it
             content, end = json.JSONDecoder().raw_decode(text)
