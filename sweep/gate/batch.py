@@ -74,7 +74,11 @@ def batch_space(folder: Path, batch: Batch) -> SweepSpec:
 
 
 def unfinished(runs_dir: Path, name: str) -> str:
-    """Return why a batch is unfinished; empty if all its trials have ended."""
+    """Return why a batch is unfinished; empty if all its trials have ended.
+
+    Raises:
+        ConfigError, StorageError: see `open_sweep`.
+    """
     if not (runs_dir / name / "space.lock.yaml").is_file():
         return "it has not started"
     sweep = open_sweep(runs_dir, name)
@@ -88,7 +92,11 @@ def unfinished(runs_dir: Path, name: str) -> str:
 
 
 def read_results(runs_dir: Path, name: str) -> BatchResults:
-    """Return the results of a finished batch."""
+    """Return the results of a finished batch.
+
+    Raises:
+        ConfigError, MissingError, StorageError: see `open_sweep`.
+    """
     results = BatchResults(scores={}, failed={})
     sweep = open_sweep(runs_dir, name)
     for trial in sweep.trials():

@@ -196,7 +196,11 @@ class RunPool:
             pass  # the process has ended; `_read` reports this
 
     def _read(self, timeout: float) -> None:
-        """Wait for answers of the process, at most ``timeout`` seconds, and store them."""
+        """Wait for answers of the process, at most ``timeout`` seconds, and store them.
+
+        Raises:
+            UserError: no batch can run, or the process exited.
+        """
         assert self._process is not None and self._process.stdout is not None
         answers = self._process.stdout.fileno()
         ready, _, _ = select.select([answers], [], [], max(0.0, timeout))

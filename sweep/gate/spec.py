@@ -49,7 +49,11 @@ class CampaignSpec(Section):
     """maximum number of proposals in the campaign; null: no limit"""
 
     def guard_specs(self) -> "list[GuardSpec]":
-        """Return the metrics of the guards with their margins and directions."""
+        """Return the metrics of the guards with their margins and directions.
+
+        Raises:
+            ConfigError: a guard is invalid, or its direction is unclear.
+        """
         if not self.guards:
             return []
         from dashboards.sources.scores import guards_of  # this import loads pandas
