@@ -181,7 +181,11 @@ def _parameter_path(rest: str, data: dict[str, Any]) -> list[str]:
 
 
 def _override_place(text: str, data: dict[str, Any]) -> tuple[tuple[str, ...], Any]:
-    """Return the path in the space that an override sets, and its value."""
+    """Return the path in the space that an override sets, and its value.
+
+    Raises:
+        ConfigError: the space has no such key.
+    """
     key, value = parse_override(text)
     head, _, rest = key.partition(".")
     sections = field_names(SweepSpec)

@@ -188,7 +188,11 @@ _NEEDS_A_RANGE = "write one range, such as {uniform: [0.0, 0.5]} or {choice: [a,
 
 
 def _check_words(data: Any) -> None:
-    """Reject values that are not mappings, and the syntax of W&B, Optuna, Ray and Hydra."""
+    """Reject values that are not mappings, and the syntax of W&B, Optuna, Ray and Hydra.
+
+    Raises:
+        PydanticCustomError: the value is not a mapping, or has such syntax.
+    """
     known = [field.alias or name for name, field in ParameterSpec.model_fields.items()]
     meant = our_form(data, known)
     if meant is not None:

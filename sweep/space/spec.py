@@ -49,7 +49,11 @@ class SecondSpec(Section):
 
     @property
     def direction(self) -> Mode:
-        """Whether larger or smaller values are better."""
+        """Whether larger or smaller values are better.
+
+        Raises:
+            ConfigError: there is no mode, and the name of the metric is unclear.
+        """
         return self.direction_at("objective.second.mode")
 
     def direction_at(self, where: str) -> Mode:
@@ -119,7 +123,11 @@ class ObjectiveSpec(Section):
 
     @property
     def guarded(self) -> list[str]:
-        """The metrics of the guards."""
+        """The metrics of the guards.
+
+        Raises:
+            ConfigError: a guard is invalid, or its direction is unclear.
+        """
         if not self.guards:
             return []
         from dashboards.sources.scores import guards_of  # this import loads pandas
