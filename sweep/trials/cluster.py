@@ -296,6 +296,9 @@ def _daemons(node: Node, folder: Path, log: Path) -> Iterator[str]:
     The daemons run in their own process group. A SIGTERM to this process's group (from `timeout` or
     the end of a job) requests an orderly stop, and trials need Ray to save checkpoints. The daemons
     are ended with SIGKILL, because the control server takes half a minute to exit on SIGTERM.
+
+    Raises:
+        RuntimeError: the daemons do not start, or not in time.
     """
     flags = {
         "port": 0,

@@ -231,7 +231,12 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         self._last_step = 0
 
     def _run_period(self) -> tuple[TrialReport, list[int]]:
-        """Return the report of the first rank, and the process ids of all ranks."""
+        """Return the report of the first rank, and the process ids of all ranks.
+
+        Raises:
+            WorkerLostError: a rank died or hung, or the ranks are at different steps.
+            Exception: the unchanged exception of a rank.
+        """
         group = self._ready_group()
         metrics_file = self._run_folder.metrics
 

@@ -86,7 +86,12 @@ class RankWorker:
             os.environ[VLLM_CACHE] = str(exclusive_folder(Path(environment[VLLM_CACHE])))
 
     def build(self, program: RunnableProgram, assignment: Assignment) -> int:
-        """Start the trial, or resume from its folder, and return the step."""
+        """Start the trial, or resume from its folder, and return the step.
+
+        Raises:
+            NodeLostError: the node does not see one of the trial's inputs.
+            Exception: the unchanged exception of the program.
+        """
         leave_if_files_missing(assignment.inputs)
         with RunFolder(assignment.context.run_dir).stderr.open("ab") as log:
             os.dup2(log.fileno(), 2)
