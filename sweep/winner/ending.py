@@ -42,6 +42,9 @@ def report_confirmation(sweep: SweepRecord, log: Path, ended: bool = False) -> N
 def report_resumed(confirmation: SweepRecord, sweep: SweepRecord) -> None:
     """Report on a sweep after its confirmation was resumed. Only ``confirm --rounds`` decides on
     rounds, so the report of an open confirmation names that command.
+
+    Raises:
+        StorageError: a different version of loptune recorded the rounds.
     """
     from sweep.record.recorded_rounds import recorded_rounds  # scipy takes a second to import
 

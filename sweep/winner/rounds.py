@@ -102,7 +102,12 @@ def decide(
 def _open_confirmation(
     sweep: SweepRecord, options: RoundsOptions, say: Callable[[str], None]
 ) -> tuple[SweepRecord, RecordedRounds]:
-    """Return the finalists' sweep, created if missing, and its decision so far."""
+    """Return the finalists' sweep, created if missing, and its decision so far.
+
+    Raises:
+        MissingError: the sweep has no complete baseline, or no other complete configuration.
+        ConfigError: its finalists already ran on a fixed number of seeds.
+    """
     folder = sweep.folder.confirmation
     if not folder.event_log.exists():
         _create(sweep, options)
