@@ -244,7 +244,11 @@ def start(
 
 
 def _check_metric(metric: str | None, space: str, spec: "SweepSpec") -> None:
-    """Reject a metric that is not the objective of the space."""
+    """Reject a metric that is not the objective of the space.
+
+    Raises:
+        ConfigError: the metric is not the name of the space's objective.
+    """
     if metric not in (None, spec.objective.name):
         raise ConfigError(
             f"the space's objective is {spec.objective.name}, not {metric}",

@@ -451,6 +451,9 @@ def _as_uri(store: str) -> str:
 def _check_store(uri: str) -> None:
     """Check a database, because reading would create a missing one. Folders and servers are checked
     when they are read.
+
+    Raises:
+        StorageError: there is no such store, or its database cannot be read.
     """
     from dashboards.sources.mlflow_folders import PASS_THE_STORE, folder_of
 

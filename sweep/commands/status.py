@@ -230,6 +230,9 @@ def _show_study(file: Path) -> None:
 def _check_new_file(output: Path) -> None:
     """Reject an output file that exists, because it may be another study, or whose folder is
     missing.
+
+    Raises:
+        ConfigError: the file exists, or its folder does not.
     """
     if output.exists():
         raise ConfigError(

@@ -163,7 +163,11 @@ def confirm(
 
 
 def _check_alone(*, rounds: bool, hours: float | None, finalists: int | None) -> None:
-    """Reject options that cannot be combined with ``--again``."""
+    """Reject options that cannot be combined with ``--again``.
+
+    Raises:
+        ConfigError: another option is set.
+    """
     excluded = {"--rounds": rounds, "--hours": hours, "--finalists": finalists}
     for option, given in excluded.items():
         if given:
