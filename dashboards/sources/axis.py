@@ -236,6 +236,9 @@ def _scored(trial: TrialRecord, columns: RunColumns, budget: Budget) -> TrialRec
 def _check_short(complete: Sequence[TrialRecord], columns: RunColumns) -> None:
     """Reject runs that end well before others of their configuration, both on the axis and in
     steps: they may have crashed.
+
+    Raises:
+        ConfigError: there are such runs.
     """
     short = []
     for trial in complete:
@@ -263,6 +266,9 @@ def _check_covered(
 ) -> None:
     """Reject a budget that a run does not reach, and a window that starts before a run's first
     evaluation.
+
+    Raises:
+        ConfigError: a run does not cover the window.
     """
     short = [trial for trial in complete if _end(trial, columns) < budget.at]
     if short:

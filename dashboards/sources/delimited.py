@@ -136,6 +136,9 @@ def _separator(header: str) -> str | None:
 def _check_rows(text: str, separator: str, path: Path) -> None:
     """Reject tables whose values pandas would shift, or whose columns it would rename, without an
     error.
+
+    Raises:
+        ConfigError: a column name is repeated, or a row has too many values.
     """
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     names = [name.strip() for name in next(reader, [])]

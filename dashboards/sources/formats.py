@@ -41,6 +41,10 @@ class Format:
 def _read_parquet(path: Path) -> pd.DataFrame:
     """Return the rows of a Parquet file. A value that is stored once may fill every row, so a small
     file may need much memory: the number of cells and the memory are limited separately.
+
+    Raises:
+        MissingError: pyarrow is not installed.
+        StorageError: the table is too large.
     """
     require("pyarrow", str(path))
     from pyarrow.parquet import read_metadata

@@ -20,7 +20,11 @@ def parsed_number(value: Any) -> Any:
 
 
 def read_json_lines(path: Path) -> pd.DataFrame:
-    """Return one row per line; nested keys are joined by dots."""
+    """Return one row per line; nested keys are joined by dots.
+
+    Raises:
+        ConfigError: invalid JSON, or a line that is not a JSON object.
+    """
     return _rows(read_json(path))
 
 

@@ -108,6 +108,9 @@ def _described_folders(folder: Path, root: Path) -> Iterator[Path]:
 def _check_inside(path: Path, root: Path) -> None:
     """Reject a link that points outside of the folder: the rows would show the content of other
     files.
+
+    Raises:
+        StorageError: the link points outside.
     """
     if path.is_symlink() and not path.resolve().is_relative_to(root):
         raise StorageError(

@@ -92,7 +92,11 @@ def _is_number(cell: str) -> bool:
 
 
 def _plain(cells: list[str], comma: str | None, where: str) -> tuple[list[str], str]:
-    """Return the strings of a column in Python's number format, and a note if that changed any."""
+    """Return the strings of a column in Python's number format, and a note if that changed any.
+
+    Raises:
+        ConfigError: a comma may be a decimal comma or a thousands separator.
+    """
     joined = [_without_spaces(cell) for cell in cells]
     with_comma = [cell for cell in joined if "," in cell]
     if not with_comma or not all(_is_number(cell) for cell in joined):

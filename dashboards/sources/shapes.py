@@ -126,6 +126,9 @@ def _is_no_arm(name: str, cells: pd.Series) -> bool:
 def _one_score_a_cell(table: pd.DataFrame, score: str) -> tuple[pd.DataFrame, list[str]]:
     """Return one row per score for cells that contain lists of scores; reject means with
     deviations.
+
+    Raises:
+        ConfigError: a cell is a mean with a deviation.
     """
     cells = table[score]
     if pd.api.types.is_numeric_dtype(cells):

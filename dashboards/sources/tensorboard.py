@@ -55,6 +55,9 @@ def read_events(place: Path) -> pd.DataFrame:
 def _scalar(tensor: Any, tag: str) -> Any:
     """Return the single value of a tensor. The shape is checked first, because it may claim far
     more memory than the file has bytes.
+
+    Raises:
+        ValueError: the tensor has several values.
     """
     size = math.prod(dimension.size for dimension in tensor.tensor_shape.dim)
     if size != 1:

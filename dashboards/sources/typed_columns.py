@@ -35,7 +35,11 @@ def typed(table: pd.DataFrame, columns: RunColumns) -> pd.DataFrame:
 
 
 def _seed_texts(seeds: "pd.Series[Any]") -> list[str]:
-    """Return seeds as strings: ``7`` for the number 7.0."""
+    """Return seeds as strings: ``7`` for the number 7.0.
+
+    Raises:
+        ConfigError: a row has no seed.
+    """
     blank = int(seeds.isna().sum())
     if blank:
         raise ConfigError(
@@ -52,6 +56,9 @@ def _steps(
 ) -> "pd.Series[float]":
     """Return steps as numbers; rows with a score must have a step, an integer unless fractions are
     allowed.
+
+    Raises:
+        ConfigError: a row with a score has no valid step.
     """
     steps = pd.to_numeric(column, errors="coerce")
     valid = steps.notna() if fractions else steps % 1 == 0
