@@ -59,6 +59,9 @@ def mcp(
 ) -> None:
     """Serve verdicts to agents (MCP). The server uses the Model Context Protocol on standard input
     and output, until the client closes them. Needs ``pip install 'loptune[mcp]'``.
+
+    Raises:
+        MissingError: the package ``mcp`` is not installed.
     """
     make_server(allow_run=allow_run, allow_outside=allow_outside).run()
 

@@ -22,6 +22,9 @@ BEST_FILE = "best.yaml"
 def write_report(sweep: SweepRecord, results: Results) -> Path:
     """Write a sweep's report and `best.yaml`, and return the path of the page. Without a best
     configuration, `best.yaml` is removed.
+
+    Raises:
+        StorageError, OSError: see `write_pages`.
     """
     path = write_pages(results, sweep.folder.report)
     write_atomically(sweep.folder.report / RESULTS_FILE, pack(results))
