@@ -266,7 +266,9 @@ class DescribedProgram(SearchableProgram):
 
 
 class PlannableProgram(Section, ABC):
-    """Interface for a plan. Every answer is optional: the defaults mean "unknown"."""
+    """Interface for a plan. Every answer is optional: the defaults mean "unknown". The parameter
+    ``possible`` of the methods is searched key -> the values that trials can have.
+    """
 
     forecast_needs: ClassVar[str]  # advice if a plan cannot estimate the length of a trial
     # whether it can estimate the sizes of the model and of checkpoints
@@ -289,7 +291,11 @@ class PlannableProgram(Section, ABC):
         return None
 
     def checkpoints(self, on_gpu: bool) -> Checkpoints | None:
-        """Return the checkpoints that a trial keeps; None if the program manages its own."""
+        """Return the checkpoints that a trial keeps; None if the program manages its own.
+
+        Args:
+            on_gpu: whether the trials use GPUs.
+        """
         return None
 
     def memory(self, resources: ResourcesSpec) -> Footprint | None:
@@ -353,14 +359,25 @@ class RunnableProgram(Section, ABC):
 
     @abstractmethod
     def launch_command(self, overrides: Overrides, path: Path, workers: int) -> str:
-        """Return the command that runs one configuration outside a sweep."""
+        """Return the command that runs one configuration outside a sweep.
+
+        Args:
+            overrides: searched key -> value of the configuration.
+            path: file that `save` wrote.
+            workers: number of ranks.
+        """
 
     @abstractmethod
     def start(self, assignment: Assignment) -> TrialRun:
         """Start a trial in a rank process."""
 
     def shares_process(self, before: Any, after: Any) -> bool:
-        """Return whether a rank can run a second configuration in the same process."""
+        """Return whether a rank can run a second configuration in the same process.
+
+        Args:
+            before: configuration of the rank's previous trial.
+            after: configuration of its next trial.
+        """
         return True
 
     @abstractmethod
@@ -393,7 +410,14 @@ def seed_searched(key: str, where: str) -> ConfigError:
 
 
 def searched_and_set(key: str, setter: str, where: str, code: str) -> ConfigError:
-    """Return the error for a searched key that another part of the space sets."""
+    """Return the error for a searched key that another part of the space sets.
+
+    Args:
+        key: the searched key.
+        setter: the other part, as the end of "is both searched and".
+        where: file and line of the key.
+        code: code of the error.
+    """
     return ConfigError(
         f"{key} is both searched and {setter}", where, "remove one of the two", key=key, code=code
     )

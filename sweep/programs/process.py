@@ -232,7 +232,8 @@ class CommandRun:
 
     def _read(self, ended: bool = False) -> None:
         """Read new lines, but skip lines that repeat the latest values of their step, because a
-        script may rewrite its file.
+        script may rewrite its file. If ``ended``, the process has ended, so a last line without a
+        newline is read, too.
         """
         for name, file in self._files.items():
             for line in file.new(ended):
@@ -352,7 +353,9 @@ class CommandRun:
         return " | ".join(map(printable, last)) or "standard error is empty"
 
     def _end(self, patience_s: float) -> None:
-        """Stop the process and its descendants with SIGTERM, then SIGKILL."""
+        """Stop the process and its descendants with SIGTERM, then SIGKILL after ``patience_s``
+        seconds.
+        """
         process = self._process
         if process is None or self._lifeline < 0:
             return
