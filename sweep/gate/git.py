@@ -105,6 +105,11 @@ def checkout(campaign: Path, revision: str, protected: Protected | None = None) 
 
     A checkout is created atomically, and restored to its revision if a run changed it. Untracked
     files, such as data, are symbolic links to the files in the current folder.
+
+    Args:
+        campaign: folder of the campaign, which contains the checkouts.
+        revision: the commit to check out.
+        protected: files that the checkout takes from another commit; None: none.
     """
     target = campaign.resolve() / "checkouts" / revision
     if not _is_checkout_of(target, revision) or not _reset(target, revision):
@@ -227,6 +232,10 @@ def _in_the_way(target: Path, folder: Path) -> Path | None:
 
 def run_git(*words: str, here: Path | None = None) -> str:
     """Return the output of a git command.
+
+    Args:
+        words: arguments of git.
+        here: folder in which git runs; None: the current folder.
 
     Raises:
         MissingError: git is not installed, or the command failed.

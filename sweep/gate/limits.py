@@ -59,6 +59,12 @@ def within_limits(
 ) -> GateVerdict:
     """Return the verdict, or the end of the campaign if a limit does not allow the required runs or
     a further proposal. Decisions that need no further runs are still made after the end.
+
+    Args:
+        verdict: the verdict without limits.
+        state: state of the campaign.
+        spec: settings of the campaign.
+        now: seconds since 1970.
     """
     if verdict.outcome not in ("more", "ready"):
         return verdict
