@@ -58,6 +58,11 @@ class RetryBudget:
         settings can explain the failure (`Failure`).
         Without retries left, a trial is started once more only to report its failure, so that it
         has an ordinary result.
+
+        Args:
+            trial: name of the trial.
+            failure: the failure.
+            node_was_lost: whether the trial's node was lost; such a failure is not counted.
         """
         if node_was_lost:  # perhaps in the start that only reports the failure
             return AfterFailure.REPORT if trial in self._given_up else AfterFailure.RETRY
@@ -100,6 +105,10 @@ class AttemptGate:
     def admit(self, trial: str, running: Sequence[str]) -> int:
         """Return the number of the trial's next attempt, which fences off earlier attempts; 0 after
         stopping the sweep because there is not enough space for the trial's checkpoints.
+
+        Args:
+            trial: name of the trial.
+            running: names of the running trials, which also need space for checkpoints.
 
         Raises:
             StorageError: the sweep's files have disappeared, or the number cannot be written.

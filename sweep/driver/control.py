@@ -74,7 +74,12 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
         self._started = time.monotonic()
 
     def request_stop(self, reason: str, *, by_user: bool) -> None:
-        """Stop for this reason; later reasons are ignored."""
+        """Stop for this reason; later reasons are ignored.
+
+        Args:
+            reason: the reason, for messages.
+            by_user: whether a signal or `sweep stop` is the reason.
+        """
         if not self.stopped:
             self.reason = reason
             self.by_user = by_user
