@@ -74,7 +74,12 @@ def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> BestWit
 
 
 def _not_compared(sweep: SweepRecord, candidate: BestConfiguration | None) -> BestWithCaveats:
-    """Return the best of a search with the command that compares it."""
+    """Return the best of a search with the command that compares it.
+
+    Args:
+        sweep: the sweep.
+        candidate: the best configuration of the search, if one is complete.
+    """
     if sweep.spec.search.tune_within is not None:
         complete = ranked(sweep.configurations, sweep.spec.seeds, sweep.spec.objective)
         selected = "each arm's best was selected on these seeds"

@@ -116,6 +116,11 @@ def _best(
 ) -> list[Parameters]:
     """Return the best complete configurations of a sweep that are within the space, the same number
     for each arm.
+
+    Args:
+        spec: the space of the new sweep.
+        earlier: the earlier sweep.
+        is_new: returns whether a point is not a baseline yet.
     """
     space = Space(spec.parameters)
     usable: dict[str, list[Parameters]] = {name: [] for name in arms(spec)}  # best first
