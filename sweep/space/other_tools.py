@@ -79,6 +79,10 @@ def _form_of_call(written: str, word: str, known: Sequence[str]) -> tuple[str, s
 def _form_of_mapping(written: Mapping[Any, Any], known: Sequence[str]) -> tuple[str, str] | None:
     """Return the description and loptune's form of a mapping; None if it has no word of another
     tool.
+
+    Args:
+        written: the mapping.
+        known: the keys of loptune's ranges.
     """
     nested = _nested_key(written, known)
     if nested:
