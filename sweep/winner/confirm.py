@@ -159,6 +159,11 @@ def fresh_space(
 def choose(spec: SweepSpec, proposed: list[Configuration], finalists: int) -> list[Configuration]:
     """Return the baseline, if complete, and the best ``finalists`` other configurations that are
     complete on all seeds. With arms, only the best configuration of each arm is considered.
+
+    Args:
+        spec: the space of the sweep.
+        proposed: all configurations that the sweep has proposed.
+        finalists: number of configurations other than the baseline.
     """
     complete = ranked(proposed, spec.seeds, spec.objective)
     if spec.search.tune_within is not None:

@@ -24,6 +24,11 @@ def confirmed_sweep(confirmation: SweepRecord) -> SweepRecord | None:
 def report_confirmation(sweep: SweepRecord, log: Path, ended: bool = False) -> None:
     """Write the report of a confirmed sweep. If the confirmation has ended, print its result
     first.
+
+    Args:
+        sweep: the confirmed sweep.
+        log: log file, which is named if there is no report.
+        ended: whether the confirmation has ended.
     """
     with report_errors_printed(sweep, log):
         from dashboards.headline import confirmation_sentences
