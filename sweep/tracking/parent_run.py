@@ -155,6 +155,13 @@ def open_parent_run(
 ) -> ParentRun:
     """Find or create the parent run of the sweep whose identity is ``sweep_id``, and set its tags.
 
+    Args:
+        uri: address of the MLflow store.
+        experiment: name of the experiment.
+        sweep_name: name of the sweep.
+        tags: tags of the run.
+        sweep_id: id of the sweep, see `loptune.identity`.
+
     Raises:
         StorageError: MLflow cannot be reached.
     """
