@@ -23,6 +23,12 @@ _MLFLOW_TABLES = {"experiments", "alembic_version"}  # tables of MLflow's databa
 def read_place(place: str, score: str, seed: str, others: Sequence[str] = ()) -> pd.DataFrame:
     """Return the rows of files or folders; MLflow folders and databases are recognized.
 
+    Args:
+        place: file, folder or pattern.
+        score: name of the score metric, for MLflow runs.
+        seed: name of the seed parameter, for MLflow runs; empty: found by its name.
+        others: further metrics of MLflow runs, which become columns.
+
     Raises:
         UserError: see `read_files` and `read_experiment`.
     """
@@ -40,6 +46,13 @@ def read_experiment(
     uri: str, experiment: str | None, score: str, seed: str, others: Sequence[str] = ()
 ) -> pd.DataFrame:
     """Return the runs of an MLflow store, or of one experiment in it, as `table_of_runs` does.
+
+    Args:
+        uri: URI of the store, or a folder.
+        experiment: name of the experiment; None: all.
+        score: name of the score metric.
+        seed: name of the seed parameter; empty: found by its name.
+        others: further metrics, which become columns.
 
     Raises:
         ConfigError: no run has the score or the seed.
