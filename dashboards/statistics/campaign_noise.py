@@ -91,7 +91,13 @@ def pooled_model(
 
 
 def relative_variance(seeds: int, baseline_seeds: int, correlation: float) -> float:
-    """Return the variance of the estimated gain in units of sd^2 (see the module's equation)."""
+    """Return the variance of the estimated gain in units of sd^2 (see the module's equation).
+
+    Args:
+        seeds: number of the proposal's seeds, n.
+        baseline_seeds: number of the baseline's seeds, M.
+        correlation: correlation of two scores on one seed, r.
+    """
     baseline_seeds = max(baseline_seeds, seeds)
     return (1 - correlation**2) / seeds + (1 - correlation) ** 2 / baseline_seeds
 

@@ -1,4 +1,9 @@
-"""Dunnett's one-sided many-to-one test with seeds as blocks."""
+"""Dunnett's one-sided many-to-one test with seeds as blocks.
+
+In all functions, ``comparisons`` is the number of configurations compared with the baseline, and
+``dof`` the degrees of freedom of the noise estimate. ``same_seeds`` is true if all configurations
+ran on the same seeds.
+"""
 
 import functools
 import math

@@ -45,7 +45,12 @@ class Estimate:
 
 
 def estimate(values: Sequence[float], covers: float) -> Estimate:
-    """Return the mean of finite values with its t interval."""
+    """Return the mean of finite values with its t interval.
+
+    Args:
+        values: the values, at least one.
+        covers: coverage of the interval.
+    """
     middle = mean(values)
     count = len(values)
     if count < 2:

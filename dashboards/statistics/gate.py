@@ -197,6 +197,11 @@ def boundaries(
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the critical z values for keeping and for discarding a proposal at each interim
     analysis; infinite where nothing is kept.
+
+    Args:
+        seeds: number of seeds at each analysis.
+        information: 1 / variance of the gain at each analysis, in units of 1 / sd^2.
+        level: significance level for keeping.
     """
     claims = sum(count >= FIRST_CLAIM for count in seeds)
     keep = (math.inf,) * (len(seeds) - claims)

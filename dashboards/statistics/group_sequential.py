@@ -86,7 +86,12 @@ class Design:
 
 
 def decide(interval: tuple[float, float], worthwhile: float) -> Outcome:
-    """Return the decision for the bounds of a gain."""
+    """Return the decision for the bounds of a gain.
+
+    Args:
+        interval: bounds of the gain.
+        worthwhile: the smallest gain that matters.
+    """
     low, high = interval
     if low > 0:
         return "better"

@@ -37,7 +37,9 @@ class Samples:
 
 
 def layout_of(base: ArmScores, arm: ArmScores, pairing: Pairing = "auto") -> Layout:
-    """Return the layout for comparing an arm with the baseline, given the seeds of both."""
+    """Return the layout for comparing an arm with the baseline, given the seeds of both. A
+    ``pairing`` other than ``auto`` is the layout itself.
+    """
     if pairing != "auto":
         return pairing
     samples = Samples(base, arm)
@@ -50,7 +52,14 @@ def layout_of(base: ArmScores, arm: ArmScores, pairing: Pairing = "auto") -> Lay
 
 
 def tested(difference: Difference, error: float, dof: int, comparisons: int) -> Difference:
-    """Add the Bonferroni interval and p values at `levels.level`, if the noise can be estimated."""
+    """Add the Bonferroni interval and p values at `levels.level`, if the noise can be estimated.
+
+    Args:
+        difference: the difference without a test.
+        error: its standard error.
+        dof: degrees of freedom of the error.
+        comparisons: number of comparisons to correct for.
+    """
     if dof < 1 or not error > 0:
         return difference
     needed = float(special.stdtrit(dof, 1 - level(dof) / comparisons))

@@ -19,8 +19,8 @@ DETECTABLE_ERRORS = float(special.ndtri(1 - SIGNIFICANCE_LEVEL) + special.ndtri(
 
 
 def level(dof: Degrees) -> Degrees:
-    """Return the nominal level for which the false positive rate on public training runs
-    is ``SIGNIFICANCE_LEVEL``.
+    """Return the nominal level for which the false positive rate on public training runs is
+    ``SIGNIFICANCE_LEVEL``, for a noise estimate with ``dof`` degrees of freedom.
 
     Training scores are not normal, which a noise estimate with few degrees of freedom does not
     reveal. At a level of 5%, t tests on three seeds have 7 to 8% false positives. With many degrees

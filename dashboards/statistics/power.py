@@ -61,7 +61,8 @@ def seeds_for(
     80% power; at least `MIN_SEEDS`, because fewer cannot support a claim.
 
     None if more than ``MOST_SEEDS`` are needed or ``effect`` is not positive. ``known_dof`` is used
-    for two configurations, on fresh seeds.
+    for two configurations, on fresh seeds. The other arguments are the same as for
+    `minimum_detectable_effect`.
     """
 
     def enough(seeds: int) -> bool:
@@ -76,8 +77,8 @@ def seeds_for(
 
 
 def sd_interval(sd: float, dof: int, outside: float) -> tuple[float, float]:
-    """Return the interval of a standard deviation that was estimated from normal scores; each bound
-    misses with probability ``outside``.
+    """Return the interval of a standard deviation ``sd`` that was estimated from normal scores with
+    ``dof`` degrees of freedom; each bound misses with probability ``outside``.
     """
     low = sd * math.sqrt(dof / float(special.chdtri(dof, outside)))
     return low, sd * math.sqrt(dof / float(special.chdtri(dof, 1 - outside)))
@@ -107,7 +108,8 @@ class SeedsNeeded:
 def seeds_needed(
     effect: float, sd: float, dof: int, configurations: int = 2, *, blocks: bool = False
 ) -> SeedsNeeded:
-    """Return the range of seeds that detect a true gain ``effect`` with 80% power.
+    """Return the range of seeds that detect a true gain ``effect`` with 80% power, if the standard
+    deviation ``sd`` of a score was estimated with ``dof`` degrees of freedom.
 
     A standard deviation from few seeds is often too small by chance. `seeds_for` uses the estimate
     itself, so about half of the time the power is lower than stated. The upper end of this range is

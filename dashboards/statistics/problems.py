@@ -63,8 +63,8 @@ def split(ours: Array, theirs: Array) -> ProblemSplit:
 
 
 def evaluation_noise(answers: Answers, name: str, other: str, seeds: Sequence[Hashable]) -> Noise:
-    """Return the evaluation noise of one seed's difference; zero degrees of freedom unless all
-    seeds have records.
+    """Return the evaluation noise of one seed's difference between the configurations ``name`` and
+    ``other``; zero degrees of freedom for a single seed, or unless all ``seeds`` have records.
     """
     pair = paired_answers(answers, name, other)
     if pair is None or len(seeds) < 2 or len(pair[0]) < len(seeds):

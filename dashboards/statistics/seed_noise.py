@@ -139,7 +139,9 @@ def seed_effects(stages: Sequence[Scores]) -> SeedEffects | None:
 
 
 def seeds_are_blocks(stages: Sequence[Scores], level: float = BLOCKS) -> bool:
-    """Return whether scores clearly depend on the seed: an F test of the seed effects."""
+    """Return whether scores clearly depend on the seed, by an F test of the seed effects at
+    ``level``. Each of the ``stages`` has its own seeds.
+    """
     effects = seed_effects(stages)
     if effects is None:
         return False

@@ -115,8 +115,8 @@ def compare_rules(
     """Compare every rule with the baseline; best first.
 
     ``fresh`` is rule -> fresh seed -> score of its best setting; NaN for a failed seed.
-    ``repeats`` corrects p-values and intervals for earlier confirmations
-    (`levels.repeats_factor`).
+    ``tunings`` is rule -> its tuning. ``repeats`` corrects p-values and intervals for earlier
+    confirmations (`levels.repeats_factor`).
 
     Raises:
         ValueError: the baseline has no score.

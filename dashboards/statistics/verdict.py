@@ -214,6 +214,15 @@ def conclude(
     """Return the verdict from a comparison of all configurations. It is about the best significant
     gain, or the best gain if none is significant. Significant gains of ``preferred`` configurations
     take precedence.
+
+    Args:
+        result: the comparison.
+        scores: configuration -> seed -> score, in units of the score.
+        baseline: the configuration to beat, or the label of the number to beat.
+        sign: 1 if larger scores are better, -1 if smaller are.
+        earlier: scores of a search on other seeds, if these seeds are fresh.
+        adaptive: whether scores on these seeds decided which configurations were tried.
+        preferred: configurations whose guards hold.
     """
     if not result.differences:
         return _unmatched(scores, baseline, sign, result.failed)
