@@ -235,7 +235,8 @@ def _check_names(tool: Tool, values: dict[str, Any]) -> None:
 
 def _call_of(tool: Tool, *, allow_outside: bool, time_limit_s: float) -> Callable[..., Any]:
     """Return the function that a tool calls. It raises `ToolError` for loptune's errors, at the
-    time limit, and if it is interrupted.
+    time limit, and if it is interrupted. Unless ``allow_outside``, it rejects paths outside of the
+    current folder.
     """
     import anyio
     from mcp.server.mcpserver.exceptions import ToolError
