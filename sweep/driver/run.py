@@ -508,8 +508,8 @@ def _print_outcomes(sweep: SweepRecord) -> tuple[int, int]:
 def _write_report(
     sweep: SweepRecord, options: Options, parent: ParentRun | None
 ) -> tuple[Path | None, str]:
-    """Write the report if requested and send it to MLflow. Return its path, and the best
-    configuration with its caveats as text.
+    """Write the report if requested and send it to MLflow. Return its path (None without a report),
+    and the best configuration with its caveats as text (empty if it cannot be determined).
     """
     path: Path | None = None
     best = ""

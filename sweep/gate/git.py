@@ -221,7 +221,7 @@ def _link(source: Path, link: Path, campaign: Path) -> None:
 
 def _in_the_way(target: Path, folder: Path) -> Path | None:
     """Return the first symbolic link or file in the part of ``folder`` below ``target``, itself
-    included. Behind a link, paths are not in the checkout.
+    included; None if there is none. Behind a link, paths are not in the checkout.
     """
     for part in reversed([folder, *folder.parents]):
         is_below = part != target and part.is_relative_to(target)

@@ -114,7 +114,7 @@ _OUTCOMES: dict[str, Callable[[Campaign, GateVerdict], list[str]]] = {
 
 
 def _measured(verdict: GateVerdict) -> str:
-    """Return the measured gain and its interval, if there is one."""
+    """Return the measured gain and its interval; empty without an interval."""
     difference = None if verdict.answer is None else verdict.answer.difference
     if difference is None or difference.interval is None:
         return ""

@@ -135,8 +135,9 @@ def forecast_noise(
 
 
 def _problems_or_seeds(spec: SweepSpec, earlier: Sequence[SweepRecord]) -> ProblemsOrSeeds | None:
-    """Compare problems and seeds in earlier sweeps with the same training and scoring. A sweep with
-    a damaged record is left out as a whole.
+    """Compare problems and seeds in earlier sweeps with the same training and scoring; None if no
+    such sweep recorded enough (see `problems_or_seeds`). A sweep with a damaged record is left out
+    as a whole.
     """
     splits: list[ProblemSplit] = []
     training = evaluation = 0.0

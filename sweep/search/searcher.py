@@ -222,7 +222,9 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
 
 
 def _final_state(report: TrialReport, error: bool) -> tuple[EndState, float | None, Failure]:
-    """Return state, score and failure of an ended trial; the reason is empty if it did not fail."""
+    """Return state, score and failure of an ended trial. The score is None if the trial failed;
+    otherwise the failure has an empty reason.
+    """
     if report.reason:
         return "FAIL", None, Failure(report.reason, report.by_settings)
     if error:

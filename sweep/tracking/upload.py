@@ -88,8 +88,8 @@ def send_unsent(sweep: SweepRecord, uri: str) -> None:
 
 
 def _send(run_dirs: Iterable[Path], uri: str) -> tuple[list[str], StorageError | None]:
-    """Send the records of these trials. Return the names of the trials whose records could not be
-    sent, and the last error.
+    """Send the records of the trials in these folders. Return the names of the trials whose records
+    could not be sent, and the last error, or None.
     """
     left = []
     problem = None
