@@ -97,7 +97,9 @@ def _scored(results: Results, sentence: str) -> str:
 
 
 def _ended_below_start(results: Results) -> str:
-    """Warn if the mean score of every configuration is worse than the score before training."""
+    """Warn if the mean score of every configuration is worse than the score before training; else
+    return an empty string.
+    """
     metric = results.objective.metric
     sign = results.objective.sign
     changes: dict[str, list[float]] = {}
@@ -122,7 +124,9 @@ def _ended_below_start(results: Results) -> str:
 
 
 def _guards(results: Results, name: Name) -> str:
-    """State which guards of the verdict's configuration hold."""
+    """State which guards of the verdict's configuration hold; empty without guards, and if another
+    sentence states them.
+    """
     answer = results.answer
     if not results.guards or answer is None or answer.is_baseline_alone:
         return ""
@@ -134,7 +138,9 @@ def _guards(results: Results, name: Name) -> str:
 
 
 def _costs(results: Results, name: Name) -> str:
-    """State which configurations have unequal costs, the verdict's configuration first."""
+    """State which configurations have unequal costs, the verdict's configuration first; empty if
+    there are none, with arms, and if the runs are compared with a number.
+    """
     compared = results if results.fresh is None else results.fresh
     answer = results.answer
     if results.arms or results.against is not None or answer is None:
@@ -315,7 +321,7 @@ def _no_baseline(results: Results) -> str:
 
 def _changed_settings(results: Results, judged: Verdict | None, name: Name) -> str:
     """List the settings in which the best configuration differs from the baseline, if there are
-    several, because the gain cannot be attributed to one of them.
+    several, because the gain cannot be attributed to one of them; else return an empty string.
     """
     if judged is None or judged.winner == judged.baseline:
         return ""

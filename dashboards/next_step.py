@@ -55,7 +55,9 @@ def chosen(results: Results) -> Choice | None:
 
 
 def _chosen_in_rounds(fresh: Results, rounds: Rounds) -> Choice | None:
-    """Return the winner of a sequential confirmation, or the baseline if no finalist is better."""
+    """Return the winner of a sequential confirmation, or the baseline if no finalist is better;
+    None if this is not decided.
+    """
     if rounds.winner is not None:
         return Choice(rounds.winner.configuration, is_gain=True)
     if rounds.outcome == "not better":
@@ -98,7 +100,9 @@ def chosen_rule(results: Results) -> str | None:
 
 
 def _chosen_arm(results: Results) -> Choice | None:
-    """Return the setting of the rule that fresh seeds select."""
+    """Return the setting of the rule that fresh seeds select; None if they select no rule, and for
+    runs of other programs.
+    """
     rule = chosen_rule(results)
     if rule is None or results.fresh is None or not results.name:
         return None
@@ -190,7 +194,7 @@ def _adopt(results: Results, choice: Choice) -> NextStep:
 
 
 def _after_tuning(results: Results) -> NextStep | None:
-    """Advise on rules that were tuned separately."""
+    """Advise on rules that were tuned separately; None if nothing is recommended."""
     if results.tuned_rules.compared:
         return _after_fresh_rules(results)
     return _before_fresh_rules(results)

@@ -46,7 +46,7 @@ class Guard:
 
     def _difference(self, configuration: str) -> Difference | None:
         """Return a configuration's difference from the baseline; with arms, its arm's difference,
-        whose interval includes tuning variance.
+        whose interval includes tuning variance. None if it is not compared with the baseline.
         """
         if self.results.arms:
             rules = self.results.tuned_rules
@@ -178,7 +178,9 @@ class Results(TrialSet):
         return UNKNOWN if earlier is None else learned(earlier)
 
     def _compared(self, scores: SeedScores, earlier: SeedScores | None) -> Comparison | None:
-        """Compare configurations on these seeds; ``earlier`` are scores of a search."""
+        """Compare configurations on these seeds; ``earlier`` are scores of a search. None if the
+        baseline has no comparable score.
+        """
         if self.compared_with is None:
             return None
         sign = self.objective.sign

@@ -14,7 +14,7 @@ from loptune.parameter_names import short_names, shown
 
 
 def scores_against(results: Results) -> list[Picture | None]:
-    """Plot the score against each parameter with more than one value."""
+    """Plot the score against each parameter with more than one value; see `score_against`."""
     return [score_against(results, name) for name in results.varied]
 
 

@@ -51,8 +51,8 @@ def _what_limits(compared: str, ours: Array, theirs: Array, worthwhile: float) -
 
 
 def _hidden(parts: ProblemSplit, worthwhile: float) -> str:
-    """State how many problems would detect a worthwhile improvement, if only evaluation noise hides
-    it.
+    """State how many problems would detect a worthwhile improvement, if evaluation noise alone
+    hides it; else return an empty string.
     """
     alone = DETECTABLE_ERRORS * math.sqrt(parts.evaluation / parts.seeds)
     if alone <= worthwhile:

@@ -73,7 +73,9 @@ def check_unlisted_settings(
 def explained_columns(
     runs: pd.DataFrame, columns: RunColumns, state: str | None
 ) -> set[str | None]:
-    """Return the columns that have a role, or that describe a run of W&B."""
+    """Return the columns that have a role, or that describe a run of W&B, with ``state`` even if it
+    is None.
+    """
     explained: set[str | None] = {*columns.every, columns.trial, STATE, state}
     if is_run_table(runs):
         explained.update(RUN_COLUMNS)

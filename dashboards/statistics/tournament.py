@@ -75,7 +75,7 @@ class RuleResult:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The interval of the difference, simultaneous over all rules."""
+        """The interval of the difference, simultaneous over all rules; None after a refusal."""
         return self.found.measured_interval(self.sign)
 
     @property
