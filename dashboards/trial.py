@@ -57,7 +57,9 @@ def sign_of(mode: Mode) -> int:
 
 @dataclass(frozen=True)
 class Objective:
-    """The score of a trial: the mean of the last ``window`` values of ``metric``."""
+    """The score of a trial: the mean of the last ``window`` values of ``metric``, unless trials are
+    compared at an amount of an axis.
+    """
 
     metric: str = "eval/accuracy"
     mode: Mode = "max"

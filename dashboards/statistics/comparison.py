@@ -10,9 +10,9 @@ paired differences would need more seeds: with 3, its smallest p value is 1/8.
 Departures from Dunnett's test, one for each assumption that fails in practice:
 
 - A configuration may be noisier than the others. On fewer than five seeds the variance of its own
-  differences is used if that is larger; with more seeds, its mean with the pooled variance is used.
-  With few seeds, the variance of the differences is often small by chance. If it is smaller than
-  the variance of unpaired runs, the two are averaged, unless seeds are blocks.
+  differences is used if that is larger than the pooled variance; on five or more, the mean of the
+  two is used. On fewer than five seeds, the variance of the differences is often small by chance.
+  If the variance of unpaired runs is larger, the two are averaged, unless seeds are blocks.
 - With one configuration there is nothing to pool. It is compared by the paired t test if seeds are
   blocks, otherwise by Welch's test with Satterthwaite's degrees of freedom.
 - Whether seeds are blocks is known before the scores are seen (`blocks`), or established by an F

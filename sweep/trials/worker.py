@@ -121,8 +121,9 @@ class RankWorker:
             The report of the trial; only rank 0, which keeps the record, adds the score.
 
         Raises:
-            DivergedError, ProgramError: see `TrialReport.scored`; the latter also if the finished
-                trial has no value of the second objective.
+            DivergedError: see `TrialReport.scored`.
+            ProgramError: see `TrialReport.scored`; or the finished trial has no value of the second
+                objective.
             Exception: the unchanged exception of the program.
         """
         run = self._run
