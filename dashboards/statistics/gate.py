@@ -36,8 +36,8 @@ GateOutcome = Literal["keep", "discard", "more"]
 # number of seeds of a proposal at each interim analysis
 ANALYSES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 # Minimum number of seeds to keep a proposal. With three, the noise of a proposal that varies more
-# than others is underestimated too often: a fifth of the campaigns on PPO runs without any
-# gain kept a proposal.
+# than others is underestimated too often: in the worst study of public runs, a fifth of the
+# campaigns without any gain kept a proposal (docs/development/validation.md).
 FIRST_CLAIM = 8
 # Probability of discarding a gain of exactly the worthwhile size. It is larger than for the
 # finalists of a sweep (`rounds`), because a stream has further proposals.
