@@ -3,7 +3,8 @@ interval.
 
 The tests are two-sided: an arm may be shown to be better or worse. Each bound of an interval has
 95% simultaneous coverage over all arms, so an interval has 90%. An arm is better or worse if its
-interval excludes 0. Intervals of a repeated confirmation are wider.
+interval excludes 0 and it has at least `MIN_SEEDS` seeds. Intervals of a repeated confirmation are
+wider.
 """
 
 import math
