@@ -52,8 +52,9 @@ def difference_noise(
     It is the evaluation noise if no other variance is detected, otherwise estimated from the
     scores. A standard deviation with different degrees of freedom is scaled by the ratio of the
     critical values for ``comparisons``, the number of configurations compared with the baseline.
-    ``own_counts_half`` is False for interim analyses, where averaging would drop a better but noisy
-    finalist for futility too often.
+    If ``own_counts_half`` is False, as in interim analyses, the larger of the pooled variance and
+    the configuration's own variance is used, never their mean: with the mean, a better but noisy
+    finalist would be dropped for futility too often.
     """
     sd = _score_noise(variances, comparisons, own_counts_half=own_counts_half)
     if variances.evaluation is None:
