@@ -162,10 +162,13 @@ def _noise_sentences(
         lines.append("Runs are reproducible: repeating a seed gave the same score.")
     elif report.repeats is False:
         twice = [seed for seed in report.repeated if seed in scores]
-        apart = max(abs(report.repeated[seed] - scores[seed]) for seed in twice)
+        effect = "a seed failed in only one of its two runs"
+        if twice:
+            apart = max(abs(report.repeated[seed] - scores[seed]) for seed in twice)
+            effect = f"repeating a seed changed the score by {apart:.3g}"
         lines.append(
-            f"Runs are not reproducible: repeating a seed changed the score by {apart:.3g}. "
-            "Something other than the seed is random (kernels, data order, time)."
+            f"Runs are not reproducible: {effect}. Something other than the seed is random "
+            "(kernels, data order, time)."
         )
     from dashboards.statistics.power import seeds_needed
 

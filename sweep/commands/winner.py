@@ -357,10 +357,19 @@ def _baseline_number(sweep: SweepRecord) -> int:
     baseline.
 
     Raises:
-        MissingError: no configuration is complete.
+        MissingError: no configuration is complete, or the sweep has no baseline.
     """
     first = finalists_of(sweep, 1)[0]
-    return first.number if is_baseline(sweep.spec, first) else 0
+    if is_baseline(sweep.spec, first):
+        return first.number
+    if sweep.spec.baselines:
+        return 0
+    raise MissingError(
+        f"sweep {sweep.folder.name} has no baseline",
+        str(sweep.folder.root),
+        _choices(sweep),
+        code="no-baseline",
+    )
 
 
 def _choices(sweep: SweepRecord) -> str:

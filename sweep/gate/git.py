@@ -51,8 +51,8 @@ def head() -> str | None:
 
 def changed_files() -> list[str]:
     """Return the tracked files with uncommitted changes."""
-    status = run_git("status", "--porcelain", "--untracked-files=no", "-z")
-    return sorted(entry[3:] for entry in status.split("\0") if entry[2:3] == " ")
+    names = run_git("diff", "HEAD", "--name-only", "--no-renames", "-z")
+    return sorted(filter(None, names.split("\0")))
 
 
 def is_tracked(path: Path) -> bool:

@@ -16,15 +16,15 @@ def read_deadline(text: str) -> str:
         ConfigError: the text is not a date.
     """
     try:
-        moment = datetime.datetime.fromisoformat(text)
-    except ValueError:
+        moment = datetime.datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
         raise ConfigError(
             f"{text!r} is not a date",
             "--deadline",
             "write for example --deadline 2027-01-31T18:00",
             code="no-date",
         ) from None
-    return moment.astimezone().isoformat()
+    return moment.isoformat()
 
 
 def spent(state: State, spec: CampaignSpec, now: float, *, further_runs: int = 0) -> str:

@@ -36,4 +36,4 @@ class Recheck:
         failed.
         """
         end = self.first_number + count + len(self.first.failed)
-        return self.first.not_failed(map(self.seeds.of, range(self.first_number, end)))
+        return self.first.not_failed(map(self.seeds.of, range(self.first_number, end)))[:count]

@@ -320,7 +320,7 @@ class CommandRun:
             if _FULL in errors or free_bytes(self._folder) < _FULL_BYTES:
                 raise OSError(errno.ENOSPC, _FULL)
             if code < 0:
-                name = signal.Signals(-code).name
+                name = _signal_name(-code)
                 raise RuntimeError(f"the command was killed by {name}: {errors}")
             kind = RuntimeError if _MEMORY.search(errors) else CommandError
             raise kind(f"the command ended with {code}: {errors}")
@@ -542,3 +542,11 @@ class _Lines:
             f'write {{"step": 20, "{self._metrics[0]}": 0.61}}',
             code="invalid-metric-line",
         )
+
+
+def _signal_name(number: int) -> str:
+    """Return the name of a signal, such as SIGKILL; real-time signals have no name in Python."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -24,6 +24,7 @@ from sweep.space.points import Space, fingerprint
 from sweep.space.spec import SweepSpec
 from trainer.run_folder import RunFolder
 
+_END_BYTES = 8192  # of a file of metrics; more if a single line is longer
 _MAX_COUNTED = 1000  # largest finite space whose duplicate points are counted
 
 
@@ -203,15 +204,19 @@ def failure_note(run_dir: Path) -> str:
 
 
 def last_record(run_dir: Path) -> Record:
-    """Return the last complete line of a trial's ``metrics.jsonl``; empty if the last 8 KiB of the
-    file contain none.
-    """
+    """Return the last complete line of a trial's ``metrics.jsonl``; empty if there is none."""
     path = RunFolder(run_dir).metrics
     with contextlib.suppress(OSError), path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - 8192))
-        for line in reversed(file.read().decode("utf-8", "replace").splitlines()):
-            with contextlib.suppress(ValueError, TypeError):  # a line cut off at its start or end
-                return dict(json.loads(line))
+        size = path.stat().st_size
+        end = _END_BYTES
+        while True:
+            file.seek(max(0, size - end))
+            for line in reversed(file.read().decode("utf-8", "replace").splitlines()):
+                with contextlib.suppress(ValueError, TypeError):  # cut off at its start or end
+                    return dict(json.loads(line))
+            if end >= size:
+                break
+            end *= 8
     return {}
 
 

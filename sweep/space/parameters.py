@@ -133,6 +133,8 @@ class ParameterSpec(Section):
             return any(same_value(value, option) for option in options)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
+        if not math.isfinite(value):
+            return False
         if self.is_integer and value != int(value):
             return False
         return self.bounds.low <= value <= self.bounds.high

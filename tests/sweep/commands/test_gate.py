@@ -14,6 +14,7 @@ import pytest
 from loptune.errors import NameInUseError
 from loptune.run_names import lock_folder
 from sweep.cli import main
+from sweep.commands.noise import _noise_sentences
 from sweep.gate.aa_test import NoiseReport
 from sweep.gate.batch import BatchResults
 from sweep.gate.campaign import Campaign, Finished
@@ -458,6 +459,12 @@ def test_the_command_that_continues_a_measurement_of_noise_repeats_it(here, caps
     program, *words = shlex.split(calls[0][-1])
     assert (program, main(words)) == ("sweep", 0)
     assert calls[0] == calls[1]
+
+
+def test_a_seed_that_failed_in_one_of_its_two_runs_is_not_reproducible(here):
+    report = NoiseReport(scores={1: 0.5, 2: 0.6}, repeated={0: 0.4}, failed={0: "x"}, minutes=1.0)
+    lines = _noise_sentences(report, "acc", 0.1)
+    assert any("a seed failed in only one of its two runs" in line for line in lines)
 
 
 def test_two_measurements_of_noise_do_not_share_a_folder(here, capsys):

@@ -101,6 +101,13 @@ def test_export_follows_fresh_seeds_and_any_configuration_can_be_named(tmp_path,
     assert "[configuration-not-complete]" in printed and " 99 " in printed
 
 
+def test_export_of_a_baseline_that_the_sweep_does_not_have_is_refused(tmp_path, monkeypatch, typed):
+    write_sweep(tmp_path, baselines=[])
+    monkeypatch.setattr("sweep.commands.winner.is_baseline", lambda spec, configuration: False)
+    printed = typed("sweep export demo --baseline", code=3)
+    assert "[no-baseline]" in printed and "sweep export demo --configuration" in printed
+
+
 def test_export_asks_where_fresh_seeds_tell_nothing_apart(tmp_path, typed):
     write_sweep(tmp_path)
     fresh = {0: {2: 0.5, 3: 0.6, 4: 0.4}, 1: {2: 0.6, 3: 0.5, 4: 0.46}}

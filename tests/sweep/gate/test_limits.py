@@ -70,9 +70,13 @@ def test_a_campaign_ends_after_its_time(tmp_path, monkeypatch, limit):
     assert f"--{limit.replace('_', '-')}" in verdict.reason
 
 
-def test_a_deadline_without_a_date_is_refused():
-    with refused("no-date", ConfigError):
-        read_deadline("tomorrow")
+@pytest.mark.parametrize("text", ["tomorrow", "0001-01-01"])
+def test_a_deadline_without_a_date_is_refused(text):
+    with refused("no-date", ConfigError, names=(text,)):
+        read_deadline(text)
+
+
+def test_a_deadline_has_a_time_zone():
     assert read_deadline("2027-01-31T18:00+01:00").startswith("2027-01-31T")
 
 

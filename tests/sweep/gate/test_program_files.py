@@ -53,6 +53,12 @@ def test_a_program_that_git_tracks_runs_as_the_commit_and_never_with_uncommitted
     (repository / "model.py").write_text("SIZE = 2\n")
     with refused("uncommitted", ConfigError, names=("model.py",)):
         tracked_revision(COMMAND)
+    run("checkout", "--quiet", "model.py")
+    (repository / "my data.txt").write_text("some lines\nof data\n")
+    run("add", "-A")
+    run("commit", "--quiet", "-m", "data")
+    run("mv", "my data.txt", "your data.txt")
+    assert git.changed_files() == ["my data.txt", "your data.txt"]
 
 
 def test_a_program_that_git_does_not_track_is_no_revision(repository):

@@ -530,6 +530,7 @@ sys.exit(1 - count)
     [
         ("raise SystemExit('no such loss')", "1: no such loss"),
         ("import os; os.kill(os.getpid(), 9)", "SIGKILL"),
+        ("import os; os.kill(os.getpid(), 35)", "killed by signal 35"),  # without a name
         ("import time; time.sleep(60)", "limits.stall_timeout_s"),
     ],
 )

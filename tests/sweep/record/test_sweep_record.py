@@ -58,6 +58,9 @@ def test_the_last_record_is_read_from_the_end_of_whole_lines(tmp_path):
     )
     (tmp_path / "metrics.jsonl").write_text(lines + '{"step": 100, "ti')
     assert last_record(tmp_path)["step"] == 99
+    long = f'{{"step": 100, "text": "{"x" * 100_000}"}}\n'
+    (tmp_path / "metrics.jsonl").write_text(lines + long)
+    assert last_record(tmp_path)["step"] == 100
 
 
 def test_a_command_is_ready_to_be_typed(tmp_path, monkeypatch):

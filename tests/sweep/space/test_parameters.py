@@ -1,3 +1,5 @@
+import math
+
 import pytest
 from pydantic import ValidationError
 
@@ -27,6 +29,8 @@ def test_what_lies_in_a_range():
     assert parameter(quniform=[0, 1, 0.1]).contains(0.3)
     assert not parameter(quniform=[0, 1, 0.1]).contains(0.35)
     assert parameter(logint=[1, 10**6]).contains(4096)
+    assert not parameter(logint=[1, 10**6]).contains(math.inf)
+    assert not parameter(uniform=[0.0, 0.5]).contains(math.nan)
     assert not parameter(logint=[1, 10**6]).contains(4096.5)
     assert not parameter(int=[4, 16, 4]).contains(6) and not parameter(uniform=[0.0, 0.5]).contains(
         "0.1"
