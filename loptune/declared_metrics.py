@@ -56,8 +56,8 @@ def _declared(name: str) -> Metric | None:
 
 
 def unit_of(metric: str) -> str:
-    """Return a metric's declared unit for an axis title; empty if the metric is dimensionless,
-    undeclared or one of `METRIC_FAMILIES`.
+    """Return a metric's declared unit for an axis title; empty if the metric is dimensionless or
+    undeclared.
     """
-    declared = METRICS.get(metric)
+    declared = _declared(metric)
     return declared.unit if declared is not None and declared.unit != "1" else ""

@@ -14,7 +14,14 @@ from difflib import get_close_matches
 from typing import Any
 
 from rewards import knights_knaves, last_number, math_answers, think_format
-from rewards.custom import as_batch, columns_of, is_batch_function, load_function, takes_all_columns
+from rewards.custom import (
+    as_batch,
+    columns_of,
+    is_batch_function,
+    is_finite,
+    load_function,
+    takes_all_columns,
+)
 from rewards.errors import CodedValueError
 from rewards.score import BatchRewardFunction, RewardFunction, Rows, Score, Weights
 
@@ -159,12 +166,12 @@ def minimum(functions: Weights) -> float:
     for name, weight in functions.items():
         if weight > 0:
             value = getattr(_module_of(name), "MINIMUM", 0.0)
-            if not isinstance(value, int | float):
+            if not is_finite(value):
                 raise CodedValueError(
-                    f"reward {name}: MINIMUM must be a number, got {value!r}",
+                    f"reward {name}: MINIMUM must be a finite number, got {value!r}",
                     code="invalid-minimum",
                 )
-            total += weight * value
+            total += weight * float(value)
     return total
 
 

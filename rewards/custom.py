@@ -266,12 +266,46 @@ def _parameters(function: Function) -> Mapping[str, inspect.Parameter]:
 
 
 def _as_score(result: Any, name: str, label: str) -> Score | Exception:
-    if isinstance(result, Score | Exception):
+    if isinstance(result, Exception):
         return result
-    try:
-        value = math.nan if isinstance(result, str | bytes) else float(result)
-    except (TypeError, ValueError):
-        value = math.nan
-    if not math.isfinite(value):
+    if isinstance(result, Score):
+        return _fault_of(result, name) or result
+    if not is_finite(result):
         return ValueError(f"reward {name} returned {result!r}; expected a Score or a finite number")
+    value = float(result)
     return Score(value, value > 0, {label: value})
+
+
+def _fault_of(score: Score, name: str) -> CodedValueError | None:
+    """Return the error for a score whose fields have wrong values; None for a usable score."""
+    parts: Any = score.breakdown
+    if not isinstance(parts, Mapping):
+        return CodedValueError(
+            f"reward {name} returned a Score with breakdown {parts!r}; expected a mapping",
+            code="not-a-mapping",
+        )
+    numbers = {"reward": score.reward}
+    for part, value in parts.items():
+        numbers[f"breakdown[{part!r}]"] = value
+    for field, value in numbers.items():
+        if not is_finite(value):
+            return CodedValueError(
+                f"reward {name} returned a Score with {field} {value!r}; expected a finite number",
+                code="reward-not-finite",
+            )
+    for field in ("correct", "parsed"):
+        value = getattr(score, field)
+        if not isinstance(value, bool):
+            return CodedValueError(
+                f"reward {name} returned a Score with {field} {value!r}; expected a bool",
+                code="not-a-bool",
+            )
+    return None
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether a value is a number that a float can hold, and neither NaN nor infinite."""
+    try:
+        return math.isfinite(value)
+    except (TypeError, ValueError, OverflowError):
+        return False

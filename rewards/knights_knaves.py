@@ -76,9 +76,15 @@ def fraction_correct(text: str, answer: Any) -> Score:
 
 
 def _roles_of(answer: Any) -> dict[str, str]:
-    return _solution_roles(
-        answer["solution_text_format"] if isinstance(answer, Mapping) else answer
-    )
+    solution = answer.get("solution_text_format") if isinstance(answer, Mapping) else answer
+    roles = _solution_roles(solution) if isinstance(solution, str) else {}
+    if not roles:
+        raise CodedValueError(
+            f"not a Knights-and-Knaves solution: {solution!r}; expected lines like '(1) Zoey is a "
+            "knight'",
+            code="invalid-answer",
+        )
+    return roles
 
 
 @lru_cache(maxsize=4096)
@@ -87,12 +93,6 @@ def _solution_roles(solution: str) -> dict[str, str]:
     for line in solution.splitlines():
         if match := _ROLE_IN_LINE.search(line):
             roles[match[1]] = match[2].lower()
-    if not roles:
-        raise CodedValueError(
-            f"not a Knights-and-Knaves solution: {solution!r}; expected lines like '(1) Zoey is a "
-            "knight'",
-            code="invalid-answer",
-        )
     return roles
 
 

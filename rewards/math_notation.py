@@ -113,7 +113,7 @@ def spellings(answer: str) -> list[Spelling]:
         return [Spelling(choice[1].upper())]
     in_base = _BASE.fullmatch(text)
     if in_base:
-        return [Spelling(_from_base(in_base[1], int(in_base[2])) or text)]
+        return [Spelling(_from_base(in_base[1], int(in_base[2])))]
     points = _points_of(text)
     if points:
         return [Spelling(points, points=points)]
@@ -305,10 +305,13 @@ def _plain(text: str, unwrapped: str) -> Spelling:
 
 
 def _from_base(digits: str, base: int) -> str:
-    """Convert a number to decimal digits; return "" if the base is 1 or above 36, or if a digit is
-    not valid in the base.
+    """Convert a number to decimal digits. Return it as a symbol if the base is not from 2 to 36 or
+    a digit is not valid in it: math-verify would drop the base.
     """
+    symbol = rf"\text{{{digits}_{base}}}"
+    if base < 2:  # int() would guess base 0 from the digits
+        return symbol
     try:
         return str(int(digits, base))
     except ValueError:
-        return ""
+        return symbol

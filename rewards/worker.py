@@ -14,7 +14,6 @@ kill it with all its descendants, even if native code never returns to the inter
 
 import errno
 import json
-import math
 import os
 import pickle
 import resource
@@ -176,24 +175,13 @@ def as_json(score: Score) -> dict[str, Any]:
     """Return a score as the worker sends it.
 
     Raises:
-        CodedValueError: the reward is not a finite number of a usable size, or a flag is not a
-            bool.
-        TypeError: the reward, or a value of the breakdown, is not a number.
-        ValueError: a value of the breakdown is text that is not a number.
+        CodedValueError: the reward or a part of it is too large.
     """
-    if not math.isfinite(score.reward):
-        raise CodedValueError(
-            f"the reward must be finite, got {score.reward}", code="reward-not-finite"
-        )
-    if abs(score.reward) > MAX_REWARD:
-        raise CodedValueError(
-            f"the reward {score.reward:g} is too large (limit {MAX_REWARD:g}): scale it to about 1",
-            code="reward-too-large",
-        )
-    for name in ("correct", "parsed"):
-        if not isinstance(getattr(score, name), bool):
+    for value in (score.reward, *score.breakdown.values()):
+        if abs(value) > MAX_REWARD:
             raise CodedValueError(
-                f"Score.{name} must be a bool, got {getattr(score, name)!r}", code="not-a-bool"
+                f"the reward {value:g} is too large (limit {MAX_REWARD:g}): scale it to about 1",
+                code="reward-too-large",
             )
     return {
         "reward": float(score.reward),

@@ -17,4 +17,5 @@ class ClipHigherSchedule(Clipped):
         return {"high": max(0.2, state["high"] + 0.1 * (self.target_entropy - summary.entropy))}
 
     def __call__(self, tokens: LossInputs) -> TokenLosses:
-        return Clipped(clip_ratio_high=tokens.state["high"])(tokens)
+        moved = self.model_copy(update={"clip_ratio_high": tokens.state["high"]})
+        return Clipped.__call__(moved, tokens)

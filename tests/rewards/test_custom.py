@@ -19,6 +19,36 @@ def test_own_function_may_return_anything_that_is_a_number():
     assert resolve(f"{OWN}:as_numpy")("", None) == Score(0.5, True, {"as_numpy": 0.5})
 
 
+@pytest.mark.parametrize(
+    ("changes", "code", "named"),
+    [
+        ({"reward": float("nan")}, "reward-not-finite", "reward nan"),
+        ({"reward": 10**400}, "reward-not-finite", "reward 1"),
+        ({"reward": "1"}, "reward-not-finite", "reward '1'"),
+        ({"breakdown": {"a": float("nan")}}, "reward-not-finite", "breakdown['a'] nan"),
+        ({"breakdown": {"a": None}}, "reward-not-finite", "breakdown['a'] None"),
+        ({"breakdown": [1.0]}, "not-a-mapping", "[1.0]"),
+        ({"correct": "no"}, "not-a-bool", "correct 'no'"),
+        ({"parsed": "no"}, "not-a-bool", "parsed 'no'"),
+    ],
+)
+def test_a_score_with_an_unusable_value_costs_one_completion(changes, code, named):
+    usable = Score(1.0, True)
+    wrong = Score(**{"reward": 1.0, "correct": True, **changes})
+    function = as_batch(lambda texts, answers: [usable, wrong], "my_rewards:mine")
+    first, second = function(["a", "b"], [None, None])
+    assert first == usable
+    with refused(code, ValueError, names=("my_rewards:mine", named)):
+        raise second
+
+
+def test_a_number_beyond_the_range_of_floats_costs_one_completion():
+    function = as_batch(lambda texts, answers: [1, 10**400], "my_rewards:mine")
+    first, second = function(["a", "b"], [None, None])
+    assert first.reward == 1.0
+    assert isinstance(second, ValueError) and "my_rewards:mine" in str(second)
+
+
 @pytest.mark.parametrize("name", ["judged", "judged_together"])
 def test_asynchronous_functions_score_a_batch_at_the_same_time(name):
     score = combine_batch({f"{OWN}:{name}": 2.0})
@@ -81,7 +111,7 @@ def response_and_answers(response, answers):
             "next to text, the reference answer is called answer",
         ),
         (column_beside_texts, {"answer": "3"}, "next to texts, the reference answer is called ans"),
-        (response_and_answers, {}, "answers makes it a batch function"),
+        (response_and_answers, {}, "answers makes the reward a batch function"),
     ],
 )
 def test_a_parameter_of_the_other_number_is_a_column(function, row, hint):

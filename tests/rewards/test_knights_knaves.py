@@ -94,6 +94,13 @@ def test_a_person_may_have_the_name_of_a_hedging_word():
     assert score(text, solution).reward == 3.0
 
 
+@pytest.mark.parametrize("solution", [["(1) Zoey is a knight"], {}, None, 1])
+@pytest.mark.parametrize("function", [score, fraction_correct])
+def test_a_solution_that_is_no_text_is_refused(function, solution):
+    with refused("invalid-answer", ValueError, names=("(1) Zoey is a knight",)):
+        function("<think></think><answer>Zoey is a knight</answer>", solution)
+
+
 def test_hedging_words_without_end_are_read_quickly():
     answer = "no " * 100_000 + "knight knave"
     assert score(f"<think></think><answer>{answer}</answer>", SOLUTION).reward == -1.0

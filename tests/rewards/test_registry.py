@@ -2,6 +2,7 @@ import pytest
 
 from rewards import REWARDS, Score, minimum, part_names, part_weight, prepare
 from tests.refusals import refused
+from tests.rewards import own_rewards
 from tests.rewards.one_text import combine, resolve
 
 OWN = "tests.rewards.own_rewards"
@@ -53,6 +54,13 @@ def test_minimum_is_the_weighted_sum_of_positive_weights():
     resolve(f"{OWN}:length")
     assert minimum({f"{OWN}:length": 2.0}) == -14.0
     assert minimum({f"{OWN}:length": -1.0}) == 0.0
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf"), 10**400, "low", None])
+def test_a_minimum_that_is_not_a_finite_number_is_refused(monkeypatch, value):
+    monkeypatch.setattr(own_rewards, "MINIMUM", value)
+    with refused("invalid-minimum", ValueError, names=(f"{OWN}:length",)):
+        minimum({f"{OWN}:length": 1.0})
 
 
 @pytest.mark.parametrize(

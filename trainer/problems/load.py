@@ -1,5 +1,6 @@
 """Load problems: generated, from files, or from the Hub."""
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -10,7 +11,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from loptune.errors import ConfigError
+from loptune.errors import ConfigError, described
 from trainer.config.data import DataConfig, DatasetConfig
 from trainer.config.schema import TrainConfig
 from trainer.problems.prompts import (
@@ -264,9 +265,10 @@ def _from_rows(
         source = Path(dataset.source).stem
         if source_column:
             source = str(value_at(row, source_column) or source)
-        difficulty = (
-            task.difficulty(answer) if level is None else _difficulty_label(level, use_bands)
-        )
+        with _value_errors(row, answer_column if level is None else str(difficulty_column)):
+            difficulty = (
+                task.difficulty(answer) if level is None else _difficulty_label(level, use_bands)
+            )
         problems.append(
             Problem(
                 problem_id=_problem_id(question, answer),
@@ -315,14 +317,20 @@ def _read(row: Row, prompt_column: str, answer_column: str, task: Task) -> tuple
                 "write the column as text",
                 code="value-bytes",
             )
-    column = prompt_column
-    try:
+    with _value_errors(row, prompt_column):
         question = replace(as_question(asked), tools=as_tools(row.values.get("tools")))
-        column = answer_column
+    with _value_errors(row, answer_column):
         return question, task.read_answer(answer)
-    except ValueError as error:
+
+
+@contextlib.contextmanager
+def _value_errors(row: Row, column: str) -> Iterator[None]:
+    """Raise an error that names the row and the column for whatever reading a value raises."""
+    try:
+        yield
+    except Exception as error:
         raise ConfigError(
-            str(error),
+            str(error) if isinstance(error, ValueError) else described(error),
             row.where(column),
             "correct the row or choose another column",
             code="value-unusable",

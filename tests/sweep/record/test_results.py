@@ -171,6 +171,7 @@ def test_units_are_declared_and_held_out_objectives_are_named():
         unit_of("policy/kl") == "nats"
         and unit_of("optim/grad_norm") == ""
         and unit_of("unknown") == ""
+        and unit_of("eval/accuracy/3") == "fraction"
     )
     assert Objective("eval/reward").held_out_metric == "eval/reward/test"
     assert Objective("eval/accuracy/hard").held_out_metric == "eval/accuracy/test"

@@ -1,6 +1,7 @@
 import json
 import logging
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from trainer.config.schema import TrainConfig, load_config
 from trainer.policy.load import load_tokenizer
 from trainer.problems.load import encode_prompt, load_evaluation_sets, load_problems, metric_names
 from trainer.problems.rows import read_rows
+from trainer.problems.tasks import TASKS
 from trainer.problems.tasks.puzzle_generator import generate
 from trainer.types import Problem
 
@@ -240,6 +242,34 @@ def test_conversations_of_the_orz_files(tmp_path):
     assert first.prompt.startswith("What is 1+1? Let's think step by step")
     assert (first.answer, second.answer) == ("2", "3")
     assert first.source == "orz_math_57k_collected"
+
+
+@pytest.mark.parametrize(
+    ("task", "row", "column"),
+    [
+        ("knights_knaves", {"answer": ["(1) Zoey is a knight"]}, "answer"),
+        ("math", {"answer": {"value": 1}}, "answer"),
+        ("math", {"answer": "1", "difficulty": "hard"}, "difficulty"),
+        ("math", {"answer": "1", "difficulty": float("inf")}, "difficulty"),
+        ("math", {"answer": "1", "difficulty": [1]}, "difficulty"),
+    ],
+)
+def test_a_value_that_cannot_be_read_is_reported_with_its_row(tmp_path, task, row, column):
+    rows = [{"prompt": "a?", "answer": "(1) Zoey is a knight", "difficulty": 12.5}]
+    path = write_jsonl(tmp_path / "a.jsonl", [*rows, {"prompt": "b?", **row}])
+    with refused("value-unusable") as caught:
+        load(path, task=task)
+    assert caught.value.where == f"{path}, row 2, column {column}"
+
+
+def test_whatever_a_task_raises_for_an_answer_is_reported_with_its_row(tmp_path, monkeypatch):
+    def fail(answer):
+        raise OverflowError("too long")
+
+    monkeypatch.setitem(TASKS, "custom", replace(TASKS["custom"], read_answer=fail))
+    path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "a?", "answer": "1"}])
+    with refused("value-unusable", names=("OverflowError: too long", "row 1, column answer")):
+        load(path)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ class Task:
     Columns are tried in order and may be dotted (``reward_model.ground_truth``). ``ask`` converts a
     question to the user message. ``raw_template`` is the full prompt for models without a chat
     template and contains ``{system}`` and ``{question}``. ``read_answer`` converts an answer to the
-    format that the reward expects, or raises ValueError. ``difficulty`` derives a label from the
-    answer if there is no difficulty column.
+    format that the reward expects; what it raises becomes the error of the row. ``difficulty``
+    derives a label from the answer if there is no difficulty column.
     """
 
     prompt_columns: tuple[str, ...]

@@ -39,6 +39,8 @@ def read_answer(value: Any) -> Any:
         if not text:
             raise CodedValueError("the answer is empty", code="empty-answer")
         return text
+    if isinstance(value, int):
+        return value
     if not math.isfinite(value):
         raise CodedValueError("the answer is not a finite number", code="answer-not-finite")
-    return int(value) if float(value).is_integer() else value
+    return int(value) if value.is_integer() else value

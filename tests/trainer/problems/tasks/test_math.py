@@ -11,6 +11,8 @@ from trainer.problems.tasks.math import INSTRUCTION, ask, read_answer
         ("6 * 7 = 42, so\n#### 42", "42"),
         (42, 42),
         (42.0, 42),
+        (10**400, 10**400),
+        (2**53 + 1, 2**53 + 1),
         (0.5, 0.5),
         (["1/2", 0.5], ["1/2", 0.5]),
     ],
