@@ -110,6 +110,15 @@ def check_downloaded(path: Path) -> None:
         raise lfs_pointer(path)
 
 
+def json_object(path: Path) -> dict[str, Any] | None:
+    """Return the object that a JSON file contains; None if the file contains anything else."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
 def lfs_pointer(path: Path) -> StorageError:
     """Return the error for a Git LFS pointer."""
     return StorageError(

@@ -4,7 +4,6 @@ Adapters are injected in place, so the model keeps its class. Weights that vLLM 
 merged one at a time, without a second copy of the model.
 """
 
-import json
 import logging
 import re
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from loptune.errors import ConfigError, MissingError, StorageError, first_line, listed, warning_text
+from loptune.files import json_object
 from loptune.yaml_document import nearest
 from trainer.config.model import ALL_LINEAR, LoraConfig
 
@@ -190,16 +190,11 @@ def adapter_base(folder: Path) -> tuple[str, str | None]:
         MissingError: not a LoRA adapter, no base model recorded, or no safetensors weights.
     """
     file = folder / SETTINGS_FILE
-    try:
-        settings = json.loads(file.read_text("utf-8"))
-        kind = settings["peft_type"]
-        name = settings["base_model_name_or_path"]
-        revision = settings.get("revision")
-    except (ValueError, KeyError, TypeError):
-        kind = None
-        name = None
-        revision = None
-    if kind != "LORA" or not isinstance(name, str) or not isinstance(revision, str | None):
+    settings = json_object(file) or {}
+    name = settings.get("base_model_name_or_path")
+    revision = settings.get("revision")
+    is_lora = settings.get("peft_type") == "LORA"
+    if not is_lora or not isinstance(name, str) or not isinstance(revision, str | None):
         raise MissingError(
             "the folder is not a LoRA adapter with a recorded base model",
             str(file),

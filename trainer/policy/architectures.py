@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from loptune.errors import MissingError
+from loptune.files import json_object
 from trainer.problems.sources import FROM_HERE
 
 TINY = "tiny"  # the name of the built-in model
@@ -36,16 +37,22 @@ for _model in json.loads(Path(__file__).with_name("known_models.json").read_text
 
 
 def model_size(name: str) -> ModelSize | None:
-    """Return the size of a built-in, local or Hub-cached model, or None."""
+    """Return the size of a built-in, local or Hub-cached model. Return None if it is not on this
+    machine or its files are damaged, which loading the model reports.
+    """
     if name in KNOWN:
         return KNOWN[name]
     file = _config_file(name)
-    if file is not None and file.stat().st_size > MAX_CONFIG_BYTES:
+    if file is None or file.stat().st_size > MAX_CONFIG_BYTES:
         return None
-    parameters = file and sum(_tensor_elements(path) for path in file.parent.glob("*.safetensors"))
-    if file is None or not parameters:
+    from safetensors import SafetensorError  # not installed with every extra
+
+    settings = json_object(file)
+    try:
+        parameters = sum(_tensor_elements(path) for path in file.parent.glob("*.safetensors"))
+    except (SafetensorError, OSError):
         return None
-    return ModelSize(json.loads(file.read_text("utf-8")), parameters)
+    return ModelSize(settings, parameters) if settings and parameters else None
 
 
 def local_folder(name: str) -> Path:
@@ -80,11 +87,9 @@ def _config_file(name: str) -> Path | None:
 
 
 def _tensor_elements(path: Path) -> int:
-    """Count the elements of all tensors of a safetensors file, from its header: eight bytes of
-    length, then JSON.
-    """
-    with path.open("rb") as file:
-        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    return sum(
-        math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__"
-    )
+    """Count the elements of all tensors of a safetensors file, without reading the tensors."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="np") as file:
+        names = file.keys()
+        return sum(math.prod(file.get_slice(name).get_shape()) for name in names)

@@ -1,7 +1,6 @@
 """Loading the policy: a Hugging Face causal language model and its tokenizer."""
 
 import copy
-import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from loptune.errors import ConfigError, MissingError, UserError, described, first_line, listed
-from loptune.files import check_downloaded
+from loptune.files import check_downloaded, json_object
 from loptune.yaml_document import nearest
 from trainer.config.model import ModelConfig
 from trainer.cpu.linear import use_onednn
@@ -369,8 +368,15 @@ def _check_index(source: Path, files: Sequence[Path]) -> None:
             code="no-index-of-weights",
         )
     check_downloaded(index)
-    named = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
-    missing = sorted(named - {file.name for file in files})
+    weight_map = (json_object(index) or {}).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise MissingError(
+            "the file is not a valid index of weights: it has no weight_map",
+            str(index),
+            "copy or download the file again",
+            code="weights-damaged",
+        )
+    missing = sorted({str(name) for name in weight_map.values()} - {file.name for file in files})
     if missing:
         raise MissingError(
             f"weight files are missing from the folder: {listed(missing, 3)}",

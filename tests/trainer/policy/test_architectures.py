@@ -1,3 +1,5 @@
+import shutil
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -16,6 +18,25 @@ def test_the_tiny_model_is_measured_in_its_folder():
     weights = load_file(TINY_FOLDER / "model.safetensors")
     assert size.parameters == sum(tensor.numel() for tensor in weights.values()) == 105_920
     assert size.settings["hidden_size"] == 64
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("model.safetensors", b"version https://git-lfs.github.com/spec/v1\nsize 12\n"),
+        ("model.safetensors", b""),
+        ("model.safetensors", b"\x02\0\0\0\0\0\0\0[]"),
+        ("config.json", b"{"),
+        ("config.json", b"[1]"),
+        ("config.json", b"\xff"),
+    ],
+)
+def test_a_model_whose_files_are_damaged_has_no_size(tmp_path, name, content):
+    for file in ("model.safetensors", "config.json"):
+        shutil.copyfile(TINY_FOLDER / file, tmp_path / file)
+    assert model_size(str(tmp_path)).parameters == 105_920
+    (tmp_path / name).write_bytes(content)
+    assert model_size(str(tmp_path)) is None
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,16 @@ def test_shards_that_are_missing_are_named(folder):
         check_weights(config)
 
 
+@pytest.mark.parametrize("text", ["{", "[1]", "{}", '{"weight_map": [1]}', "[" * 100_000, "\xff"])
+def test_a_damaged_index_of_weights_is_named(folder, text):
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
+    index = folder / "model.safetensors.index.json"
+    index.write_text(text, "latin-1")
+    with refused("weights-damaged", MissingError) as caught:
+        check_weights(ModelConfig(name_or_path=str(folder)))
+    assert caught.value.where == str(index)
+
+
 @pytest.mark.parametrize(
     ("name", "read"), [("model.safetensors", check_weights), ("tokenizer.json", load_tokenizer)]
 )
