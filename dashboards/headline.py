@@ -271,7 +271,7 @@ def _on_fresh_seeds(results: Results, fresh: Results, name: Name) -> str:
     if judged is None or judged.is_baseline_alone:
         return f"On fresh seeds: {fresh.progress}."
     known = fresh.blocks(results.seed_scores)
-    if results.arms:  # the headline's interval includes tuning variance, this one does not
+    if results.arms:  # unlike the headline's interval, this one excludes tuning variance
         alone = "On fresh seeds, for these settings, not for their rules:"
         return f"{alone} {_noise(judged, name, known)}"
     return f"On fresh seeds: {_noise(judged, name, known)}"

@@ -261,9 +261,8 @@ def guards(checked: Sequence[CheckedGuard], name: str) -> str:
         return ""
     text = "; ".join(map(guard, checked))
     return (
-        f"Guards of {name}: {text}. All must hold. Each guard is tested at the full "
-        "significance level, so no correction for "
-        "their number is needed."
+        f"Guards of {name}: {text}. Because all of them must hold, each is tested at the full "
+        "significance level, without a correction for their number."
     )
 
 
@@ -532,8 +531,9 @@ def blocks(known: Blocks) -> str:
     treated = "treated as blocks" if known.known else "not treated as blocks"
     low, high = known.interval
     return (
-        f"Seeds are {treated}: in the search, scores of two configurations on one seed correlate "
-        f"by {known.correlation:.2f} ({percent_interval(coverage())} {low:.2f} to {high:.2f})."
+        f"Seeds are {treated}: in the search, scores of two configurations on one seed have a "
+        f"correlation of {known.correlation:.2f} ({percent_interval(coverage())} {low:.2f} to "
+        f"{high:.2f})."
     )
 
 

@@ -51,7 +51,7 @@ def evaluation_line(metrics: Mapping[str, Any], step: int) -> str:
     for name, value in metrics.items():
         if not isinstance(name, str) or not name.strip() or not name.isprintable():
             raise ConfigError(
-                f"{name!r} is not a metric name",
+                f"a metric name must be non-blank printable text, got {name!r}",
                 "lt.report",
                 'pass {"eval/accuracy": 0.61}',
                 code="metric-name",

@@ -123,7 +123,7 @@ def _at_its_best(
     results: Results, of_value: Mapping[Hashable, Mapping[str, TrialRecord]], shared: set[Hashable]
 ) -> str:
     """Return the best mean score that a value of the parameter reaches in a shared setting, and
-    that setting; empty if every setting has a run without a score.
+    that setting; empty if every shared setting has a run without a score.
     """
     means = {}
     for setting in of_value:

@@ -101,7 +101,7 @@ def start(
     after: Annotated[
         Sequence[str],
         Option(
-            "folders of further earlier campaigns to continue; campaigns in the same parent folder "
+            "folders of other earlier campaigns to continue; campaigns in the same parent folder "
             "that run the same space are always included",
             metavar="CAMPAIGN",
             is_path=True,

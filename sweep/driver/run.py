@@ -322,8 +322,8 @@ def _fit(tuner: tune.Tuner, searcher: ConfigurationSearcher, control: StopContro
     except tune.TuneError as error:
         raise searcher.failure or tune_error(error, control) from error
     except RuntimeError as error:
-        # If Ray killed a trial's process for memory, Tune does not count it as a failure of the
-        # trial.
+        # If Ray killed a trial's process for lack of memory, Tune does not count this as a failure
+        # of the trial.
         if not isinstance(error.__cause__, RayError):
             raise
         raise ResumableError(

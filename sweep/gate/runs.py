@@ -78,7 +78,7 @@ def run_until_decided(folder: Path, *, parallel: int | None = None) -> GateVerdi
 
 
 def _decide(campaign: Campaign) -> GateVerdict:
-    """Decide every proposal, or the re-check, that can be decided. Return the last decision if
+    """Decide the open re-check, or every proposal that can be decided. Return the last decision if
     nothing else is open, otherwise the runs that are needed.
     """
     decision = campaign.decide()

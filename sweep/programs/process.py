@@ -545,7 +545,9 @@ class _Lines:
 
 
 def _signal_name(number: int) -> str:
-    """Return the name of a signal, such as SIGKILL; real-time signals have no name in Python."""
+    """Return the name of a signal, such as SIGKILL, or ``signal 35``, because most real-time
+    signals have no name in Python.
+    """
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -24,7 +24,7 @@ from sweep.space.points import Space, fingerprint
 from sweep.space.spec import SweepSpec
 from trainer.run_folder import RunFolder
 
-_END_BYTES = 8192  # of a file of metrics; more if a single line is longer
+_END_BYTES = 8192  # bytes read from the end of metrics.jsonl; more if its last line is longer
 _MAX_COUNTED = 1000  # largest finite space whose duplicate points are counted
 
 

@@ -40,7 +40,8 @@ RAY = "import sys; sys.modules['grpc'] = None; from ray.scripts.scripts import m
 
 # Workers call the function that this variable names before they import any of our modules. Ray puts
 # the driver's folder first on their sys.path, where a user's trainer.py would shadow our package.
-# The option of `ray.init` would give every worker a runtime environment, which costs time.
+# The option worker_process_setup_hook of `ray.init` would give every worker a runtime
+# environment, which costs time.
 SETUP_HOOK_VARIABLE = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
 SETUP_HOOK = "loptune.shadowing.prepare_worker"
 

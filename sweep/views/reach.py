@@ -26,7 +26,7 @@ _MAX_POINTS = 2000  # maximum number of points whose settings are checked
 
 def out_of_reach(spec: SweepSpec) -> Iterator[Advice]:
     """Yield a warning for each verdict that the sweep and its confirmation cannot give."""
-    if spec.confirms is not None:  # the warning was given for the sweep that it confirms
+    if spec.confirms is not None:  # the original sweep has already printed the warnings
         return
     configurations = planned_configurations(spec)
     if configurations == 1:

@@ -220,7 +220,7 @@ def test_how_seeds_are_treated_is_said_and_recorded():
         }
     )
     learned = replace(search, adaptive=True, fresh=sweep.fresh)
-    assert any("correlate by 1.00" in line for line in verdict_sentences(learned))
+    assert any("correlation of 1.00" in line for line in verdict_sentences(learned))
     assert verdict_fields(learned, learned.fresh_verdict)["blocks"]["known"] is True
 
 

@@ -148,7 +148,7 @@ def _status_fields(found: RunStatus) -> dict[str, Any]:
 
 def _show_status(found: RunStatus) -> None:
     run = found.run
-    state = f"{run.state} by {found.by}" if found.by else run.state
+    state = f"{run.state} ({found.by})" if found.by else run.state
     print(f"{run.name}: {state}, step {run.progress}, {run.rule}")
     if found.evaluations:
         metrics = ["accuracy", "reward", "completion_length"]

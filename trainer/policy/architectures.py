@@ -1,6 +1,7 @@
-"""Model sizes, available without the weights and, for the presets' models, without the Hub.
+"""Model sizes: without any files for the presets' models, and for other models from
+``config.json`` and the headers of the weight files.
 
-The numbers are from the models' published ``config.json``.
+The settings in ``known_models.json`` are from the models' published ``config.json``.
 """
 
 import json

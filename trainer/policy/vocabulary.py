@@ -36,8 +36,8 @@ def embedding_rows(model: ModelConfig) -> int:
 def unknown_token_ids(tokenizer: PreTrainedTokenizerBase, rows: int) -> tuple[int, ...]:
     """Return the ids below ``rows`` that no token has, ascending.
 
-    Models pad their embedding to a round number. Rows without a token were never trained, and no
-    text can contain a token for them.
+    Models pad their embedding to a round number of rows. Rows without a token were never trained,
+    and no text can contain a token for them.
     """
     known = set(tokenizer.get_vocab().values())
     return tuple(token_id for token_id in range(rows) if token_id not in known)

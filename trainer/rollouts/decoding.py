@@ -390,7 +390,7 @@ class _LayerCache:
         self._length = 0
 
     def append(self, keys: Tensor, values: Tensor) -> None:
-        """Add one position: [K, R, D] each."""
+        """Append the keys and the values of one position, both [K, R, D]."""
         if self._length == self._buffers[0].shape[2]:
             self._grow()
         self._buffers[0][:, :, self._length] = keys

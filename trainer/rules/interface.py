@@ -66,7 +66,7 @@ class Rule(Section):
         return {}
 
     def next_state(self, state: RuleState, summary: StepSummary) -> RuleState:
-        """Return the state for the next step, called once at the end of each step on all ranks.
+        """Return the state for the next step. Called once at the end of each step, on all ranks.
 
         Use the arguments only: they are equal on all ranks, so the states are, too. Checkpoints
         store the state.

@@ -101,7 +101,7 @@ def test_a_run_that_is_held_is_running(tmp_path, typed):
     folder = write_run(tmp_path, "b", EVALUATIONS)
     with lock_folder(folder):
         first, *_, last = typed("trainer status b").splitlines()
-    assert first.startswith("b: running by process ")
+    assert first.startswith("b: running (process ")
     assert last == "checkpoints: none"
 
 
