@@ -160,15 +160,31 @@ def _generated(
     dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokenizerBase, section: str
 ) -> list[Problem]:
     if data.task not in _GENERATORS:
+        key = _key_of("task", dataset, section)
         raise ConfigError(
             f"task {data.task} has no problem generator",
-            f"data.task, {section}.source",
-            f"set data.task to one of {', '.join(sorted(_GENERATORS))}, or use a file or a Hub "
+            f"{key}, {section}.source",
+            f"set {key} to one of {', '.join(sorted(_GENERATORS))}, or use a file or a Hub "
             f"name as source",
-            key="data.task",
+            key=key,
             code="no-generator",
         )
     return _GENERATORS[data.task](dataset, data, tokenizer, section)
+
+
+def _key_of(setting: str, dataset: DatasetConfig, section: str) -> str:
+    """Return the key of a prompt setting that is in effect for a dataset: its own, if it overrides
+    the setting, as an evaluation set may.
+    """
+    own = getattr(dataset, setting, None) is not None
+    return f"{section}.{setting}" if own else f"data.{setting}"
+
+
+def _prompt_builder(
+    dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokenizerBase, section: str
+) -> PromptBuilder:
+    format_key = _key_of("prompt_format", dataset, section)
+    return PromptBuilder(TASKS[data.task], data, tokenizer, section, format_key)
 
 
 def _puzzles(
@@ -176,7 +192,7 @@ def _puzzles(
 ) -> list[Problem]:
     split = checked_split(dataset.split, key=f"{section}.split")
     puzzles = puzzle_generator.generate(split, dataset.people, dataset.size)
-    prompts = PromptBuilder(TASKS[data.task], data, tokenizer, section)
+    prompts = _prompt_builder(dataset, data, tokenizer, section)
     problems = []
     for puzzle in puzzles[: dataset.limit]:
         if _is_word_level(tokenizer):
@@ -203,7 +219,7 @@ def _sums(
 ) -> list[Problem]:
     split = checked_split(dataset.split, key=f"{section}.split")
     sums = addition.generate(split, dataset.digits, dataset.size)
-    prompts = PromptBuilder(TASKS[data.task], data, tokenizer, section)
+    prompts = _prompt_builder(dataset, data, tokenizer, section)
     problems = []
     for addends in sums[: dataset.limit]:
         prompt, prefill = prompts.build(as_question(addends.question))
@@ -226,7 +242,7 @@ _GENERATORS = {"knights_knaves": _puzzles, "addition": _sums}
 def _from_rows(
     dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokenizerBase, section: str
 ) -> list[Problem]:
-    rows = read_rows(dataset)
+    rows = read_rows(dataset, section)
     task = TASKS[data.task]
     columns = dataset.columns
     usual = {
@@ -244,7 +260,7 @@ def _from_rows(
     if difficulty_column:
         levels = [value_at(row, difficulty_column) for row in rows]
     use_bands = any(isinstance(level, float) and not level.is_integer() for level in levels)
-    prompts = PromptBuilder(task, data, tokenizer, section)
+    prompts = _prompt_builder(dataset, data, tokenizer, section)
     dropped_turns = 0
     problems = []
     for row, level in zip(rows, levels, strict=True):

@@ -140,7 +140,8 @@ def ending_with_user(question: Question, last_assistant: str) -> Question:
 
 class PromptBuilder:
     """Builds the prompts of a task for a model, and counts unusual prompts for `report`.
-    ``section`` is the key of the data in the configuration, which errors about the data name.
+    Errors name ``section``, the key of the data in the configuration, and ``format_key``, the key
+    of its prompt format.
 
     Raises:
         ConfigError: ``data.chat_template_kwargs`` is set, but no chat template is used.
@@ -152,9 +153,11 @@ class PromptBuilder:
         data: DataConfig,
         tokenizer: PreTrainedTokenizerBase,
         section: str = "data.train",
+        format_key: str = "data.prompt_format",
     ) -> None:
         self._task = task
         self._section = section
+        self._format_key = format_key
         self._data = data
         self._tokenizer = tokenizer
         self._built = 0
@@ -243,10 +246,10 @@ class PromptBuilder:
         ):
             raise ConfigError(
                 "a chat template was already applied to the data's prompts",
-                "data.prompt_format, data.prompt_template",
-                "set data.prompt_format=raw, or set columns.prompt to a column with the "
+                f"{self._format_key}, data.prompt_template",
+                f"set {self._format_key}=raw, or set columns.prompt to a column with the "
                 "plain question",
-                key="data.prompt_format",
+                key=self._format_key,
                 code="already-templated",
             )
         return rendered
@@ -281,10 +284,10 @@ class PromptBuilder:
         if question.tools or any("tool_calls" in message for message in messages):
             raise ConfigError(
                 "the data has tools or tool calls, which need a chat template",
-                "data.prompt_format",
+                self._format_key,
                 "use a model that has a chat template, or remove the tools column and the tool "
                 "calls from the data",
-                key="data.prompt_format",
+                key=self._format_key,
                 code="tool-calls-without-template",
             )
         system = ""

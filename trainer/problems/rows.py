@@ -46,16 +46,17 @@ class Row:
         return f"{self.place}, row {self.number}, column {column}"
 
 
-def read_rows(dataset: DatasetConfig) -> list[Row]:
-    """Read the rows of files or of a Hub dataset, at most ``limit``.
+def read_rows(dataset: DatasetConfig, section: str = "data.train") -> list[Row]:
+    """Read the rows of files or of a Hub dataset, at most ``limit``. ``section`` is the key of the
+    dataset in the configuration, which errors name.
 
     Raises:
         MissingError: the file is missing, unreadable or empty, or the Hub dataset cannot be loaded.
         ConfigError: unsupported file type, no such split, content that `read_csv` or `read_json`
             rejects, or more data than the memory limit allows.
     """
-    splits = _local_splits(dataset)
-    rows = _read_library(dataset) if splits is None else _read_splits(splits, dataset)
+    splits = _local_splits(dataset, section)
+    rows = _read_library(dataset) if splits is None else _read_splits(splits, dataset, section)
     limit_mib = _MIN_MEMORY_MIB
     for file in itertools.chain.from_iterable((splits or {}).values()):
         if file.is_file():
@@ -154,7 +155,7 @@ def check_fields(dataset: DatasetConfig) -> None:
             )
 
 
-def _local_splits(dataset: DatasetConfig) -> dict[str, list[Path]] | None:
+def _local_splits(dataset: DatasetConfig, section: str) -> dict[str, list[Path]] | None:
     """Return split -> files to read, or None if the datasets library reads the source. A single
     file, or all files that match a pattern, are used as the split that the dataset asks for.
 
@@ -169,14 +170,16 @@ def _local_splits(dataset: DatasetConfig) -> dict[str, list[Path]] | None:
     if is_saved_by_library(folder):
         return None
     try:
-        return shards(dataset)
+        return shards(dataset, section)
     except ConfigError:
         raise
     except Exception as error:  # the library raises exceptions of many other libraries
         raise _not_loaded(dataset, error) from error
 
 
-def _read_splits(splits: Mapping[str, Sequence[Path]], dataset: DatasetConfig) -> Iterator[Row]:
+def _read_splits(
+    splits: Mapping[str, Sequence[Path]], dataset: DatasetConfig, section: str
+) -> Iterator[Row]:
     """Yield the rows of a split, or of parts of splits in the library's notation, such as
     ``train[:10%]+test``. The library itself would guess types: the answer "007" would become 7.
 
@@ -196,8 +199,9 @@ def _read_splits(splits: Mapping[str, Sequence[Path]], dataset: DatasetConfig) -
     except (ValueError, AssertionError) as error:
         raise ConfigError(
             f"cannot read split {dataset.split} of {dataset.source}: {first_line(error)}",
-            "split",
+            f"{section}.split",
             "use the notation of the datasets library, such as split: train[:10%]",
+            key=f"{section}.split",
             code="split-invalid",
         ) from error
     for part in parts:

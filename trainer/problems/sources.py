@@ -79,7 +79,7 @@ def split_names(split: str) -> list[str]:
     return list(dict.fromkeys(part.partition("[")[0].strip() for part in split.split("+")))
 
 
-def shards(dataset: DatasetConfig) -> dict[str, list[Path]] | None:
+def shards(dataset: DatasetConfig, section: str) -> dict[str, list[Path]] | None:
     """Map each split that the dataset reads to its files in a local folder. The datasets library
     finds the files by name or through the folder's README.md. Return None if it finds no files, or
     files of a type that only the library reads.
@@ -101,9 +101,10 @@ def shards(dataset: DatasetConfig) -> dict[str, list[Path]] | None:
             raise ConfigError(
                 f"the folder {dataset.source} has no split {name}; its splits are "
                 f"{listed(splits, 5)}",
-                "split",
+                f"{section}.split",
                 f"set split: {splits[0]}, or pass a pattern of file names, such as "
                 f"{dataset.source}/*.jsonl",
+                key=f"{section}.split",
                 code="no-such-split",
             )
         found[name] = [Path(str(file)) for file in by_split[name]]

@@ -306,6 +306,45 @@ def test_a_conversation_that_the_template_rejects_is_reported_with_its_evaluatio
         load_evaluation_sets(TrainConfig.model_validate(changes), rejecting)
 
 
+@pytest.mark.parametrize(
+    ("row", "dataset", "code", "key"),
+    [
+        ({}, {"source": "generated"}, "no-generator", "data.task"),
+        ({}, {"source": "generated", "task": "math"}, "no-generator", "SET.task"),
+        ({"prompt": "<|im_start|>user\nb?<|im_end|>\n"}, {}, "already-templated", "data.FORMAT"),
+        (
+            {"prompt": "<|im_start|>user\nb?<|im_end|>\n"},
+            {"prompt_format": "chat"},
+            "already-templated",
+            "SET.FORMAT",
+        ),
+        (
+            {"tools": [{"name": "f"}]},
+            {"prompt_format": "raw"},
+            "tool-calls-without-template",
+            "SET.FORMAT",
+        ),
+        ({}, {"split": "train["}, "split-invalid", "SET.split"),
+        ({}, {"split": "dev", "source": "folder"}, "no-such-split", "SET.split"),
+    ],
+)
+def test_errors_name_the_setting_that_an_evaluation_set_overrides(
+    tmp_path, monkeypatch, row, dataset, code, key
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "folder").mkdir()
+    for file in ("exam.jsonl", "folder/test.jsonl"):
+        write_jsonl(tmp_path / file, [{"prompt": "b?", "answer": "1", **row}])
+    section = {"source": "exam.jsonl", **dataset}
+    data = {"task": "custom", "prompt_format": "chat", "max_prompt_tokens": LONG}
+    changes = {"data": data, "evaluation": {"sets": {"exam": section}}}
+    key = key.replace("SET", "evaluation.sets.exam").replace("FORMAT", "prompt_format")
+    with refused(code, key=key) as caught:
+        load_evaluation_sets(TrainConfig.model_validate(changes), CHAT)
+    assert caught.value.where.startswith(key)
+
+
 def test_bos_is_added_where_the_tokenizer_adds_one_and_the_text_has_none():
     with_bos = byte_tokenizer(bos=True)
     bare, begun = (Problem("0", text, "p", "", "") for text in ("ab", "<s>ab"))
