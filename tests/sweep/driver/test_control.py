@@ -104,13 +104,17 @@ def test_a_trial_that_storage_interrupts_stops_the_sweep_once(folder):
             "trial",
             TrialReport(
                 storage=StorageFault(
-                    "the disk is full", "/runs, 0 MiB free", "free some space", "disk-full"
+                    what="the disk is full",
+                    where="/runs, 0 MiB free",
+                    hint="free some space",
+                    key="",
+                    code="disk-full",
                 )
             ).to_result(),
         )
         is False
     )
-    stop("other", TrialReport(storage=StorageFault("another", "", "", "")).to_result())
+    stop("other", TrialReport(storage=StorageFault("another", "", "", "", "")).to_result())
     assert stop.problem is not None
     assert (stop.problem.what, stop.problem.exit_code) == ("the disk is full", 4)
     assert (stop.reason, stop.by_user) == ("the sweep has stopped", False)
