@@ -5,7 +5,10 @@ The only module of dashboards that imports Optuna.
 
 import logging
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -16,6 +19,9 @@ from loptune.extras import require
 from loptune.files import open_regular
 from loptune.sqlite_url import sqlite_url
 from loptune.temporary import temporary_folder
+
+if TYPE_CHECKING:
+    from optuna.storages import BaseStorage, RDBStorage
 
 _JOURNAL_START = b'{"op_code":'
 
@@ -41,7 +47,7 @@ def read_study(path: Path) -> pd.DataFrame:
     """
     require("optuna", str(path))
     import optuna
-    from optuna.storages import JournalStorage, RDBStorage
+    from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
     if path.stat().st_size > MAX_BYTES:
@@ -58,15 +64,11 @@ def read_study(path: Path) -> pd.DataFrame:
         try:
             if is_database(copy):
                 _upgrade(copy)
-                storage = RDBStorage(sqlite_url(copy))
+                with _database(copy) as storage:
+                    tables, directions = _studies_in(storage)
             else:
-                storage = JournalStorage(JournalFileBackend(str(copy)))
-            tables = []
-            directions = set()
-            for name in optuna.get_all_study_names(storage):
-                study = optuna.load_study(study_name=name, storage=storage)
-                tables.append(study.trials_dataframe().assign(study=name))
-                directions |= {direction.name for direction in study.directions}
+                backend = JournalFileBackend(str(copy))
+                tables, directions = _studies_in(JournalStorage(backend))
         except Exception as error:
             raise StorageError(
                 f"Optuna cannot read the study: {first_line(error)[:200]}",
@@ -87,16 +89,40 @@ def read_study(path: Path) -> pd.DataFrame:
     return trials
 
 
+def _studies_in(storage: "BaseStorage") -> tuple[list[pd.DataFrame], set[str]]:
+    """Return the trials of each study, and the directions of all studies."""
+    import optuna
+
+    tables = []
+    directions = set()
+    for name in optuna.get_all_study_names(storage):
+        study = optuna.load_study(study_name=name, storage=storage)
+        tables.append(study.trials_dataframe().assign(study=name))
+        directions |= {direction.name for direction in study.directions}
+    return tables, directions
+
+
 def _upgrade(copy: Path) -> None:
     """Upgrade a database to the schema of the installed Optuna, if it is older."""
+    with _database(copy, skip_compatibility_check=True) as storage:
+        if storage.get_current_version() == storage.get_head_version():
+            return
+        before = logging.root.manager.disable
+        logging.disable(logging.WARNING)  # Alembic sets its own level when it starts
+        try:
+            storage.upgrade()
+        finally:
+            logging.disable(before)
+
+
+@contextmanager
+def _database(file: Path, skip_compatibility_check: bool = False) -> "Iterator[RDBStorage]":
+    """Open an Optuna database, and close its connections at the end."""
     from optuna.storages import RDBStorage
 
-    storage = RDBStorage(sqlite_url(copy), skip_compatibility_check=True)
-    if storage.get_current_version() == storage.get_head_version():
-        return
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)  # Alembic sets its own level when it starts
+    storage = RDBStorage(sqlite_url(file), skip_compatibility_check=skip_compatibility_check)
     try:
-        storage.upgrade()
+        yield storage
     finally:
-        logging.disable(before)
+        storage.remove_session()
+        storage.engine.dispose()

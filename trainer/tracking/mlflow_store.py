@@ -467,7 +467,7 @@ def _schema_exists(path: Path) -> bool:
     while True:
         try:  # one-second timeouts, so that Ctrl-C is handled within a second
             with contextlib.closing(
-                sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=1.0)
+                sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=1.0)
             ) as database:
                 row = database.execute(
                     "SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'"

@@ -233,6 +233,19 @@ def test_trials_of_optuna_are_a_row_each(tmp_path, journal):
     assert path.read_bytes() == before
 
 
+def test_reading_a_study_closes_its_connections(tmp_path, monkeypatch):
+    import optuna
+    from sqlalchemy import Engine
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    path = tmp_path / "study.db"
+    optuna.create_study(storage=f"sqlite:///{path}").add_trial(optuna.trial.create_trial(value=1.0))
+    disposed = []
+    monkeypatch.setattr(Engine, "dispose", lambda engine: disposed.append(engine.url.database))
+    read_files(str(path))
+    assert len(disposed) == 2 and len(set(disposed)) == 1  # the check of the schema, the trials
+
+
 def test_studies_of_an_older_optuna_are_read(tmp_path):
     import sqlite3
 
