@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from loptune.credentials import check_address
 from loptune.errors import StorageError
 from loptune.section import NonNegative, Positive
+from loptune.sqlite_url import sqlite_url
 from loptune.terminal.arguments import Commands
 from loptune.terminal.commands import Command, Option, RunsDir, add_command
 from loptune.terminal.table import print_table
@@ -433,19 +434,20 @@ def _store_uri(store: str | None, runs_dir: Path) -> str:
         ConfigError: the URI has credentials.
         StorageError: there is no such store, or its database cannot be read.
     """
-    given = None if store is None else _as_uri(store)
-    check_address(given, "--store")
-    uri = tracking_uri(TrackingConfig(uri=given), runs_dir)
+    if store is not None and Path(store).is_file():
+        uri = sqlite_url(Path(store).resolve())
+    else:
+        given = None if store is None else _as_uri(store)
+        check_address(given, "--store")
+        uri = tracking_uri(TrackingConfig(uri=given), runs_dir)
     _check_store(uri)
     return uri
 
 
 def _as_uri(store: str) -> str:
-    """Return the URI of a store that may be the path of a folder or a database file."""
+    """Return the URI of a store that may be the path of a folder."""
     path = Path(store)
-    if path.is_dir():
-        return path.resolve().as_uri()
-    return f"sqlite:///{store}" if path.is_file() else store
+    return path.resolve().as_uri() if path.is_dir() else store
 
 
 def _check_store(uri: str) -> None:

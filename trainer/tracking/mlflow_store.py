@@ -159,7 +159,13 @@ def _environment_uri() -> str | None:
 
 def sqlite_path(uri: str) -> Path | None:
     """Return the database file of a ``sqlite:///`` URI, or None for other stores."""
-    return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
+    if not uri.startswith("sqlite:///"):
+        return None
+    if "%" not in uri:  # a short cut, because SQLAlchemy takes long to import
+        return Path(uri.removeprefix("sqlite:///"))
+    from sqlalchemy import make_url
+
+    return Path(make_url(uri).database or "")
 
 
 def prepare_store(uri: str) -> None:

@@ -178,6 +178,17 @@ def test_numbers_for_scripts_and_errors(place, typed):
     assert not (place / "no.db").exists()
 
 
+@pytest.mark.parametrize("name", ["a%20b.db", "a?b.db", "a#b.db", "a b.db"])
+def test_a_store_is_the_file_of_exactly_this_name(place, typed, name):
+    sqlite_store(place / "runs")
+    (place / "runs" / "mlflow.db").rename(place / "runs" / name)
+    before = sorted(place.rglob("*"))
+    options = ["--by", "loss", "--score", "acc", "--store", place / "runs" / name]
+    printed = typed("sweep judge mlflow:none", *options, code=3)
+    assert "[no-experiment]" in printed
+    assert sorted(place.rglob("*")) == before
+
+
 def test_an_unreadable_database_keeps_the_hint_of_its_fault(place, typed):
     options = "--by loss --score acc --store bad.db"
     (place / "bad.db").write_text("no database")
