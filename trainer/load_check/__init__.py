@@ -130,7 +130,7 @@ def check_before_trials(config: TrainConfig, tokenizer: Any, problems: Sequence[
     Raises:
         ConfigError: as in `check_at_load`.
     """
-    size = model_size(model_source(config.model))
+    size = model_size(model_source(config.model).name)
     is_small = size is not None and size.parameters < _SMALL_PARAMETERS
     if not is_small or config.model.attn_implementation not in ("sdpa", "eager"):
         return

@@ -118,7 +118,7 @@ def _files(config: ModelConfig) -> Iterator[tuple[str, int, int, str]]:
     """Yield path, size, modification time and a checksum of both ends of each file in the folders
     of model, adapters and tokenizer.
     """
-    folders = [Path(model_source(config)), Path(tokenizer_source(config))]
+    folders = [Path(model_source(config).name), Path(tokenizer_source(config).name)]
     while is_adapter(config):
         folders.append(Path(config.name_or_path).expanduser())
         config = base_of(config)

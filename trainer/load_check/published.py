@@ -66,9 +66,10 @@ def load_published(
         folder = Path(config.name_or_path).expanduser()
         adapted: PreTrainedModel = peft.PeftModel.from_pretrained(base, folder)
         return adapted.eval()
+    source = model_source(config)
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        model_source(config),
-        revision=config.revision,
+        source.name,
+        revision=source.revision,
         trust_remote_code=config.trust_remote_code,
         use_safetensors=True,
         dtype=torch.float32,

@@ -36,7 +36,7 @@ def check_tokens(
         ConfigError: they differ; the error shows the text.
     """
     stops = stop_tokens(config, tokenizer)
-    published = published_tokenizer(tokenizer_source(config.model), config.model.revision)
+    published = published_tokenizer(*tokenizer_source(config.model))
     if published is None:
         return
     for problem in problems[:_PROBLEMS]:

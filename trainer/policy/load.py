@@ -5,7 +5,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -55,6 +55,13 @@ disable_progress_bar()
 logging.getLogger("transformers").setLevel(logging.ERROR)
 
 
+class Source(NamedTuple):
+    """Where `from_pretrained` reads the files of a model."""
+
+    name: str  # folder or Hub name
+    revision: str | None  # Hub revision of this name; None is the default branch
+
+
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     """Return the model's tokenizer, with a padding token.
 
@@ -65,12 +72,12 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
             could not end, or needs the model's own code without ``trust_remote_code``.
     """
     source = tokenizer_source(config)
-    file = Path(source) / published_tokenizer.FILE
+    file = Path(source.name) / published_tokenizer.FILE
     if file.is_file():
         check_downloaded(file)
     try:
         tokenizer = AutoTokenizer.from_pretrained(
-            source, revision=config.revision, trust_remote_code=config.trust_remote_code
+            source.name, revision=source.revision, trust_remote_code=config.trust_remote_code
         )
     except Exception as error:  # the tokenizers library raises plain exceptions
         tokenizer = _without_class(source, config, error)
@@ -95,7 +102,9 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def _without_class(source: str, config: ModelConfig, error: Exception) -> PreTrainedTokenizerBase:
+def _without_class(
+    source: Source, config: ModelConfig, error: Exception
+) -> PreTrainedTokenizerBase:
     """Return the tokenizer that transformers builds from ``tokenizer.json`` alone, because it
     cannot build the class that the model's files specify.
 
@@ -106,7 +115,7 @@ def _without_class(source: str, config: ModelConfig, error: Exception) -> PreTra
     if "trust_remote_code" in str(error):
         raise failure from error
     try:
-        plain = PreTrainedTokenizerFast.from_pretrained(source, revision=config.revision)
+        plain = PreTrainedTokenizerFast.from_pretrained(source.name, revision=source.revision)
     except Exception:  # the first error names the cause
         raise failure from error
     _log.warning(
@@ -118,20 +127,20 @@ def _without_class(source: str, config: ModelConfig, error: Exception) -> PreTra
     return plain
 
 
-def tokenizer_source(config: ModelConfig) -> str:
-    """Return the argument for the tokenizer's `from_pretrained`: for an adapter without its own
-    tokenizer, its base model. Raises like `model_source`.
+def tokenizer_source(config: ModelConfig) -> Source:
+    """Return the arguments for the tokenizer's `from_pretrained`: for an adapter without its own
+    tokenizer, those of its base model. Raises like `model_source`.
     """
     if not is_adapter(config):
         return model_source(config)
     folder = _folder_of(config)
     if (folder / published_tokenizer.FILE).is_file():
-        return str(folder)
+        return Source(str(folder), None)
     return tokenizer_source(base_of(config))
 
 
 def _as_published(
-    tokenizer: PreTrainedTokenizerBase, source: str, config: ModelConfig
+    tokenizer: PreTrainedTokenizerBase, source: Source, config: ModelConfig
 ) -> PreTrainedTokenizerBase:
     """Return a tokenizer that agrees with ``tokenizer.json``: the given one, or else the one that
     transformers builds from this file alone.
@@ -139,18 +148,18 @@ def _as_published(
     Raises:
         ConfigError: both differ from ``tokenizer.json``; the error shows an example.
     """
-    published = published_tokenizer.published_tokenizer(source, config.revision)
+    published = published_tokenizer.published_tokenizer(source.name, source.revision)
     if published is None:
         return tokenizer
     fault = published_tokenizer.difference(tokenizer, published, published_tokenizer.SAMPLES)
     if fault is None:
         return tokenizer
-    plain = PreTrainedTokenizerFast.from_pretrained(source, revision=config.revision)
+    plain = PreTrainedTokenizerFast.from_pretrained(source.name, revision=source.revision)
     still = published_tokenizer.difference(plain, published, published_tokenizer.SAMPLES)
     if still is not None:
         raise ConfigError(
             f"the tokenizer of {config.name_or_path} differs from its tokenizer.json: {still}",
-            f"{source}/{published_tokenizer.FILE}",
+            f"{source.name}/{published_tokenizer.FILE}",
             "set tokenizer_class in tokenizer_config.json to PreTrainedTokenizerFast, or save the "
             "tokenizer again with save_pretrained",
             key="model.name_or_path",
@@ -185,7 +194,7 @@ def load_policy(
             load_policy(base_of(config), device, dtype), Path(config.name_or_path).expanduser()
         )
     source = model_source(config)
-    repository = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
+    repository = {"revision": source.revision, "trust_remote_code": config.trust_remote_code}
     options = {"attn_implementation": config.attn_implementation, "dtype": dtype}
     try:
         loading = {
@@ -194,7 +203,7 @@ def load_policy(
             "output_loading_info": True,
         }
         model, loading_info = AutoModelForCausalLM.from_pretrained(
-            source, **repository, **options, **loading
+            source.name, **repository, **options, **loading
         )
         _check_loaded(model, loading_info, config)
     except LOAD_ERRORS as error:
@@ -268,9 +277,9 @@ def _folder_of(config: ModelConfig) -> Path:
     return Path(config.name_or_path).expanduser().resolve()
 
 
-def model_source(config: ModelConfig) -> str:
-    """Return the argument for `from_pretrained`: a folder (built-in tiny model, converted GGUF, or
-    any other) or a Hub name.
+def model_source(config: ModelConfig) -> Source:
+    """Return the arguments for `from_pretrained`: a folder (built-in tiny model, converted GGUF, or
+    any other), or a Hub name with its revision.
 
     For an adapter folder, return the source of its base model.
 
@@ -283,9 +292,9 @@ def model_source(config: ModelConfig) -> str:
         return model_source(base_of(config))
     name = config.name_or_path
     if name in PACKAGED:
-        return str(ensure_converted(ensure_gguf(name)))
+        return Source(str(ensure_converted(ensure_gguf(name))), None)
     if name.endswith(SUFFIX):
-        return str(ensure_converted(Path(name).expanduser()))
+        return Source(str(ensure_converted(Path(name).expanduser())), None)
     folder = local_folder(name)
     if folder.is_dir():
         if not (folder / "config.json").is_file():
@@ -296,11 +305,11 @@ def model_source(config: ModelConfig) -> str:
                 code="no-config-json",
             )
         _check_sizes(folder)
-        return str(folder)
+        return Source(str(folder), None)
     if folder.exists() or name.startswith(("/", "./", "../", "~")) or name.count("/") > 1:
         raise no_such_folder(name)
     hub_is_reachable()
-    return name
+    return Source(name, config.revision)
 
 
 def _check_sizes(folder: Path) -> None:
@@ -323,7 +332,7 @@ def check_weights(config: ModelConfig) -> None:
         MissingError: as in `model_source`, or ``*.safetensors`` is missing or truncated.
         StorageError: the files are only Git LFS pointers.
     """
-    source = Path(model_source(config))
+    source = Path(model_source(config).name)
     if not source.is_dir():
         return
     files = sorted(source.glob("*.safetensors"))

@@ -1,15 +1,22 @@
 """Token ids of a model: the ids that end a completion, and the ids that its tokenizer has."""
 
 import functools
+import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerBase
 
 from loptune.errors import ConfigError
 from trainer.config.model import ModelConfig
-from trainer.policy.load import LOAD_ERRORS, load_error, model_source
+from trainer.policy.load import LOAD_ERRORS, Source, load_error, model_source
+
+_log = logging.getLogger(__name__)
+
+_GENERATION_CONFIG = "generation_config.json"
 
 
 def end_token_ids(model: ModelConfig) -> tuple[int, ...]:
@@ -23,14 +30,14 @@ def end_token_ids(model: ModelConfig) -> tuple[int, ...]:
         MissingError: no such model, or its configuration cannot be read.
         ConfigError: the configuration needs the model's own code without ``trust_remote_code``.
     """
-    return _configuration(model)[0]
+    return _vocabulary(model).end_ids
 
 
 def embedding_rows(model: ModelConfig) -> int:
     """Return the size of the model's vocabulary: the number of rows of its embedding and of its
     logits. Raises like `end_token_ids`.
     """
-    return _configuration(model)[1]
+    return _vocabulary(model).rows
 
 
 def unknown_token_ids(tokenizer: PreTrainedTokenizerBase, rows: int) -> tuple[int, ...]:
@@ -92,29 +99,73 @@ def check_prompts(prompts: Sequence[Sequence[int]], rows: int) -> None:
             )
 
 
-def _configuration(model: ModelConfig) -> tuple[tuple[int, ...], int]:
-    return _read(model.name_or_path, model_source(model), model.revision, model.trust_remote_code)
+class _Vocabulary(NamedTuple):
+    """What a model's configuration files say about its token ids."""
+
+    end_ids: tuple[int, ...]  # ids that end a completion
+    rows: int  # rows of the embedding and of the logits
+
+
+def _vocabulary(model: ModelConfig) -> _Vocabulary:
+    return _read(
+        model_source(model),
+        name=model.name_or_path,
+        trust_remote_code=model.trust_remote_code,
+    )
 
 
 @functools.cache
-def _read(
-    name: str, source: str, revision: str | None, trust_remote_code: bool
-) -> tuple[tuple[int, ...], int]:
+def _read(source: Source, *, name: str, trust_remote_code: bool) -> _Vocabulary:
+    """Read the vocabulary of a model once. Errors call the model ``name``.
+
+    Raises:
+        MissingError, ConfigError: as in `end_token_ids`.
+    """
     model = ModelConfig(name_or_path=name, trust_remote_code=trust_remote_code)
     try:
         config = AutoConfig.from_pretrained(
-            source, revision=revision, trust_remote_code=trust_remote_code
+            source.name, revision=source.revision, trust_remote_code=trust_remote_code
         )
     except LOAD_ERRORS as error:
         raise load_error("config.json", model, error) from error
     try:
-        generation = GenerationConfig.from_pretrained(source, revision=revision)
-    except OSError as error:
-        if (Path(source) / "generation_config.json").is_file():
-            raise load_error("generation_config.json", model, error) from error
-        generation = GenerationConfig.from_model_config(config)
+        if _has_generation_config(source):
+            generation = GenerationConfig.from_pretrained(source.name, revision=source.revision)
+        else:
+            generation = GenerationConfig.from_model_config(config)
+    except LOAD_ERRORS as error:
+        raise load_error(_GENERATION_CONFIG, model, error) from error
     rows: int = config.get_text_config().vocab_size
-    return _valid_ids(generation.eos_token_id, rows), rows
+    return _Vocabulary(_valid_ids(generation.eos_token_id, rows), rows)
+
+
+def _has_generation_config(source: Source) -> bool:
+    """Return whether the model has a ``generation_config.json``. Without a connection, the cache
+    decides.
+
+    Raises:
+        OSError: the Hub did not answer, so nobody knows.
+    """
+    if Path(source.name).is_dir():
+        return (Path(source.name) / _GENERATION_CONFIG).is_file()
+    if constants.is_offline_mode():
+        cached = try_to_load_from_cache(
+            source.name, _GENERATION_CONFIG, revision=source.revision
+        )
+        if cached is None:
+            _log.warning(
+                "%s: the cache has no generation_config.json; completions end at the EOS tokens "
+                "of config.json",
+                source.name,
+            )
+        return isinstance(cached, str)
+    try:
+        hf_hub_download(source.name, _GENERATION_CONFIG, revision=source.revision)
+    except LocalEntryNotFoundError:  # the request failed; a subclass of the next error
+        raise
+    except EntryNotFoundError:
+        return False
+    return True
 
 
 def _valid_ids(given: Any, rows: int) -> tuple[int, ...]:

@@ -49,8 +49,9 @@ def stored_dtype(model: ModelConfig) -> str:
     Raises:
         MissingError: no such model.
     """
+    source = model_source(model)
     config = AutoConfig.from_pretrained(
-        model_source(model), revision=model.revision, trust_remote_code=model.trust_remote_code
+        source.name, revision=source.revision, trust_remote_code=model.trust_remote_code
     )
     return str(config.dtype or torch.float32).removeprefix("torch.")
 

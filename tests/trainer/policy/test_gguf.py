@@ -74,7 +74,7 @@ def test_a_file_becomes_an_ordinary_folder_once(tmp_path, cache):
     file = tmp_path / "small.gguf"
     tensors = small_file(file)
     config = ModelConfig(name_or_path=str(file))
-    folder = Path(model_source(config))
+    folder = Path(model_source(config).name)
     assert folder.parent == cache
     assert (folder / "model.safetensors").is_file()
     assert ensure_converted(file) == folder

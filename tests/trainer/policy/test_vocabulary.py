@@ -8,14 +8,17 @@ import json
 
 import pytest
 import torch
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from loptune.errors import ConfigError, MissingError
 from tests.refusals import refused
 from trainer.config.model import ModelConfig
 from trainer.config.schema import TrainConfig
+from trainer.policy import load, vocabulary
 from trainer.policy.vocabulary import check_prompts, check_vocabulary, unknown_token_ids
+from trainer.policy.weights import stored_dtype
 from trainer.rollouts.collect import completion_text, sampling_params
 from trainer.rollouts.engine import MAX_EXCLUDED, SamplingParams, sampling_options
 from trainer.rollouts.transformers import sample_tokens
@@ -194,3 +197,50 @@ def test_tokens_without_an_embedding_are_refused_if_text_can_hold_them():
     check_prompts([[0, 1], []], 2)
     with refused("token-without-row", ConfigError, names=("token id 2",)):
         check_prompts([[0, 1], [0, 2]], 2)
+
+
+def test_an_adapters_tokenizer_and_end_tokens_are_of_its_base_models_revision(
+    tmp_path, monkeypatch
+):
+    settings = {"peft_type": "LORA", "base_model_name_or_path": "org/m", "revision": "v1"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
+    (tmp_path / "adapter_model.safetensors").touch()
+    config = ModelConfig(name_or_path=str(tmp_path))
+    monkeypatch.setattr(load, "hub_is_reachable", lambda: True)
+    asked = []
+
+    def refuse(name, **options):
+        asked.append((name, options["revision"]))
+        raise OSError("asked")
+
+    for loader in (load.AutoTokenizer, load.PreTrainedTokenizerFast, vocabulary.AutoConfig):
+        monkeypatch.setattr(loader, "from_pretrained", refuse)
+    for read in (load.load_tokenizer, vocabulary.end_token_ids, stored_dtype):
+        with pytest.raises((MissingError, OSError)):
+            read(config)
+    assert set(asked) == {("org/m", "v1")} and len(asked) == 4
+
+
+@pytest.mark.parametrize(
+    ("failure", "ends"),
+    [(LocalEntryNotFoundError("no answer"), None), (EntryNotFoundError("404"), (7,))],
+)
+def test_end_tokens_of_config_json_are_used_only_if_the_hub_has_no_others(
+    monkeypatch, failure, ends
+):
+    def refuse(*_, **__):
+        raise failure
+
+    monkeypatch.setattr(vocabulary, "hf_hub_download", refuse)
+    monkeypatch.setattr(vocabulary.constants, "is_offline_mode", lambda: False)
+    monkeypatch.setattr(vocabulary.GenerationConfig, "from_pretrained", refuse)
+    monkeypatch.setattr(load, "hub_is_reachable", lambda: True)
+    monkeypatch.setattr(
+        vocabulary.AutoConfig, "from_pretrained", lambda *_, **__: LlamaConfig(eos_token_id=7)
+    )
+    config = ModelConfig(name_or_path=f"org/{type(failure).__name__}")
+    if ends is None:
+        with refused("model-unreadable", MissingError, names=("generation_config.json",)):
+            vocabulary.end_token_ids(config)
+    else:
+        assert vocabulary.end_token_ids(config) == ends

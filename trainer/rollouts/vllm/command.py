@@ -68,14 +68,14 @@ def server_command(
     settings = config.rollout.vllm
     source = model_source(model)
     shape = AutoConfig.from_pretrained(
-        source, revision=model.revision, trust_remote_code=model.trust_remote_code
+        source.name, revision=source.revision, trust_remote_code=model.trust_remote_code
     )
     setup = EngineSetup(
-        source=source,
+        source=source.name,
         max_model_len=context_length(config),
         dtype=dtype_name(compute_dtype(model, device)),
         settings=settings.model_copy(update={"sleep_level": 0}),
-        revision=model.revision,
+        revision=source.revision,
         trust_remote_code=model.trust_remote_code,
     )
     is_dual = hasattr(shape, "dual_chunk_attention_config")

@@ -115,13 +115,14 @@ def engine_setup(config: TrainConfig, model: PreTrainedModel, ranks: int) -> Eng
         * settings.tensor_parallel
         // ranks
     )
+    source = model_source(config.model)
     return EngineSetup(
-        source=model_source(config.model),
+        source=source.name,
         max_model_len=context_length(config),
         dtype=dtype,
         settings=settings,
         requests=settings.max_num_seqs or min(MAX_NUM_SEQS, max(MIN_NUM_SEQS, max_num_seqs)),
-        revision=config.model.revision,
+        revision=source.revision,
         trust_remote_code=config.model.trust_remote_code,
     )
 
