@@ -33,6 +33,7 @@ from sweep.record.baseline import is_baseline
 from sweep.record.best import BestConfiguration, BestWithCaveats, choose_best, scored_configuration
 from sweep.record.folder import read_spec
 from sweep.record.sweep_record import SweepRecord, open_sweep
+from sweep.search.history import outcome
 from sweep.space.arms import arms
 from sweep.winner.confirm import again_of, choose, finalists_of, fresh_space
 from sweep.winner.ending import report_confirmation
@@ -41,6 +42,13 @@ from trainer.tracking.inputs import inherit_inputs
 _FRESH = "fresh seeds"
 _ROUNDS = "in rounds"
 _AGAIN = "again"
+# state -> why a configuration cannot be exported
+_NOT_COMPLETE = {
+    "ABSENT": "there is no configuration {}",
+    "RUNNING": "configuration {} is not complete: it is still running",
+    "FAIL": "configuration {} is not complete: a trial of it failed",
+    "PRUNED": "configuration {} is not complete: it was stopped early",
+}
 
 
 def add_commands(commands: Commands) -> None:
@@ -305,6 +313,11 @@ def export(
         best = _requested(sweep, _baseline_number(sweep))
     else:
         best = _chosen_by_evidence(sweep, chosen)
+    text = best.text(spec.objective)
+    caveats = chosen.caveats
+    if best != chosen.best:
+        text = best.described(spec.objective)
+        caveats = [f"not chosen by the evidence: {caveat}" for caveat in caveats]
     file = output or Path(f"{sweep.folder.name}-best.yaml")
     if file.exists():
         raise ConfigError(
@@ -326,7 +339,7 @@ def export(
             code="cannot-write",
         ) from None
     command = spec.program.launch_command(overrides, file, spec.resources.workers_per_trial)
-    return Exported(best.text(spec.objective), chosen.caveats, file, command)
+    return Exported(text, caveats, file, command)
 
 
 def _show_export(exported: Exported) -> None:
@@ -341,15 +354,24 @@ def _requested(sweep: SweepRecord, number: int) -> BestConfiguration:
         MissingError: the configuration does not exist or is not complete.
     """
     best = scored_configuration(sweep, str(number))
-    if best is None:
+    state = _state_of(sweep, number)
+    if best is None or state != "COMPLETE":
         raise MissingError(
-            f"{sweep.folder.name}: configuration {number} is not complete",
+            f"{sweep.folder.name}: {_NOT_COMPLETE[state].format(number)}",
             str(sweep.folder.root),
             sweep.command("status"),
             key="configuration",
             code="configuration-not-complete",
         )
     return best
+
+
+def _state_of(sweep: SweepRecord, number: int) -> str:
+    """Return the state of the configuration with this number: that of its `outcome`, or ABSENT."""
+    for configuration in sweep.configurations:
+        if configuration.number == number:
+            return outcome(configuration, sweep.spec.seeds).state
+    return "ABSENT"
 
 
 def _baseline_number(sweep: SweepRecord) -> int:

@@ -28,9 +28,13 @@ class BestConfiguration:
     origin: str = ""  # for a finalist, its number in the original sweep, as text
 
     def text(self, objective: ObjectiveSpec) -> str:
+        """Return the configuration and its score on one line, as the best one."""
+        return f"best: {self.described(objective)}"
+
+    def described(self, objective: ObjectiveSpec) -> str:
         """Return the configuration and its score on one line."""
         return (
-            f"best: configuration {self.configuration}{self.origin}  {self.shown}  "
+            f"configuration {self.configuration}{self.origin}  {self.shown}  "
             f"{objective.name} {number(self.score)} (mean of {counted(self.seeds, 'seed')}, "
             f"{objective.place})"
         )

@@ -1,6 +1,6 @@
 """Folders of sweeps that have ended, as a driver leaves them."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,13 @@ def write_sweep(
     scores: Mapping[int, Mapping[int, float | str | Failure]] = SCORES,
     parts: int = 10,
     seconds: Mapping[int, Mapping[int, float]] | None = None,
+    pruned: Collection[int] = (),
     **space: Any,
 ) -> SweepRecord:
     """A sweep's folder as a driver leaves it: configuration -> seed -> score or reason of
     failure. A configuration's alpha is its number by ``parts``; its seeds are those of the scores.
-    ``seconds``: the same for a second objective.
+    ``seconds``: the same for a second objective. ``pruned``: the configurations that were stopped
+    early.
     """
     folder = sweep_folder(runs, name)
     folder.root.mkdir(parents=True)
@@ -42,7 +44,7 @@ def write_sweep(
         events.append({"event": "configuration", "configuration": number, **proposal})
         for seed, score in seeds.items():
             failed = isinstance(score, str | Failure)
-            ending: dict[str, Any] = {"state": "COMPLETE"}
+            ending: dict[str, Any] = {"state": "PRUNED" if number in pruned else "COMPLETE"}
             if failed:
                 failure = Failure(score) if isinstance(score, str) else score
                 ending = {"state": "FAIL", "score": None, **failure._asdict()}

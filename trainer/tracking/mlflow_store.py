@@ -119,7 +119,12 @@ def tracking_uri(config: TrackingConfig, runs_dir: Path) -> str:
     Raises:
         ConfigError: a database URI with a password, or a path that MLflow would misinterpret.
     """
-    uri = config.uri or _environment_uri() or f"sqlite:///{runs_dir.resolve()}/mlflow.db"
+    uri = config.uri
+    if not uri:
+        uri, name, password = _split_environment_uri()
+        if uri and (name or password):
+            _move_credentials(uri, name, password)
+    uri = uri or f"sqlite:///{runs_dir.resolve()}/mlflow.db"
     path = sqlite_path(uri)
     if path is None:
         return uri
@@ -135,26 +140,37 @@ def tracking_uri(config: TrackingConfig, runs_dir: Path) -> str:
     return f"sqlite:///{place}"
 
 
-def _environment_uri() -> str | None:
+def _split_environment_uri() -> tuple[str | None, str, str]:
+    """Return ``MLFLOW_TRACKING_URI`` without credentials, or None, and the user name and password
+    of a server (empty strings if absent).
+
+    Raises:
+        ConfigError: the URI of a database, with a password.
+    """
     uri = os.environ.get(_URI_VARIABLE)
     clean, name, password = split_credentials(uri or "")
-    if not clean.startswith("http"):
-        if password:
-            raise ConfigError(
-                "the database password in this URI would be recorded with every run",
-                _URI_VARIABLE,
-                "run an `mlflow server` in front of the database, or store the password in "
-                "the database client's file (~/.pgpass)",
-                code="password-in-uri",
-            )
-        return uri
-    if name:
-        os.environ["MLFLOW_TRACKING_USERNAME"], os.environ["MLFLOW_TRACKING_PASSWORD"] = (
-            name,
-            password,
+    if clean.startswith("http"):
+        return clean, name, password
+    if password:
+        raise ConfigError(
+            "the database password in this URI would be recorded with every run",
+            _URI_VARIABLE,
+            "run an `mlflow server` in front of the database, or store the password in "
+            "the database client's file (~/.pgpass)",
+            code="password-in-uri",
         )
-        os.environ[_URI_VARIABLE] = clean
-    return clean
+    return uri, "", ""
+
+
+def _move_credentials(uri: str, name: str, password: str) -> None:
+    """Set MLflow's own variables to the credentials that its URI contains, and remove them from the
+    URI. A part that the URI lacks keeps its variable, so that the password can be set there alone.
+    """
+    parts = {"MLFLOW_TRACKING_USERNAME": name, "MLFLOW_TRACKING_PASSWORD": password}
+    for variable, value in parts.items():
+        if value:
+            os.environ[variable] = value
+    os.environ[_URI_VARIABLE] = uri
 
 
 def sqlite_path(uri: str) -> Path | None:

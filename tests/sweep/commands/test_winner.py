@@ -97,8 +97,20 @@ def test_export_follows_fresh_seeds_and_any_configuration_can_be_named(tmp_path,
         printed = typed(f"sweep export demo {options} --output", output)
         assert load_config(str(output)).algorithm.ar_alpha == alpha
         assert "Keep the baseline #0" in printed
-    printed = typed("sweep export demo --configuration 99", code=3)
-    assert "[configuration-not-complete]" in printed and " 99 " in printed
+        assert printed.startswith("best: ") == (alpha == 0.0)
+        assert ("not chosen by the evidence: Keep" in printed) == (alpha != 0.0)
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [(99, "no configuration 99"), (1, "failed"), (2, "stopped early"), (3, "still running")],
+)
+def test_export_says_why_a_configuration_is_not_complete(tmp_path, typed, number, reason):
+    write_sweep(tmp_path, pruned=[2])
+    output = tmp_path / "winner.yaml"
+    printed = typed(f"sweep export demo --configuration {number} --output", output, code=3)
+    assert "[configuration-not-complete]" in printed and reason in printed
+    assert not output.exists()
 
 
 def test_export_of_a_baseline_that_the_sweep_does_not_have_is_refused(tmp_path, monkeypatch, typed):

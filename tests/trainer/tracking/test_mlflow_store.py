@@ -1,6 +1,7 @@
 import base64
 import contextlib
 import http.server
+import os
 import sqlite3
 import subprocess
 import sys
@@ -66,6 +67,22 @@ def test_credentials_of_the_environment_reach_the_server_and_no_record(tmp_path,
     written = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert written
     assert not any(b"hunter2" in file.read_bytes() for file in written)
+
+
+@pytest.mark.parametrize(
+    ("credentials", "name", "password"),
+    [("alice", "alice", "known"), (":token", "me", "token"), ("alice:new", "alice", "new")],
+)
+def test_credentials_that_the_uri_lacks_stay_in_their_variables(
+    tmp_path, monkeypatch, credentials, name, password
+):
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "me")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "known")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"https://{credentials}@host")
+    assert tracking_uri(TrackingConfig(), tmp_path) == "https://host"
+    assert os.environ["MLFLOW_TRACKING_URI"] == "https://host"
+    assert os.environ["MLFLOW_TRACKING_USERNAME"] == name
+    assert os.environ["MLFLOW_TRACKING_PASSWORD"] == password
 
 
 def test_the_password_of_a_database_is_refused(tmp_path, monkeypatch):
