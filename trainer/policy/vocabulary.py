@@ -108,9 +108,7 @@ class _Vocabulary(NamedTuple):
 
 def _vocabulary(model: ModelConfig) -> _Vocabulary:
     return _read(
-        model_source(model),
-        name=model.name_or_path,
-        trust_remote_code=model.trust_remote_code,
+        model_source(model), name=model.name_or_path, trust_remote_code=model.trust_remote_code
     )
 
 
@@ -149,9 +147,7 @@ def _has_generation_config(source: Source) -> bool:
     if Path(source.name).is_dir():
         return (Path(source.name) / _GENERATION_CONFIG).is_file()
     if constants.is_offline_mode():
-        cached = try_to_load_from_cache(
-            source.name, _GENERATION_CONFIG, revision=source.revision
-        )
+        cached = try_to_load_from_cache(source.name, _GENERATION_CONFIG, revision=source.revision)
         if cached is None:
             _log.warning(
                 "%s: the cache has no generation_config.json; completions end at the EOS tokens "
