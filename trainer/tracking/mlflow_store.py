@@ -124,10 +124,9 @@ def tracking_uri(config: TrackingConfig, runs_dir: Path) -> str:
         uri, name, password = _split_environment_uri()
         if uri and (name or password):
             _move_credentials(uri, name, password)
-    uri = uri or f"sqlite:///{runs_dir.resolve()}/mlflow.db"
-    path = sqlite_path(uri)
+    path = sqlite_path(uri) if uri else runs_dir / "mlflow.db"
     if path is None:
-        return uri
+        return uri or ""
     place = str(path.resolve())
     if not set("%#?").isdisjoint(place):
         raise ConfigError(
