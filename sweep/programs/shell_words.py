@@ -8,17 +8,31 @@ quotes, and if the text is parsed again, for example by ``eval`` or ``ssh``.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 _SHELLS = ("sh", "bash", "rbash", "dash", "zsh", "ksh", "mksh", "ksh93", "ash")
 _OTHER_SHELLS = ("fish", "csh", "tcsh", "pwsh", "powershell", "nu", "xonsh", "elvish", "cmd")
-# commands that pass an argument to a POSIX shell -> options before the argument
-_SCRIPT_OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "su": ("-c", "--command", "--session-command"),
-    "runuser": ("-c", "--command", "--session-command"),
-    "script": ("-c", "--command"),
-    "flock": ("-c", "--command"),
-    "nix-shell": ("--run", "--command"),
-    "sbatch": ("--wrap",),
+
+
+class _ShellOptions(NamedTuple):
+    """How a command takes the text that it passes to a POSIX shell."""
+
+    scripts: tuple[str, ...]  # options before the text
+    operands: int | None = None  # operands before a nested command; None: options may follow any
+    values: tuple[str, ...] = ()  # other options whose value is the next argument
+
+
+_SCRIPT_OPTIONS: Mapping[str, _ShellOptions] = {
+    "su": _ShellOptions(("-c", "--command", "--session-command")),
+    "runuser": _ShellOptions(("-c", "--command", "--session-command")),
+    "script": _ShellOptions(("-c", "--command")),
+    "flock": _ShellOptions(
+        ("-c", "--command"),
+        operands=1,  # the lock file
+        values=("-w", "--wait", "--timeout", "-E", "--conflict-exit-code"),
+    ),
+    "nix-shell": _ShellOptions(("--run", "--command")),
+    "sbatch": _ShellOptions(("--wrap",)),
 }
 # commands that join their arguments or split them again, by their own rules
 _REREADERS = (
@@ -33,17 +47,42 @@ _REREADING = re.compile(
     r"|pdsh|clush|tmux|screen|flock|fish|csh|tcsh|pwsh|env\s+(-\S+\s+)*-\w*S|env\s+.*--split-string"
     rf"|({'|'.join(_SHELLS)})\s+(-\S+\s+)*-\w*c)(?!{_IN_WORD})"
 )
-# program -> options that take code in the program's own language
-_CODE_OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "python": ("-c",),
-    "perl": ("-e", "-E"),
-    "ruby": ("-e",),
-    "node": ("-e", "-p", "--eval", "--print"),
-    "php": ("-r",),
-    "lua": ("-e",),
-    "julia": ("-e", "-E"),
-    "Rscript": ("-e",),
-}
+
+
+class _Interpreter(NamedTuple):
+    """The options of an interpreter before its own program."""
+
+    code: tuple[str, ...]  # options that take code in the interpreter's language
+    values: tuple[str, ...] = ()  # other options with a value, in the same or the next argument
+    last: tuple[str, ...] = ()  # options whose value is the program: no option follows
+    attached: str = ""  # letters of options with a value in the same argument only
+
+
+_INTERPRETERS: Mapping[str, _Interpreter] = {
+    "python": _Interpreter(
+        ("-c",), values=("-W", "-X", "--check-hash-based-pycs"), last=("-c", "-m")
+    ),
+    "perl": _Interpreter(("-e", "-E"), values=("-I",), attached="CDFMVimx"),
+    "ruby": _Interpreter(("-e",), values=("-C", "-E", "-I", "-r"), attached="Fix"),
+    "node": _Interpreter(
+        ("-e", "-p", "--eval", "--print"),
+        values=(
+            "-C", "-r", "--conditions", "--env-file", "--experimental-loader", "--import",
+            "--input-type", "--loader", "--require", "--title",
+        ),
+    ),
+    "php": _Interpreter(("-r",), values=("-c", "-d", "-z"), last=("-f", "--file")),
+    "lua": _Interpreter(("-e",), values=("-l",)),
+    "julia": _Interpreter(
+        ("-e", "-E", "--eval", "--print"),
+        values=(
+            "-C", "-H", "-J", "-L", "-p", "-t", "--cpu-target", "--home", "--load",
+            "--machine-file", "--procs", "--startup-file", "--sysimage", "--threads",
+        ),
+        attached="Og",
+    ),
+    "Rscript": _Interpreter(("-e",), values=("-g",)),
+}  # fmt: skip
 _COMMENT_BEFORE = " \t\n;|&("  # a # after one of these starts a comment
 
 
@@ -52,7 +91,7 @@ def scripts_of(command: Sequence[str]) -> set[int]:
     scripts = {position for position, _ in _behind_shells(command, _SHELLS)}
     for index, word in enumerate(command):
         options = _SCRIPT_OPTIONS.get(Path(word).name)
-        if options:
+        if options is not None:
             scripts |= set(_behind_options(command, index, options))
     return scripts
 
@@ -85,10 +124,9 @@ def code_words(command: Sequence[str]) -> dict[int, str]:
     code = {}
     for index, word in enumerate(command):
         name = re.sub(r"[\d.]+$", "", Path(word).name)
-        if name in _CODE_OPTIONS:
-            for position in _behind_options(command, index, _CODE_OPTIONS[name]):
+        if name in _INTERPRETERS:
+            for position in _code_positions(command, index, _INTERPRETERS[name]):
                 code[position] = name
-                break
         if name in ("awk", "gawk", "mawk", "sed", "jq") and index + 1 < len(command):
             code[index + 1] = name
     return code
@@ -157,13 +195,27 @@ def _behind_shells(command: Sequence[str], shells: Sequence[str]) -> Iterator[tu
             yield position, Path(word).name
 
 
-def _behind_options(command: Sequence[str], start: int, options: Sequence[str]) -> Iterator[int]:
-    """Yield the positions of the values of some options: the next argument, or the option itself if
-    it is written ``--option=TEXT`` or ``-cTEXT``.
+def _behind_options(command: Sequence[str], start: int, options: _ShellOptions) -> Iterator[int]:
+    """Yield the positions of the scripts of a command: the argument after an option, or the option
+    itself if it is written ``--option=TEXT`` or ``-cTEXT``. Options of a nested command do not
+    count.
     """
-    for position in range(start + 1, len(command)):
+    operands = 0
+    position = start
+    while position + 1 < len(command):
+        position += 1
         word = command[position]
-        for option in options:
+        following = "".join(command[position + 1 : position + 2])
+        # su passes options after -- to the user's shell
+        if word == "--" and not following.startswith("-"):
+            return
+        if not word.startswith("-"):
+            operands += 1
+            if options.operands is not None and operands > options.operands:
+                return
+        if word in options.values:
+            position += 1
+        for option in options.scripts:
             is_long = option.startswith("--")
             is_cluster = not is_long and re.fullmatch(rf"-\w*{option[1]}", word)
             if word == option or is_cluster:
@@ -171,3 +223,35 @@ def _behind_options(command: Sequence[str], start: int, options: Sequence[str]) 
                     yield position + 1
             elif word.startswith(f"{option}=" if is_long else option):
                 yield position
+
+
+def _code_positions(command: Sequence[str], start: int, interpreter: _Interpreter) -> Iterator[int]:
+    """Yield the positions of code among the options of an interpreter, which end before its own
+    program: later options are those of the program.
+    """
+    position = start + 1
+    while position < len(command) and re.match("-[^-]|--.", command[position]):
+        option, is_attached = _option_with_value(command[position], interpreter)
+        has_value = option in (*interpreter.code, *interpreter.values, *interpreter.last)
+        position += has_value and not is_attached
+        if option in interpreter.code and position < len(command):
+            yield position
+        if option in interpreter.last:
+            return
+        position += 1
+
+
+def _option_with_value(word: str, interpreter: _Interpreter) -> tuple[str, bool]:
+    """Return the option of an argument that may take a value, and whether its value is in the same
+    argument. Of several short options in one argument, only the last one may.
+    """
+    if word.startswith("--"):
+        name, separator, _ = word.partition("=")
+        return name, bool(separator)
+    for place, letter in enumerate(word[1:], start=2):
+        option = f"-{letter}"
+        if letter in interpreter.attached:
+            return option, True
+        if option in (*interpreter.code, *interpreter.values, *interpreter.last):
+            return option, place < len(word)
+    return word, False

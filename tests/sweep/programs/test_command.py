@@ -780,6 +780,9 @@ def test_a_value_in_a_shells_script_is_one_word(shell, tmp_path):
         (["runuser", "-u", "bob", "-c", "train {note}"], 4),
         (["script", "-qec", "train {note}", "log"], 2),
         (["flock", "/tmp/lock", "-c", "train {note}"], 3),
+        (["flock", "-w", "5", "/tmp/lock", "-c", "train {note}"], 5),
+        (["su", "bob", "--", "-c", "train {note}"], 4),
+        (["nix-shell", "-p", "python", "--run", "train {note}"], 4),
         (["sbatch", "--wait", "--wrap", "train {note}"], 3),
         (["sbatch", "--wait", "--wrap=train {note}"], 2),
         (["xargs", "-I", "X", "sh", "-c", "train {note} X"], 5),
@@ -849,7 +852,12 @@ def test_a_word_that_contains_a_commands_name_is_not_that_command(word):
         ["make", "train", "NOTE={note}"],
         ["python", "-c", "print('{note}')"],
         ["python3.11", "-c", "print('{note}')"],
+        ["python", "-W", "ignore", "-uc", "print('{note}')"],
         ["perl", "-e", "print '{note}'"],
+        ["perl", "-e", "1;", "-0777ne", "print '{note}'"],
+        ["perl", "-e{note}"],
+        ["node", "--require", "x", "--eval={note}"],
+        ["julia", "-O2", "--startup-file", "no", "-e", "{note}"],
         ["awk", "BEGIN {print {note}}"],
     ],
 )
@@ -857,6 +865,27 @@ def test_text_where_no_quoting_helps_is_refused(command):
     code, hint = refusal_of(command)
     assert code == "value-in-shell-text" and "{note}" in hint
     CommandProgram(command=[word.replace("{note}", "{lr}") for word in command], defaults=KEYS)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["python", "train.py", "-c", "{note}"],
+        ["python", "-u", "-Xdev", "-W", "ignore", "train.py", "-c", "{note}"],
+        ["python", "-m", "pkg", "-config={note}"],
+        ["python", "-mexec", "{note}"],
+        ["node", "-r", "ts-node", "t.js", "-p", "{note}"],
+        ["perl", "-I", "lib", "t.pl", "-eta", "{note}"],
+        ["Rscript", "a.R", "-eta={note}"],
+        ["php", "-f", "t.php", "-r", "{note}"],
+        ["flock", "/tmp/l", "python", "t.py", "-c", "{note}"],
+        ["flock", "-w", "5", "/tmp/l", "./train", "-c", "{note}"],
+        ["runuser", "-u", "bob", "--", "./train", "-c", "{note}"],
+    ],
+)
+def test_the_options_of_the_program_itself_are_no_code(command, tmp_path):
+    words = CommandProgram(command=command, defaults=KEYS).configure({}).words(tmp_path)
+    assert words[1:] == [word.replace("{note}", "a b; touch c") for word in command[1:]]
 
 
 @pytest.mark.parametrize(
