@@ -40,6 +40,7 @@ def read_delimited(path: Path) -> pd.DataFrame:
     separator = _separator(first)
     if separator is None and path.suffix.lower() not in (".csv", ".tsv", ".gz"):
         separator = r"\s+"
+        _check_rows(text, " ", path)
     else:
         separator = separator or ","
         _check_rows(text, separator, path)
@@ -140,7 +141,9 @@ def _check_rows(text: str, separator: str, path: Path) -> None:
     Raises:
         ConfigError: a column name is repeated, or a row has too many values.
     """
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    reader = csv.reader(
+        io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True, strict=True
+    )
     names = [name.strip() for name in next(reader, [])]
     repeated = first_repeated([name for name in names if name])
     if repeated is not None:

@@ -35,7 +35,8 @@ def one_row_per_run(table: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFr
     table = table.rename(columns=lambda name: str(name).strip())
     notes: list[str] = []
     if columns.score not in table and len(columns.by) == 1 and not columns.tuned:
-        table = _upright(table, columns)
+        if _is_transposed(table, columns.score):
+            table = _transposed(table, columns)
         table, notes = _melted(table, columns)
     if columns.score in table:
         table, of_lists = _one_score_a_cell(table, columns.score)
@@ -43,21 +44,25 @@ def one_row_per_run(table: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFr
     return table, notes
 
 
-def _upright(table: pd.DataFrame, columns: RunColumns) -> pd.DataFrame:
-    """Transpose a table whose first column contains column names."""
+def _is_transposed(table: pd.DataFrame, score: str) -> bool:
+    """Return whether the first column contains column names, the score's among them."""
     if len(table.columns) < 2 or table.empty:
-        return table
+        return False
     names = table.iloc[:, 0].astype(str).str.strip()
-    if columns.score not in set(names) or names.duplicated().any():
-        return table
+    return score in set(names) and not names.duplicated().any()
+
+
+def _transposed(table: pd.DataFrame, columns: RunColumns) -> pd.DataFrame:
+    """Transpose a table. Its header contains the configuration names, unless a row does; then it
+    contains the values of the column that its first name names, unless a row does.
+    """
     (by,) = columns.by
-    first = str(table.columns[0])
-    upright = table.set_index(table.columns[0]).T.rename_axis(index=None, columns=None)
+    header = [str(name) for name in table.columns]
+    upright = table.set_index(header[0]).T.rename_axis(index=None, columns=None)
     upright.columns = [str(name).strip() for name in upright]
-    if by not in upright:  # the header contains the configuration names
-        upright.insert(0, by, [re.sub(r"\.\d+$", "", str(name)) for name in upright.index])
-    elif first not in (by, columns.score):
-        upright.insert(0, first, upright.index)
+    in_header = header[0] if by in upright else by
+    if in_header not in upright:
+        upright.insert(0, in_header, header[1:])
     return upright.reset_index(drop=True).infer_objects()
 
 

@@ -92,3 +92,24 @@ def test_the_name_of_a_metric_in_a_table_with_a_row_per_metric_is_found():
 def test_brackets_nested_too_deeply_are_text():
     table = runs().assign(remark="[" * 200_000)
     assert len(judged(table, seed="seed").arms) == 3
+
+
+def test_names_in_the_header_of_a_table_on_its_side_keep_their_decimals():
+    rows = [["accuracy", "[0.5, 0.51, 0.52]", "[0.61, 0.62, 0.6]", "[0.5, 0.52, 0.51]"]]
+    side = pd.DataFrame(rows, columns=["model", "base", "qwen2.5", "qwen2.0"])
+    verdict = judge(side, by=["model"], baseline={"model": "base"}, score="accuracy")
+    assert [(arm.name, arm.runs) for arm in verdict.arms] == [
+        ("#0 model=base", 3),
+        ("#1 model=qwen2.5", 3),
+        ("#2 model=qwen2.0", 3),
+    ]
+
+
+def test_a_table_on_its_side_may_have_a_row_named_like_its_first_column():
+    side = runs().set_index("loss").T.rename_axis("name").reset_index()
+    side.columns = ["seed", *side.columns[1:]]
+    assert [arm.runs for arm in judged(side).arms] == [4, 4, 4]
+    loss = pd.DataFrame([["loss", *runs().loss]])
+    named = pd.concat([loss, side.T.reset_index(drop=True).T], ignore_index=True)
+    named.columns = ["seed", *map(str, range(12))]
+    assert [arm.runs for arm in judged(named).arms] == [4, 4, 4]
