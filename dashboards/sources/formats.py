@@ -5,7 +5,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from dashboards.sources import (
@@ -54,8 +56,24 @@ def _read_parquet(path: Path) -> pd.DataFrame:
         raise content.too_large(path)
     with memory(_PARQUET_MIB):
         table = pd.read_parquet(path, use_threads=False)
+        for name in table.select_dtypes("object"):
+            if table[name].map(lambda cell: isinstance(cell, np.ndarray | dict)).any():
+                table[name] = table[name].map(_without_arrays)
     named = any(name is not None for name in table.index.names)
     return table.reset_index() if named else table
+
+
+def _without_arrays(value: Any) -> Any:
+    """Return a cell with lists in place of arrays, as in JSON, because arrays cannot be compared or
+    grouped.
+    """
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_without_arrays(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _without_arrays(item) for key, item in value.items()}
+    return value
 
 
 def _read_text_table(path: Path) -> pd.DataFrame:

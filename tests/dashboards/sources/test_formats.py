@@ -8,6 +8,7 @@ import sys
 import pandas as pd
 import pytest
 
+from dashboards import judge
 from dashboards.sources.run_tables import NOTES, read_files
 from loptune.errors import UserError
 from tests.refusals import refused
@@ -461,3 +462,28 @@ def test_a_tensor_is_a_scalar_by_its_shape(tmp_path):
 def test_reading_takes_time_in_proportion_to_the_size(tmp_path, name, text):
     (tmp_path / name).write_text(text)
     assert len(read_files(str(tmp_path / name))) == 1
+
+
+def test_lists_in_a_parquet_file_are_lists_as_in_json(tmp_path):
+    rows = []
+    for loss, scores in [("a", [0.5, 0.51, 0.52]), ("b", [0.6, 0.62, 0.61])]:
+        rows.append(
+            {"loss": loss, "acc": scores, "tags": ["x", loss], "more": {"nested": [[1], [2, 3]]}}
+        )
+    pd.DataFrame(rows).to_parquet(tmp_path / "a.parquet")
+    table = read_files(str(tmp_path / "a.parquet"))
+    assert table.to_dict("records") == rows
+    judged = judge(table, by=["loss"], baseline={"loss": "a"}, score="acc")
+    assert [arm.runs for arm in judged.arms] == [3, 3]
+
+
+@pytest.mark.parametrize("header", ["grpo dapo dapo", "grpo  dapo   dapo "])
+def test_a_repeated_column_between_spaces_is_refused(tmp_path, header):
+    (tmp_path / "a.txt").write_text(f"{header}\n0.5 0.6 0.6\n")
+    with refused("duplicate-column", names=["dapo"]):
+        read_files(str(tmp_path / "a.txt"))
+
+
+def test_spaces_before_quotes_are_no_part_of_a_value(tmp_path):
+    (tmp_path / "a.csv").write_text('name, acc\n "a,b", 0.5\n')
+    assert read_files(str(tmp_path / "a.csv")).to_dict("records") == [{"name": "a,b", "acc": 0.5}]
