@@ -192,9 +192,9 @@ def _stages(
     """Return these scores and, if the baseline has them, the known scores of other seeds."""
     stages = [_Stage(_matched(counted, baseline, candidates), baseline)]
     if known.scores is not None:
-        without_failure = _without_failure(known.scores)
-        if baseline in without_failure:
-            stages.append(_Stage(_matched(without_failure, baseline, candidates), baseline))
+        complete = rows_without_failure(known.scores)
+        if baseline in complete:
+            stages.append(_Stage(_matched(complete, baseline, candidates), baseline))
     return stages
 
 
@@ -210,7 +210,7 @@ def paired_runs(scores: Scores, baseline: str) -> dict[str, set[Hashable]]:
     return {name: seeds for name, seeds in shared.items() if seeds and name != baseline}
 
 
-def _without_failure(scores: Scores) -> dict[str, Mapping[Hashable, float]]:
+def rows_without_failure(scores: Scores) -> dict[str, Mapping[Hashable, float]]:
     """Return the rows without a failed seed."""
     complete = {}
     for name, row in scores.items():

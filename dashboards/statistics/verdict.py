@@ -17,13 +17,20 @@ from dashboards.fresh_seeds import MIN_SEEDS
 from dashboards.statistics.arms import Plan, compare_as_asked
 from dashboards.statistics.blocks import Known
 from dashboards.statistics.compared import Comparison
+from dashboards.statistics.comparison import rows_without_failure
 from dashboards.statistics.difference import Difference, Layout
 from dashboards.statistics.layouts import Pairing
 from dashboards.statistics.levels import repeats_factor
 from dashboards.statistics.power import minimum_detectable_effect, seeds_for
 from dashboards.statistics.problems import Answers
 from dashboards.statistics.rounding import rounding
-from dashboards.statistics.seed_noise import Scores, finite_scores, noise_around_mean, oriented
+from dashboards.statistics.seed_noise import (
+    Noise,
+    Scores,
+    finite_scores,
+    noise_around_mean,
+    oriented,
+)
 from dashboards.trial import Mode, sign_of
 
 Why = Literal["alone", "no shared seed", "one seed", "no spread"]
@@ -227,56 +234,89 @@ def conclude(
     if not result.differences:
         return _unmatched(scores, baseline, sign, result.failed)
     best = _best(result, preferred)
-    name = best.configuration
-    noise = result.noises.get(name, result.noise)
-    sd = noise.sd
-    if not noise.dof and baseline in scores:
-        sd = _noise_of(scores, baseline)
-    # A number has no noise, so a difference from it has half the variance.
-    noise_of_power = sd if baseline in scores else sd / math.sqrt(2)
-    # The proposed seeds are for the next confirmation; repeated confirmations have a stricter
-    # level.
-    following = result.repeats if earlier is None else repeats_factor(1) * result.repeats
-    deciding = None
-    if sd > 0:
-        deciding = seeds_for(
-            abs(best.gain), noise_of_power, repeats=following, blocks=result.blocks
-        )
-    concluded = Conclusion(
-        found=best,
-        sign=sign,
-        comparisons=len(result.differences),
-        failed=result.failed,
-        runs=(len(scores[name]), len(scores.get(baseline, ()))),
-        deciding_seeds=deciding,
-    )
+    noise = _noise_of_best(result, best, scores, baseline)
+    power = _power_of(result, noise, scores, baseline, earlier)
+    concluded = _conclusion(result, best, scores, baseline, sign, power)
     if best.interval is None or best.p is None:
         why: Literal["one seed", "no spread"] = "one seed" if best.seeds < 2 else "no spread"
         return Undecided(**vars(concluded), why=why)
     gains = {each.configuration: each.certain_gain for each in result.differences}
     seeds = {each.configuration: each.seeds for each in result.differences}
-    shrunken = shrunken_difference(gains, seeds, name, sd)
-    # The test on fresh seeds also uses the noise of the search, whose scores these may be.
-    dof = max(0, len((earlier or scores).get(baseline, ())) - 1)
-    detectable = minimum_detectable_effect(
-        noise_of_power,
-        best.seeds,
-        len(result.differences) + 1,
-        0 if earlier is None else dof,
-        result.repeats,
-        blocks=result.blocks,
-    )
+    shrunken = shrunken_difference(gains, seeds, best.configuration, noise.sd)
     return Tested(
         **vars(concluded),
         claim=_claim(best, adaptive=adaptive),
-        sd=sd,
+        sd=noise.sd,
         dof=noise.dof,
         shrunken=sign * shrunken,
         largest_gain=max(each.largest_gain for each in result.differences),
-        detectable=detectable,
-        confirmation_seeds=seeds_for(
-            shrunken, noise_of_power, known_dof=dof, repeats=following, blocks=result.blocks
+        detectable=minimum_detectable_effect(
+            power.sd,
+            best.seeds,
+            len(result.differences) + 1,
+            0 if earlier is None else power.known_dof,
+            result.repeats,
+            blocks=result.blocks,
         ),
+        confirmation_seeds=power.seeds_to_detect(shrunken, power.known_dof),
+    )
+
+
+def _noise_of_best(result: Comparison, best: Difference, scores: Scores, baseline: str) -> Noise:
+    """Return the noise of the best configuration's scores; of the baseline's alone if no residual
+    degrees of freedom are left.
+    """
+    noise = result.noises.get(best.configuration, result.noise)
+    if not noise.dof and baseline in scores:
+        return noise._replace(sd=_noise_of(scores, baseline))
+    return noise
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Power:
+    """The conditions of the next confirmation, which determine its power."""
+
+    sd: float  # noise of a score that gives a difference from the baseline its variance
+    known_dof: int  # degrees of freedom that the seeds before the confirmation add
+    repeats: float  # factor of its p-value
+    blocks: bool  # whether seeds are treated as blocks
+
+    def seeds_to_detect(self, gain: float, known_dof: int = 0) -> int | None:
+        """Return the seeds per configuration that detect a true gain; see `seeds_for`."""
+        return seeds_for(
+            gain, self.sd, known_dof=known_dof, repeats=self.repeats, blocks=self.blocks
+        )
+
+
+def _power_of(
+    result: Comparison, noise: Noise, scores: Scores, baseline: str, earlier: Scores | None
+) -> _Power:
+    """Return the conditions of the next confirmation."""
+    # The test on fresh seeds also uses the noise of the search, whose scores these may be, but not
+    # of rows with a failed seed.
+    known = scores if earlier is None else earlier
+    known_seeds = len(rows_without_failure(known).get(baseline, ()))
+    return _Power(
+        # A number has no noise, so a difference from it has half the variance.
+        sd=noise.sd if baseline in scores else noise.sd / math.sqrt(2),
+        known_dof=max(0, known_seeds - 1),
+        # Repeated confirmations have a stricter level.
+        repeats=result.repeats if earlier is None else repeats_factor(1) * result.repeats,
+        blocks=result.blocks,
+    )
+
+
+def _conclusion(
+    result: Comparison, best: Difference, scores: Scores, baseline: str, sign: int, power: _Power
+) -> Conclusion:
+    """Return the part of the verdict that needs no test."""
+    return Conclusion(
+        found=best,
+        sign=sign,
+        comparisons=len(result.differences),
+        failed=result.failed,
+        runs=(len(scores[best.configuration]), len(scores.get(baseline, ()))),
+        deciding_seeds=power.seeds_to_detect(abs(best.gain)) if power.sd > 0 else None,
     )
 
 

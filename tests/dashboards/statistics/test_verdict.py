@@ -61,6 +61,23 @@ def test_a_single_finalist_by_hand_with_the_searchs_seeds_in_its_noise():
     assert verdict(rows, "base", earlier=lost).p_value == pytest.approx(alone)
 
 
+def test_failed_seeds_add_no_degrees_of_freedom():
+    rows = {"base": HAND["base"], "a": {0: 4.0, 1: 5.0, 2: 7.0}}
+    failed = dict.fromkeys(range(20, 48), math.nan)
+    # The test uses no earlier scores of a configuration with a failed seed.
+    few = {"base": {7: 0.0, 8: 1.0}, "a": {7: 5.0, 8: 6.5}}
+    padded = {name: {**row, **failed} for name, row in few.items()}
+    alone = verdict(rows, "base", earlier={})
+    judged = verdict(rows, "base", earlier=padded)
+    assert judged.detectable == alone.detectable
+    assert judged.confirmation_seeds == alone.confirmation_seeds
+    assert judged.confirmation_seeds is not None
+    # Scores without earlier ones become the earlier scores of the confirmation.
+    judged = verdict({**rows, "base": {**rows["base"], 3: math.nan}}, "base")
+    assert judged.confirmation_seeds == seeds_for(judged.shrunken, judged.sd, known_dof=0)
+    assert judged.confirmation_seeds != seeds_for(judged.shrunken, judged.sd, known_dof=3)
+
+
 def welch_by_hand(base, arm, dof):
     """The p value of a gain of 4/3 on three seeds, at 0.05 f / (f + 2)."""
     welch = (base + arm) ** 2 / ((base**2 + arm**2) / dof)
