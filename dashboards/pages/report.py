@@ -35,20 +35,38 @@ _FRESH = "fresh seed"
 # characters that start a formula in a spreadsheet
 _FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
 
-# Chapters of a report in order. Each function creates one section, or returns None if there is
-# nothing to show.
-_CHAPTERS: dict[str, list[Callable[[Results], Picture | None]]] = {
-    "Verdict": [
-        fitted_peaks,
-        tournament,
-        differences,
-        benchmarks,
-        two_objectives,
-        finalists,
-        precision,
-    ],
-    "What matters": [],  # `chapters_of` adds a table of every parameter, and a plot per parameter
-    "How training went": [learning_curves, training_health, probability_bands, failures],
+
+def _on_the_verdict(results: Results) -> list[Picture | None]:
+    return [
+        fitted_peaks(results),
+        tournament(results),
+        differences(results),
+        benchmarks(results),
+        two_objectives(results),
+        finalists(results),
+        precision(results),
+    ]
+
+
+def _on_parameters(results: Results) -> list[Picture | None]:
+    return [each_parameter(results), *scores_against(results)]
+
+
+def _on_training(results: Results) -> list[Picture | None]:
+    return [
+        learning_curves(results),
+        training_health(results),
+        probability_bands(results),
+        failures(results),
+    ]
+
+
+# Chapters of a report in order. Each function creates the chapter's sections; None is a section
+# with nothing to show.
+_CHAPTERS: dict[str, Callable[[Results], list[Picture | None]]] = {
+    "Verdict": _on_the_verdict,
+    "What matters": _on_parameters,
+    "How training went": _on_training,
 }
 # figure key -> the decision that it supports.
 _DECIDES = {
@@ -89,12 +107,9 @@ def write_pages(results: Results, out_dir: Path) -> Path:
 def chapters_of(results: Results) -> dict[str, list[Picture]]:
     """Create the sections of each chapter; a chapter may be empty."""
     chapters: dict[str, list[Picture]] = {}
-    for name, several in _CHAPTERS.items():
-        drawn = [draw_one(results) for draw_one in several]
-        if name == "What matters":
-            drawn = [each_parameter(results), *scores_against(results)]
+    for name, sections_of in _CHAPTERS.items():
         chapters[name] = []
-        for picture in drawn:
+        for picture in sections_of(results):
             if picture is not None:
                 decides = _DECIDES.get(picture.key, _NEXT_SEARCH)
                 chapters[name].append(replace(picture, decides=decides))
