@@ -189,8 +189,25 @@ def as_storage_error(error: Exception, *written: Path) -> StorageError | None:
     named = error.filename2 or error.filename
     if isinstance(named, str):
         return storage_error("use the disk", Path(named), error)
-    disks = [*written, Path.cwd(), Path(tempfile.gettempdir())]
-    return storage_error("use the disk", min(disks, key=free_bytes), error)
+    return storage_error("use the disk", _fullest([*written, *_used_folders()]), error)
+
+
+def _used_folders() -> Iterator[Path]:
+    """Yield the current and the temporary folder, if they exist."""
+    for find in (os.getcwd, tempfile.gettempdir):
+        with contextlib.suppress(OSError):
+            yield Path(find())
+
+
+def _fullest(paths: Sequence[Path]) -> Path:
+    """Return the path on the disk with the least free space among the disks that can be read; the
+    current folder if none can be.
+    """
+    free = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            free[path] = free_bytes(path)
+    return min(free, key=lambda path: free[path], default=Path())
 
 
 def flush_to_disk(path: Path) -> None:
@@ -392,8 +409,13 @@ def _existing(path: Path) -> Path:
 
 
 def _has_inodes(path: Path) -> bool:
-    """Return whether the disk has free inodes; True for file systems that do not count inodes."""
-    disk = os.statvfs(_existing(path))
+    """Return whether the disk has free inodes; True if the file system does not count inodes, or
+    the disk cannot be read.
+    """
+    try:
+        disk = os.statvfs(_existing(path))
+    except OSError:
+        return True
     return disk.f_files == 0 or disk.f_favail > 0
 
 

@@ -1,5 +1,6 @@
 import errno
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -91,6 +92,22 @@ def test_a_full_disk_that_the_system_does_not_name_is_the_fullest(tmp_path, monk
     monkeypatch.setattr(files, "free_bytes", lambda path: 0 if path == tmp_path else 2**40)
     fault = as_storage_error(OSError(28, "No space left on device"), tmp_path)
     assert fault is not None and fault.where == f"{tmp_path}, 0 MiB free"
+
+
+def test_a_full_disk_is_reported_without_a_current_or_a_temporary_folder(tmp_path, monkeypatch):
+    def no_folder():
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    monkeypatch.setattr(files.tempfile, "gettempdir", no_folder)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    for written in ([tmp_path], []):
+        fault = as_storage_error(full, *written)
+        assert fault is not None and "No space left" in fault.what
+    assert "No space left" in storage_error("write", Path("a"), full).what
 
 
 def test_used_up_inodes_are_named_and_not_the_free_space(tmp_path, monkeypatch):
