@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -388,11 +389,15 @@ class Trainer:
         ``status``: FINISHED, FAILED or KILLED. Return False if part of the run is missing from
         MLflow.
         """
-        self._checkpoint.close()
-        self.source.close()
-        self._inputs.close()
-        self.parallel.close()
-        return self.tracker.close(status)
+        try:
+            with ExitStack() as parts:  # closed in reverse order, even if closing one fails
+                parts.callback(self.parallel.close)
+                parts.callback(self._inputs.close)
+                parts.callback(self.source.close)
+                parts.callback(self._checkpoint.close)
+        finally:  # otherwise the run would still be RUNNING in MLflow
+            recorded = self.tracker.close(status)
+        return recorded
 
     def _diagnostics(
         self, batch: TrainBatch, statistics: UpdateStatistics, lr: float

@@ -44,6 +44,10 @@ class Recorder(NullTracker):
     def rewind(self, step):
         self.rewound_to = step
 
+    def close(self, status="FINISHED"):
+        self.status = status
+        return True
+
 
 def small_config(tiny_policy, **overrides):
     settings = {
@@ -257,6 +261,24 @@ def test_a_reward_that_always_raises_stops_the_run(tiny_policy, tmp_path):
     with refused("scoring-failed", RewardError, names=("no such luck",)):
         trainer.training_step()
     trainer.close("FAILED")
+
+
+def test_the_record_ends_and_the_processes_do_if_the_engine_does_not(
+    tiny_policy, tmp_path, monkeypatch
+):
+    trainer = build(small_config(tiny_policy), tmp_path / "r")
+    ended = []
+    monkeypatch.setattr(trainer.parallel, "close", lambda: ended.append("parallel"))
+    close_source = trainer.source.close
+
+    def failing():
+        close_source()
+        raise RuntimeError("the engine does not end")
+
+    monkeypatch.setattr(trainer.source, "close", failing)
+    with pytest.raises(RuntimeError, match="does not end"):
+        trainer.close("FAILED")
+    assert (trainer.tracker.status, ended) == ("FAILED", ["parallel"])
 
 
 def test_nan_weights_are_reported_with_the_step(tiny_policy, tmp_path):
