@@ -144,6 +144,7 @@ def start(
     from sweep.gate.earlier_campaigns import earlier_campaigns
     from sweep.gate.limits import read_deadline
     from sweep.gate.program_files import check_protected, file_digests, tracked_revision
+    from sweep.gate.proposed_change import check_program
     from sweep.gate.spec import PROGRAM, CampaignSpec
     from sweep.space.file import find_space, load_space
 
@@ -191,7 +192,7 @@ def start(
     if spec is not None:
         with temporary_folder("program") as draft:
             store_program(spec, draft)
-            _check_program(draft, assigned, command=None)
+            check_program(draft, assigned, command=None)
             program = (draft / PROGRAM).read_text(encoding="utf-8")
         words = [] if spec.external is None else spec.external.command
         if words:
@@ -259,13 +260,6 @@ def _check_metric(metric: str | None, space: str, spec: "SweepSpec") -> None:
         )
 
 
-def _check_program(folder: Path, settings: dict[str, Any], command: list[str] | None) -> None:
-    """Check that the program stored in a folder accepts these settings, before anything runs."""
-    from sweep.gate.batch import Batch, batch_space
-
-    batch_space(folder, Batch(name="check", settings=settings, command=command, seeds=(0,)))
-
-
 def _check_seeds(first: int, most: int) -> None:
     """Reject numbers of seeds that would make it impossible to keep a change.
 
@@ -320,38 +314,12 @@ def propose(
     """
     from sweep.gate import git
     from sweep.gate.campaign import Campaign
-    from sweep.gate.command_words import check_words
-    from sweep.gate.earlier_campaigns import refuse_after_later
-    from sweep.gate.program_files import file_digests, refuse_uncommitted
-    from sweep.gate.spec import PROGRAM
-    from sweep.space.file import load_space
+    from sweep.gate.proposed_change import propose_change
 
     assigned = dict(map(parse_override, settings))
-    words = None if command is None else list(command)
-    if revision is not None:
-        revision = git.full_revision(revision)
-    defaults: dict[str, Any] = {}
-    files: dict[str, str] = {}
+    commit = None if revision is None else git.full_revision(revision)
     with Campaign.read(Path(campaign)).change() as changed:
-        refuse_after_later(changed)
-        if (changed.folder / PROGRAM).is_file():
-            base = changed.baseline
-            space = load_space(changed.folder / PROGRAM)
-            defaults = dict(space.program.values({}, [*base.settings, *assigned]))
-            if words is not None and space.external is not None:
-                check_words(words, base.command or space.external.command)
-            if base.revision is not None and revision in (None, git.head()):
-                refuse_uncommitted()
-            if base.revision and revision and git.same_files(base.revision, revision):
-                revision = base.revision
-            if base.revision is None and revision is None and words is not None:
-                files = file_digests(words, changed.folder)
-            _check_program(
-                changed.folder, {**base.settings, **assigned}, command=words or base.command
-            )
-        proposal = changed.propose(
-            assigned, command=words, revision=revision, note=note, defaults=defaults, files=files
-        )
+        proposal = propose_change(changed, assigned, command=command, revision=commit, note=note)
         if not run:
             return Standing(changed, changed.verdict(proposal.number))
     return _after_runs(changed.folder, lambda campaign: campaign.verdict(proposal.number))
