@@ -59,7 +59,7 @@ def propose_change(
 
 def default_settings(space: SweepSpec, base: Arm, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the program's defaults of the settings of a proposal and of the baseline: proposing a
-    default value is no change.
+    default value is not a change.
     """
     return dict(space.program.values({}, [*base.settings, *settings]))
 
@@ -87,7 +87,7 @@ def check_committed(revision: str | None, base: Arm) -> None:
 
 def recorded_revision(revision: str | None, base: Arm) -> str | None:
     """Return the commit to record: that of the baseline if both contain the same files, because
-    another commit alone is no change.
+    another commit alone is not a change.
     """
     if base.revision and revision and git.same_files(base.revision, revision):
         return base.revision
