@@ -70,7 +70,7 @@ def copy_model(folder: Path, name: str) -> None:
     from trainer.config.model import ModelConfig
     from trainer.policy.load import model_source
 
-    source = model_source(ModelConfig(name_or_path=name))
+    source = model_source(ModelConfig(name_or_path=name)).name
     tokenizer = AutoTokenizer.from_pretrained(source)
     # The unknown token, too: it may be outside of the embedding, because it is never sampled.
     tokenizer.add_special_tokens(

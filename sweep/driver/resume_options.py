@@ -41,7 +41,8 @@ def retry_failed(
                         "time": time.time(),
                     }
                 )
-    EventLog(sweep.folder.event_log, create=False).append(*records)
+    if records:  # without an event log, no trial has failed
+        EventLog(sweep.folder.event_log, create=False).append(*records)
     return failed
 
 

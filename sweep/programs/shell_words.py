@@ -65,7 +65,7 @@ _INTERPRETERS: Mapping[str, _Interpreter] = {
     "perl": _Interpreter(("-e", "-E"), values=("-I",), attached="CDFMVimx"),
     "ruby": _Interpreter(("-e",), values=("-C", "-E", "-I", "-r"), attached="Fix"),
     "node": _Interpreter(
-        ("-e", "-p", "--eval", "--print"),
+        ("-e", "-p", "-pe", "--eval", "--print"),  # `-pe` takes code from the next argument
         values=(
             "-C", "-r", "--conditions", "--env-file", "--experimental-loader", "--import",
             "--input-type", "--loader", "--require", "--title",
@@ -248,6 +248,8 @@ def _option_with_value(word: str, interpreter: _Interpreter) -> tuple[str, bool]
     if word.startswith("--"):
         name, separator, _ = word.partition("=")
         return name, bool(separator)
+    if word in interpreter.code:
+        return word, False
     for place, letter in enumerate(word[1:], start=2):
         option = f"-{letter}"
         if letter in interpreter.attached:

@@ -16,7 +16,7 @@ MODEL = ModelConfig(name_or_path="smollm2-135m")
 
 @pytest.fixture(scope="session")
 def folder() -> Path:
-    return Path(model_source(MODEL))
+    return Path(model_source(MODEL).name)
 
 
 @pytest.fixture(scope="session")

@@ -381,7 +381,10 @@ def test_the_grid_of_figure_6_at_reduced_size(folder):
     heads, *rows = tables_in(text.split(f"`research/data/paper_small/{folder.name}`", 1)[1])[0]
     compared = Compared()
     for alpha, *cells in rows:
-        row = [(scores.pop((float(alpha), float(eta))),) for eta in heads[1:]]
+        row = []
+        for eta in heads[1:]:
+            place = float(alpha), float(eta)
+            row.append((scores.pop(place),) if place in scores else ())  # a cell that did not run
         compared.add(f"alpha {alpha}", cells, row)
     assert not compared and not scores
 

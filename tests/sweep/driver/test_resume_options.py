@@ -119,3 +119,11 @@ def test_a_checkpoint_that_may_not_be_read_is_no_reason_to_begin_again(tmp_path,
     with refused("checkpoint-unreadable", StorageError):
         restart_damaged(sweep)
     assert steps_on_disk(root) == [4]
+
+
+def test_a_sweep_that_was_killed_before_its_first_event_has_nothing_to_retry(tmp_path):
+    sweep = write_sweep(tmp_path, "demo", {0: {0: 0.5}})
+    sweep.folder.event_log.unlink()
+    shutil.rmtree(sweep.folder.trials, ignore_errors=True)
+    assert retry_failed(sweep.reloaded()) == []
+    assert not sweep.folder.event_log.exists()

@@ -857,6 +857,7 @@ def test_a_word_that_contains_a_commands_name_is_not_that_command(word):
         ["perl", "-e", "1;", "-0777ne", "print '{note}'"],
         ["perl", "-e{note}"],
         ["node", "--require", "x", "--eval={note}"],
+        ["node", "-pe", "{note}"],
         ["julia", "-O2", "--startup-file", "no", "-e", "{note}"],
         ["awk", "BEGIN {print {note}}"],
     ],
