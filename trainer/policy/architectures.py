@@ -53,7 +53,9 @@ def model_size(name: str) -> ModelSize | None:
         parameters = sum(_tensor_elements(path) for path in file.parent.glob("*.safetensors"))
     except (SafetensorError, OSError):
         return None
-    return ModelSize(settings, parameters) if settings and parameters else None
+    if settings is None or not parameters:
+        return None
+    return ModelSize(settings, parameters)
 
 
 def local_folder(name: str) -> Path:

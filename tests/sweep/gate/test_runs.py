@@ -247,7 +247,7 @@ def test_a_proposal_is_answered_with_its_own_decision_if_another_is_decided_last
 ):
     machine = Busy([propose(lr=0.3)])
     decide(campaign.folder, machine, monkeypatch)
-    monkeypatch.setattr("sweep.commands.gate._check_program", lambda *_, **__: None)
+    monkeypatch.setattr("sweep.gate.proposed_change.check_program", lambda *_, **__: None)
     (campaign.folder / PROGRAM).write_text(SPACE)
     answered = gate.propose(campaign.folder, ["lr=0.2"], run=True)
     assert (answered.verdict.proposal, answered.outcome) == (1, "keep")
