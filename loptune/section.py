@@ -25,7 +25,8 @@ Positive = Annotated[float, Field(gt=0)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
-Port = Annotated[int, Field(ge=1, le=65535)]
+LARGEST_PORT = 65535
+Port = Annotated[int, Field(ge=1, le=LARGEST_PORT)]
 # maximum number of completions sampled at a time; each takes 2 KB plus its tokens
 MAX_COMPLETIONS = 500_000
 Completions = Annotated[int, Field(ge=1, le=MAX_COMPLETIONS)]

@@ -36,7 +36,7 @@ _FRESH = "fresh seed"
 _FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
 
 
-def _on_the_verdict(results: Results) -> list[Picture | None]:
+def _verdict_pictures(results: Results) -> list[Picture | None]:
     return [
         fitted_peaks(results),
         tournament(results),
@@ -48,11 +48,11 @@ def _on_the_verdict(results: Results) -> list[Picture | None]:
     ]
 
 
-def _on_parameters(results: Results) -> list[Picture | None]:
+def _parameter_pictures(results: Results) -> list[Picture | None]:
     return [each_parameter(results), *scores_against(results)]
 
 
-def _on_training(results: Results) -> list[Picture | None]:
+def _training_pictures(results: Results) -> list[Picture | None]:
     return [
         learning_curves(results),
         training_health(results),
@@ -64,9 +64,9 @@ def _on_training(results: Results) -> list[Picture | None]:
 # Chapters of a report in order. Each function creates the chapter's sections; None is a section
 # with nothing to show.
 _CHAPTERS: dict[str, Callable[[Results], list[Picture | None]]] = {
-    "Verdict": _on_the_verdict,
-    "What matters": _on_parameters,
-    "How training went": _on_training,
+    "Verdict": _verdict_pictures,
+    "What matters": _parameter_pictures,
+    "How training went": _training_pictures,
 }
 # figure key -> the decision that it supports.
 _DECIDES = {

@@ -48,7 +48,9 @@ def _runs_by_sweep(client: MlflowClient) -> dict[str, list[Run]]:
     """Return name of a sweep -> its runs with results, oldest first."""
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     by_sweep: dict[str, list[Run]] = {}
-    for run in search_runs(client, experiments, OF_A_SWEEP) if experiments else ():
+    if not experiments:
+        return by_sweep
+    for run in search_runs(client, experiments, OF_A_SWEEP):
         tags = run.data.tags
         if PARENT_TAG in tags or CONFIRMS_TAG in tags:
             continue

@@ -7,8 +7,7 @@ import sys
 from collections.abc import Callable
 
 from loptune.errors import ConfigError, described
-
-_LARGEST_PORT = 65535
+from loptune.section import LARGEST_PORT
 
 
 def serve(uri: str, port: int, page: Callable[[], str], what: str) -> int:
@@ -59,7 +58,7 @@ def check_port(port: int, host: str = "127.0.0.1") -> None:
             pass
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            other = port + 1 if port < _LARGEST_PORT else port - 1
+            other = port + 1 if port < LARGEST_PORT else port - 1
             fault, where, hint = "is in use", "--port", f"choose another port: --port {other}"
         elif error.errno == errno.EACCES:
             fault, where = "is reserved for root", "--port"

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from loptune.errors import ConfigError, MissingError
+from loptune.section import LARGEST_PORT
 from loptune.shadowing import LOPTUNE_PACKAGES
 from loptune.temporary import temporary_folder
 from loptune.terminal.logs import verbose_handlers
@@ -235,7 +236,7 @@ def check_address(address: str | None) -> None:
             code="ray-client",
         )
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
+    if not host or not port.isdecimal() or not 1 <= int(port) <= LARGEST_PORT:
         raise ConfigError(
             "invalid cluster address",
             f"--address {address}",
